@@ -1,7 +1,6 @@
 """Continued responses on every wire, and after the end of the server's process by SIGKILL."""
 
 import json
-import os
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,8 +22,7 @@ from tailrace.server import Settings, create_app
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import SSEDecoder
 
-KILLS = int(os.environ.get("TAILRACE_TEST_KILLS", "2"))
-"""Kills of a server; the torture run takes more."""
+KILLS = 2
 
 PIECES = ["# Rivers\n\n", "Water ", "flows ", "to the 🌊", ".\n\n", "- Rhine\n", "- Aare", " and more."]
 TEXT = "".join(PIECES)

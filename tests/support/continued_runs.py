@@ -36,8 +36,10 @@ class Run:
     Attributes:
         record: The task.
         texts: The artifacts by id, folded from the events: appended or replaced.
-        replaced: The number of events that replaced an artifact.
+        replaced: The number of events that replaced an artifact, except by a complete tool call, which always replaces its
+            streamed arguments.
         routes: The routes of the continuations.
+        texts_before: The artifacts at each continuation.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,7 @@ class Run:
         self.texts: dict[str, str] = {}
         self.replaced = 0
         self.routes: list[str] = []
+        self.texts_before: list[dict[str, str]] = []
         self.facts: dict[str, Any] = {}
         self.calls: list[dict[str, Any]] = []
 
@@ -64,6 +67,7 @@ class Run:
             facts = (event.status_update.metadata or {}).get(EXTENSION_URI, {})
             if "continuation" in facts:
                 self.routes.append(facts["continuation"]["route"])
+                self.texts_before.append(dict(self.texts))
             else:
                 self.facts = facts
             return
@@ -79,5 +83,5 @@ class Run:
             assert known is not None
             text = known + text
         elif known is not None:
-            self.replaced += 1
+            self.replaced += not any(part.data is not None for part in artifact.parts)
         self.texts[artifact.artifact_id] = text

@@ -257,6 +257,21 @@ _REFUSAL = {
 }
 _REPETITION = frozenset({"mistral"})
 
+_MARKS = {"ollama": b"\n", "bedrock": b""}
+"""The ends of events of formats other than server-sent events."""
+
+_USAGE = {
+    "openai": b'"total_tokens"',
+    "openai-responses": b'"total_tokens"',
+    "anthropic": b'"message_delta"',
+    "gemini": b'"totalTokenCount"',
+    "ollama": b'"eval_count"',
+    "cohere": b'"output_tokens"',
+    "mistral": b'"total_tokens"',
+    "bedrock": b'"outputTokens"',
+}
+"""What the event with the complete usage contains."""
+
 
 @dataclass
 class ContinuingServer:
@@ -300,6 +315,18 @@ class ContinuingServer:
     def first_body(self) -> bytes:
         """The bytes of the first response, if it is complete."""
         return self.body(self.pieces, (3, 2), call=self.call)
+
+    @property
+    def usage_before_cut(self) -> Usage:
+        """The usage in the events of a response that breaks off; an event is complete with its JSON."""
+        if self.cut is None or self.attachments:
+            return (0, 0)
+        mark = b"" if self.ending == "error" else _MARKS.get(self.case.name, b"\n\n")
+        sent = b"".join(_complete_events(self.first_body[: self.cut + len(mark)], self.case))
+        if _USAGE[self.case.name] in sent:
+            return (3, 2)
+        # Anthropic reports the input and the first token when the response begins.
+        return (3, 1) if self.case.name == "anthropic" and sent else (0, 0)
 
     def model(self, upstream: ScriptedUpstream, **arguments: Any) -> HTTPModel:
         """Return a model at this server."""
@@ -403,17 +430,17 @@ def _broken(body: bytes, cut: int, ending: str, case: ProviderCase) -> Sequence[
     if ending == "silence":
         return [*start, Hang()]
     if ending == "error":
-        return [*_whole_events(body[:cut], case), case.failure("overloaded")]
+        return [*_complete_events(body[:cut], case), case.failure("overloaded")]
     return [*start, Cut()]
 
 
-def _whole_events(body: bytes, case: ProviderCase) -> Sequence[Step]:
+def _complete_events(body: bytes, case: ProviderCase) -> Sequence[bytes]:
     """The complete events of a body."""
     if case.name == "bedrock":
         end = 0
         while end + 4 <= len(body) and end + (size := struct.unpack_from("!I", body, end)[0]) <= len(body):
             end += size
     else:
-        mark = b"\n" if case.name == "ollama" else b"\n\n"
+        mark = _MARKS.get(case.name, b"\n\n")
         end = body.rfind(mark) + len(mark) if mark in body else 0
     return [body[:end]] if end else []

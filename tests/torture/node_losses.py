@@ -28,8 +28,6 @@ PACES = (0.002, 0.005, 0.01, 0.02)
 LONGEST = 2.0  # seconds that a response takes
 LATEST = 1.5  # seconds after which a fault happens at the latest
 READERS = 2  # readers of a task besides its caller
-SLACK = 3.0
-"""Seconds that a task may run beyond its node's time to live: for detection, takeover, and a busy machine."""
 
 
 async def kills(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: int, streams: int) -> None:

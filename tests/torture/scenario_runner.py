@@ -13,6 +13,7 @@ import anyio
 
 from torture import (
     chaos,
+    continuations,
     disks,
     kills,
     leaks,
@@ -38,6 +39,7 @@ SCENARIOS: dict[str, Scenario] = {
     "leak": leaks.run,
     "nodes": nodes.run,
     "responses": responses.run,
+    "continue": continuations.run,
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torture import chaos, disks, kills, leaks, llmock_verdict, responses, resumes, stalls
+from torture import chaos, continuations, disks, kills, leaks, llmock_verdict, responses, resumes, stalls
 from torture.outcome import Outcome, table
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit and /proc")
@@ -36,6 +36,10 @@ async def test_a_stream_goes_on_after_every_event(tmp_path: Path, rng: random.Ra
 async def test_the_openai_client_resumes_background_responses(tmp_path: Path, rng: random.Random) -> None:
     # `make torture` also runs the client for Node, which needs npm, and kills nodes.
     check(await responses.run(tmp_path, rng, drops=8, kills=1, node_kills=0, node=False))
+
+
+async def test_interrupted_responses_are_continued(tmp_path: Path, rng: random.Random) -> None:
+    check(await continuations.run(tmp_path, rng, cuts=16))
 
 
 async def test_one_that_never_reads_takes_nothing_from_the_others(tmp_path: Path, rng: random.Random) -> None:

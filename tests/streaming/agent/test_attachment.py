@@ -1,6 +1,5 @@
 """Background responses of the Responses API: the rest of a response is read on another connection, and nothing runs twice."""
 
-import os
 import random
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -10,14 +9,14 @@ import pytest
 
 from support.continued_runs import QUESTION, Run, counted_weather
 from support.continuing import ContinuingServer
+from support.cut_responses import PROMPT
 from support.upstream import Cut, Hang, Head, Received, ScriptedUpstream, Step
 from tailrace.streaming import Agent
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.agent.continuation import ContinuationPolicy
 
-PROMPT = ContinuationPolicy(delay=0.0)
 PIECES = ["Water", " flows", " down", " the", " river", " to", " the", " sea", "."]
-CUTS = int(os.environ.get("TAILRACE_TEST_CUTS", "10"))
+CUTS = 10
 
 
 def background(*, call: bool = False) -> ContinuingServer:

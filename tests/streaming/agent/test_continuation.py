@@ -1,16 +1,15 @@
 """Continuation of responses that break off: every format, cut at random bytes, and the rules of the decision."""
 
 import math
-import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import anyio
 import pytest
 
-from support.continued_runs import Run, counted_weather
-from support.continuing import ARGUMENTS, FORMAT_OF, PREFILLING, ContinuingServer
+from support.continued_runs import Run
+from support.continuing import FORMAT_OF, PREFILLING, ContinuingServer
+from support.cut_responses import PROMPT, cut_response
 from support.provider_cases import CASES
 from support.upstream import Cut, Head, ScriptedUpstream, openai_chunk, sse
 from tailrace.streaming import Accumulator, Agent
@@ -27,32 +26,8 @@ from tailrace.wrappers import (
 )
 from tailrace.wrappers.chunks import ReadWrapper
 
-PROMPT = ContinuationPolicy(delay=0.0)
-
-CUTS = int(os.environ.get("TAILRACE_TEST_CUTS", "10"))
-"""Cuts for each kind of server and form of answer; the torture run takes more."""
-
-ALPHABET = [
-    "a",
-    "be",
-    " river",
-    " stone",
-    "\n",
-    "\n\n",
-    "- ",
-    "**",
-    "`",
-    " ",
-    "é",
-    "水",
-    "流れ",
-    "🌊",
-    "👩‍🚀",
-    ".",
-    ". ",
-    ", ",
-    "#",
-]
+CUTS = 10
+"""Cuts for each kind of server and form of response; `torture.continuations` makes 1,000."""
 
 
 async def weather(city: str, days: int) -> str:
@@ -60,68 +35,13 @@ async def weather(city: str, days: int) -> str:
     return f"{days} sunny days in {city}"
 
 
-def answer_of(chance: random.Random) -> list[str]:
-    """The deltas of an answer, with white space, Markdown and characters of several bytes."""
-    return ["Water", *(chance.choice(ALPHABET) for _ in range(chance.randint(5, 40))), "end"]
-
-
+@pytest.mark.parametrize("call", [False, True])
 @pytest.mark.parametrize("kind", sorted(FORMAT_OF))
-async def test_a_text_cut_anywhere_is_completed(kind: str) -> None:
-    """No character is lost or repeated; a replaced text is that of the last attempt; the usage is the sum."""
-    chance = random.Random(f"{kind} text")
+async def test_a_response_cut_anywhere_is_completed(kind: str, call: bool) -> None:
+    """No character is lost or repeated; a replaced text is that of the last attempt; a tool runs once; the usage is the sum."""
+    chance = random.Random(f"{kind} {call}")
     for _ in range(CUTS):
-        pieces = answer_of(chance)
-        server = ContinuingServer(kind, pieces)
-        server.cut = chance.randrange(len(server.first_body))
-        server.ending = chance.choice(["close", "reset", "error", "silence"])
-        run = Run()
-        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
-            model = server.model(upstream, read_timeout=0.2 if server.ending == "silence" else 20.0)
-            with anyio.fail_after(20):
-                await run.drive(Agent(model, continuation=PROMPT))
-        where = f"{kind}, {server.ending} at byte {server.cut} of {server.first_body!r}"
-        assert run.record.state is TaskState.COMPLETED, (where, run.record.status)
-        text = "".join(pieces)
-        final = run.texts["text"]
-        if run.routes and run.routes[-1] == "replace":
-            assert final == ContinuingServer.SECOND + text, where
-            assert server.generations == 2, where
-        else:
-            assert final == text, where
-            assert run.replaced == 0, where
-            assert server.generations == 1, where
-        assert len(run.routes) <= 2, where
-        reported = sum(map(sum, server.usages))
-        counted = run.facts.get("usage", {}).get("totalTokens", 0)
-        # Anthropic reports input tokens at the start, so a cut response may have some, too.
-        assert counted >= reported, where
-        if run.routes:
-            attempts = run.facts["attempts"]
-            named = [each["usage"] for each in attempts if "usage" in each]
-            assert counted == sum(each["inputTokens"] + each["outputTokens"] for each in named), where
-
-
-@pytest.mark.parametrize("kind", sorted(FORMAT_OF))
-async def test_a_tool_call_cut_anywhere_is_complete_when_the_tool_runs(kind: str) -> None:
-    """A response with a call begins again; the tool runs once, with complete arguments."""
-    chance = random.Random(f"{kind} call")
-    for _ in range(CUTS):
-        server = ContinuingServer(kind, ["Let me", " look."], call=True)
-        server.cut = chance.randrange(len(server.first_body))
-        server.ending = chance.choice(["close", "reset", "error"])
-        ran, weather = counted_weather()
-        run = Run()
-        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
-            agent = Agent(server.model(upstream), tools=[weather], continuation=PROMPT)
-            with anyio.fail_after(20):
-                await run.drive(agent)
-        where = f"{kind}, {server.ending} at byte {server.cut} of {server.first_body!r}"
-        assert run.record.state is TaskState.COMPLETED, (where, run.record.status)
-        assert ran == [("Zürich", 3)], where
-        assert [call["arguments"] for call in run.calls] == [{"city": "Zürich", "days": 3}], where
-        assert run.texts["text-round-2"] == "Done.", where
-        arguments = {text for name, text in run.texts.items() if name.startswith("tool-call") and text}
-        assert arguments <= {ARGUMENTS}, where
+        assert (await cut_response(kind, chance, call=call)).faults() == []
 
 
 async def test_the_request_of_a_continuation_has_the_text_without_trailing_space() -> None:
