@@ -95,6 +95,7 @@ PYTHON = [
         ROOT / "docs/sdk.md",
         ROOT / "docs/errors.md",
         ROOT / "docs/filters.md",
+        ROOT / "docs/approvals.md",
         CONCEPTS_PAGE,
     )
     for block in blocks(page, "python")

@@ -41,6 +41,7 @@ from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
 from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
+from tailrace.server.runtime.approvals import parse_approvers
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
@@ -247,6 +248,7 @@ def create_router(
         extended_card=_signed(extended_card, signers),
         challenge='Bearer realm="tailrace"' if authenticated else "",
         limits=limits,
+        approvers=parse_approvers(settings.approvers),
         observer=telemetry,
     )
     guard = RequestGuard(settings, authenticated=authenticated)

@@ -241,6 +241,7 @@ class Bounds(BaseModel):
         upstream_retries: Repetitions of a failed request to the provider before its response began.
         continue_attempts: Further attempts at the same model for a response that breaks off.
         continue_deadline: Seconds after a response broke off within which an attempt may begin.
+        approval_timeout: Seconds within which a tool call can be approved.
         push_timeout: Seconds for the response of a webhook.
         push_attempts: Attempts to deliver a notification, with growing pauses.
         node_ttl: Seconds without a heartbeat after which a server counts as dead, and the others take over its tasks.
@@ -272,6 +273,7 @@ class Bounds(BaseModel):
     upstream_retries: NonNegativeInt = 2
     continue_attempts: NonNegativeInt = 1
     continue_deadline: NonNegativeFloat = 60.0
+    approval_timeout: PositiveFloat = 3600.0
     push_timeout: PositiveFloat = 15.0
     push_attempts: PositiveInt = 8
     node_ttl: Annotated[float, Field(ge=1)] = 10.0
@@ -340,6 +342,10 @@ class Settings(BaseSettings):
         record: Folder to which each response of the model is recorded, see ``docs/recordings.md``.
         instructions: System message of every conversation.
         tools: Tools of the model, as `tailrace.streaming.tools.command_line_tools` describes them; one, or several as a JSON list.
+        approvals: Tools whose calls run only after an approval: names, ``*`` for all, ``mcp:destructive``, or ``MODULE:NAME`` of a
+            function of the call; one, or several as a JSON list.
+        approvers: Callers who may approve calls of their tasks: ``caller`` for all of them, or those whose bearer token has
+            ``scope:NAME`` or ``role:NAME``.
         host: Address to listen on. ``localhost`` is ``127.0.0.1`` and ``::1``, where the machine has IPv6.
         port: Port to listen on; 0 for any free port.
         grpc_port: Port to listen on for gRPC; 0 for any free port, None for no gRPC.
@@ -416,6 +422,8 @@ class Settings(BaseSettings):
     record: Path | None = None
     instructions: str | None = None
     tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
+    approvals: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
+    approvers: str = "caller"
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None

@@ -269,6 +269,10 @@ class TurnAccumulator:
             self._unanswered = tuple(call for call in message.tool_calls if call.kind != "server")
         return changes
 
+    def resume_calls(self, calls: Iterable[ContentPartToolCall]) -> None:
+        """Continue after a response of the history: its calls without a result are `unanswered_calls`."""
+        self._unanswered = tuple(calls)
+
     def add_results(self, *results: ContentPartToolResult) -> None:
         """Add the results of the tools that the last response called, as one message of role TOOL.
 

@@ -17,12 +17,13 @@ from support.proxy import CuttingProxy
 from support.upstream import Cut, Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import DirectHandler, Settings, Turn, create_app
 from tailrace.server.auth.authentication import Authenticator, Credentials, Identity
-from tailrace.server.cli.ask import ask, ask_agent
+from tailrace.server.cli.ask import ask, ask_agent, decision_message
 from tailrace.server.cli.ask_output import Screen
 from tailrace.server.remote.client import AgentClient
 from tailrace.server.runtime.auth_error import AuthError
-from tailrace.streaming.a2a import Artifact, Message, Part, TaskNotFoundError, TaskState
+from tailrace.streaming.a2a import Artifact, Message, Part, Role, TaskNotFoundError, TaskState
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.conversion.approval_parts import recorded_decisions
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import ConfigurationError, UpstreamError
@@ -166,6 +167,58 @@ async def test_a_waiting_task_prints_how_to_respond_and_exits_with_status_3():
     assert how.startswith("to reply: tailrace ask http://127.0.0.1:")
     assert " REPLY --task " in how
     assert " --context " in how
+
+
+async def test_a_call_that_waits_for_an_approval_is_shown_with_the_command_that_approves_it():
+    request = {
+        "call_id": "1",
+        "name": "send",
+        "arguments": {"to": "ann"},
+        "canonical_arguments": '{"to":"ann"}',
+        "digest": "d1",
+        "expires_at": "2100-01-01T00:00:00Z",
+    }
+    question = Message(
+        message_id="q",
+        role=Role.AGENT,
+        parts=(Part(text="Approval required: send"), Part(data={"approval_requests": [request]})),
+    )
+
+    async def handle(turn: Turn) -> AsyncIterator[Update | Message]:
+        if turn.number == 1:
+            yield StatusUpdate(TaskState.INPUT_REQUIRED, question)
+        else:
+            [recorded] = recorded_decisions(turn.message)
+            yield answer(f"{recorded.decision} {recorded.arguments}")
+
+    shown = Shown()
+    async with serving(create_app(STORE, handler=handle)) as url:
+        assert await ask_agent(url, "send", shown.screen) == 3
+        notes = " ".join(shown.notes.getvalue().split())
+        assert 'approval required: send({"to":"ann"}), digest d1, until 2100-01-01T00:00:00Z' in notes
+        assert f"tailrace ask {url} --task" in notes
+        assert "--approve d1" in notes
+        words = notes.split()
+        task_id = words[words.index("--task") + 1]
+        edit = decision_message("d1", "", "", '{"to": "bob"}')
+        status = await ask_agent(url, edit, shown.screen, task_id=task_id)
+    assert shown.out.getvalue() == "edit {'to': 'bob'}\n"
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"approve": "d"},
+        {"approve": "d", "reject": "d", "task": "t"},
+        {"reject": "d", "task": "t", "prompt": "x"},
+        {"reason": "no", "prompt": "x"},
+        {"approve": "d", "task": "t", "arguments": "{"},
+    ],
+)
+def test_options_of_a_decision_that_contradict_each_other_are_an_error(options: dict[str, Any]):
+    with pytest.raises(ConfigurationError, match=r"--(approve|reject|reason|arguments)"):
+        ask("http://127.0.0.1:1", **options)
 
 
 async def test_an_agent_that_requires_a_sign_in_is_reported():

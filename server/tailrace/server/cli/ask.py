@@ -1,11 +1,14 @@
 """``tailrace ask``: an A2A client in the terminal."""
 
+import json
 import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Any
+from uuid import uuid4
 
 import anyio
 from rich.console import Console
@@ -24,7 +27,8 @@ from tailrace.server.cli.transcript import (
 )
 from tailrace.server.remote.client import AgentClient, StreamEvent
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.a2a.models import Message, Role
+from tailrace.streaming.a2a.models import Message, Part, Role
+from tailrace.streaming.conversion.approval_parts import RESPONSES
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError
 
 COMPLETED, NOT_COMPLETED, WAITS = 0, 1, 3
@@ -38,6 +42,10 @@ def ask(
     context: str = "",
     task: str = "",
     resume: str = "",
+    approve: str = "",
+    reject: str = "",
+    reason: str = "",
+    arguments: str = "",
     history: bool = False,
     markdown: bool | None = None,
     token: str = "",
@@ -52,6 +60,10 @@ def ask(
         context: The conversation.
         task: The task that the message continues.
         resume: A task to follow, in place of sending a message.
+        approve: The digest of a tool call of the task to approve, in place of a prompt.
+        reject: The digest of a tool call of the task to reject, in place of a prompt.
+        reason: The reason of the rejection, for the model.
+        arguments: Other arguments for the approved call, a JSON object.
         history: Print the conversation first.
         markdown: Render Markdown; on a terminal if None.
         token: As for `AgentClient`.
@@ -70,7 +82,18 @@ def ask(
         raise ConfigurationError(
             "--history requires the conversation: --context ID, which `tailrace ask` prints"
         )
-    if not prompt.strip() and not resume and not history:
+    message: str | Message = prompt
+    if approve or reject:
+        if prompt or not task or (approve and reject):
+            raise ConfigurationError(
+                "--approve and --reject decide about a call: use one of them, with --task and no prompt"
+            )
+        message = decision_message(approve, reject, reason, arguments)
+    elif reason or arguments:
+        raise ConfigurationError(
+            "--reason requires --reject DIGEST, and --arguments requires --approve DIGEST"
+        )
+    elif not prompt.strip() and not resume and not history:
         raise ConfigurationError("the prompt is empty: write a message, or - to read it from standard input")
     console = Console(stderr=True, highlight=False)
     drawn = sys.stdout.isatty() if markdown is None else markdown
@@ -78,7 +101,7 @@ def ask(
     request = partial(
         ask_agent,
         url,
-        prompt,
+        message,
         screen,
         context_id=context,
         task_id=task,
@@ -125,9 +148,32 @@ async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
     return status
 
 
+def decision_message(approve: str, reject: str, reason: str, arguments: str) -> Message:
+    """Return the message with a decision about a tool call.
+
+    Args:
+        approve: As for `ask`.
+        reject: As for `ask`.
+        reason: As for `ask`.
+        arguments: As for `ask`.
+
+    Raises:
+        ConfigurationError: The arguments are not JSON.
+    """
+    entry: dict[str, Any] = {"digest": approve or reject, "decision": "approve" if approve else "reject"}
+    if arguments:
+        try:
+            entry |= {"decision": "edit", "arguments": json.loads(arguments)}
+        except ValueError as error:
+            raise ConfigurationError(f"--arguments: not a JSON object: {error}") from None
+    if reason:
+        entry["reason"] = reason
+    return Message(message_id=str(uuid4()), role=Role.USER, parts=(Part(data={RESPONSES: [entry]}),))
+
+
 async def ask_agent(
     url: str,
-    prompt: str,
+    prompt: str | Message,
     screen: Screen,
     *,
     context_id: str = "",
@@ -144,7 +190,7 @@ async def ask_agent(
 
     Args:
         url: The agent.
-        prompt: The text of the message; empty to send none.
+        prompt: The text of the message, or a message; empty to send none.
         screen: Shows the response.
         context_id: The conversation.
         task_id: The task that the message continues.
@@ -274,6 +320,13 @@ def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, q
     if state.interrupted:
         how = "waits for your reply" if state is TaskState.INPUT_REQUIRED else "requires you to sign in"
         screen.note(f"the agent {how}{reason}", "bold")
+        for digest in status.digests:
+            decide = (
+                f"tailrace ask {shlex.quote(url)} --task {transcript.task_id} --approve {shlex.quote(digest)}"
+            )
+            screen.note(f"to approve (or --reject DIGEST --reason TEXT): {decide}", "dim")
+        if status.digests:
+            return WAITS
         call = f"tailrace ask {shlex.quote(url)} REPLY --task {transcript.task_id}"
         if transcript.context_id:
             call += f" --context {transcript.context_id}"

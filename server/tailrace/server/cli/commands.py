@@ -175,6 +175,13 @@ def serve(
             "[TAILRACE_TOOLS; default: none]",
         ),
     ] = None,
+    approve: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Tool whose calls run only after an approval: NAME, *, mcp:destructive or MODULE:FUNCTION; can be repeated. "
+            "[TAILRACE_APPROVALS; default: none]",
+        ),
+    ] = None,
     on_crash: Annotated[
         str | None,
         typer.Option(
@@ -218,6 +225,7 @@ def serve(
         allow_anonymous=allow_anonymous,
         instructions=instructions,
         tools=tools,
+        approvals=approve,
         on_crash=on_crash,
         fallback=fallback,
         filters=filters,
@@ -297,6 +305,31 @@ def ask(
             metavar="TASK", help="Follow this task instead of sending a message.", show_default=False
         ),
     ] = "",
+    approve: Annotated[
+        str,
+        typer.Option(
+            metavar="DIGEST",
+            help="Approve a tool call of the task (--task), by its digest.",
+            show_default=False,
+        ),
+    ] = "",
+    reject: Annotated[
+        str,
+        typer.Option(
+            metavar="DIGEST",
+            help="Reject a tool call of the task (--task), by its digest.",
+            show_default=False,
+        ),
+    ] = "",
+    reason: Annotated[
+        str, typer.Option(help="Reason of --reject, for the model. [default: none]", show_default=False)
+    ] = "",
+    arguments: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON", help="Arguments that replace those of the call of --approve.", show_default=False
+        ),
+    ] = "",
     history: Annotated[
         bool, typer.Option("--history", help="Show the earlier messages of the conversation (--context).")
     ] = False,
@@ -337,6 +370,10 @@ def ask(
         context=context,
         task=task,
         resume=resume,
+        approve=approve,
+        reject=reject,
+        reason=reason,
+        arguments=arguments,
         history=history,
         markdown=markdown,
         token=token,

@@ -9,6 +9,7 @@ from typing import Any, cast
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, StreamResponse, Task, TaskStatus
 from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.conversion.approval_parts import approval_requests
 from tailrace.wrappers import ContentPartText
 from tailrace.wrappers.conversion.text_joining import BLANK_LINE, is_same_text
 
@@ -41,7 +42,7 @@ class Remark:
     """An item other than text, in one line.
 
     Attributes:
-        kind: ``tool call``, ``tool result``, ``file`` or ``data``.
+        kind: ``tool call``, ``tool result``, ``approval required``, ``file`` or ``data``.
         text: The line.
     """
 
@@ -56,10 +57,12 @@ class Status:
     Attributes:
         state: Its state.
         message: The agent's message about it; empty for none.
+        digests: The digests of the tool calls that wait for an approval.
     """
 
     state: TaskState
     message: str = ""
+    digests: tuple[str, ...] = ()
 
 
 Item = Text | Remark | Status
@@ -124,7 +127,8 @@ class Transcript:
 
     def _read_status(self, status: TaskStatus) -> list[Item]:
         parts = status.message.parts if status.message is not None else ()
-        now = Status(status.state, "\n".join(part.text for part in parts if part.text))
+        text = "\n".join(part.text for part in parts if part.text)
+        now = Status(status.state, text, tuple(each.digest for each in approval_requests(status.message)))
         # The message of an input-required task repeats tool calls that are in an artifact.
         items: list[Item] = [remark for remark in remarks(parts) if remark not in self._remarks]
         self._remarks.update(remarks(parts))
@@ -214,6 +218,13 @@ def _data_remarks(data: object) -> list[Remark]:
     remarks += [
         Remark("tool result", f"{result.get('name')}: {_to_json(result.get('output'))}")
         for result in _objects(fields.get("tool_results"))
+    ]
+    remarks += [
+        Remark(
+            "approval required",
+            f"{each.get('name')}({each.get('canonical_arguments')}), digest {each.get('digest')}, until {each.get('expires_at')}",
+        )
+        for each in _objects(fields.get("approval_requests"))
     ]
     return remarks or [Remark("data", _to_json(fields))]
 

@@ -87,6 +87,7 @@ class CallContext(msgspec.Struct, frozen=True):
         cost: The number of JSON values in the request, including the messages that precede the new message.
         record: An API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be empty.
         operator_form: The form of the operator's webhook that is notified of the turn's end; may be empty.
+        may_approve: True if the caller may approve tool calls.
     """
 
     named_in: str = ""
@@ -97,6 +98,7 @@ class CallContext(msgspec.Struct, frozen=True):
     cost: int = 0
     record: str = ""
     operator_form: str = ""
+    may_approve: bool = True
 
     @property
     def spoken(self) -> str:

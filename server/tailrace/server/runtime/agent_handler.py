@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+from tailrace.server.runtime.approvals import LOST, decided_calls
 from tailrace.server.runtime.caller_message_checks import without_provider_metadata
 from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.streaming.a2a.errors import InvalidParamsError
@@ -15,8 +16,9 @@ from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.agent.caller_options import CallerOptions, caller_options_cost
+from tailrace.streaming.agent.turn import DecidedCalls
+from tailrace.streaming.conversion.approval_parts import RequestOf, recorded_pending, waiting_message
 from tailrace.streaming.conversion.message_conversion import results_message
-from tailrace.streaming.conversion.response_translator import calls_message
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
@@ -24,8 +26,6 @@ from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, Histor
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
 from tailrace.wrappers.request_options import RequestOptions
-
-_LOST = "the server stopped before the tool returned a result; the tool may have had an effect"
 
 
 class AgentHandler(Handler):
@@ -35,7 +35,8 @@ class AgentHandler(Handler):
     the conversation when it is complete. A turn that a crash interrupted is resumed after its last complete round.
 
     If the model calls a tool that the caller declared (`tailrace.streaming.agent.caller_options`), the turn ends with
-    INPUT_REQUIRED. The caller continues the task with a message that contains the tool results.
+    INPUT_REQUIRED. The caller continues the task with a message that contains the tool results. A call that requires an approval
+    (`tailrace.streaming.tools.approvals`) ends the turn in the same way; the turn of the decision runs the call.
 
     Subclasses can override `run`, which yields one update at a time, or `begin`, which yields batches of updates.
 
@@ -87,7 +88,8 @@ class AgentHandler(Handler):
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         cost = history_cost(turn.history) + caller_options_cost(turn.facts)
-        history, opening, options = await run_bounded(cost, _prepared, turn)
+        request_of = self._request_of(turn)
+        history, opening, decided, options = await run_bounded(cost, _prepared, turn, request_of)
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
         fold = self._agent.begin(history, collect_output=False)
@@ -102,6 +104,7 @@ class AgentHandler(Handler):
             reader=reader,
             max_event_bytes=turn.max_event_bytes,
             opening=opening,
+            request_of=request_of,
         )
         return self._agent.drive(
             fold,
@@ -111,11 +114,20 @@ class AgentHandler(Handler):
             context_id=turn.context_id,
             external_context_id=turn.external_context_id,
             cut_text=turn.cut_text,
+            decided=decided,
+            persisted=turn.persisted,
         )
 
+    def _request_of(self, turn: Turn) -> RequestOf:
+        """Return a function that returns the approval request of a call, which has the same expiry until it is decided."""
+        earlier = {request.call_id: request for request in recorded_pending(turn.message)}
+        return lambda call: earlier.get(call.id) or self._agent.approval_request(call)
 
-def _prepared(turn: Turn) -> tuple[History, list[Update | MessageAdded], RequestOptions]:
-    """Return the conversation for the model, the first updates of the turn, and the request options.
+
+def _prepared(
+    turn: Turn, request_of: RequestOf
+) -> tuple[History, list[Update | MessageAdded], DecidedCalls | None, RequestOptions]:
+    """Return the conversation for the model, the first updates of the turn, the decided calls, and the request options.
 
     If the caller has not sent the results of all calls, the last of these updates ends the turn.
     """
@@ -123,17 +135,18 @@ def _prepared(turn: Turn) -> tuple[History, list[Update | MessageAdded], Request
     history = turn.history
     if history.system_message != turn.facts.instructions:
         history = history.model_copy(update={"system_message": turn.facts.instructions})
-    lost = _calls_lost(turn)
+    decided = decided_calls(turn.message, _open_calls(history), turn.executing)
+    lost = () if decided is not None else _calls_lost(turn, request_of)
     if lost:
         results = tuple(
-            ContentPartToolResult(id=each.id, name=each.name, output=_LOST, is_error=True) for each in lost
+            ContentPartToolResult(id=each.id, name=each.name, output=LOST, is_error=True) for each in lost
         )
         history = history.with_message(Message(role=Role.TOOL, content=results))
         opening.append(MessageAdded(results_message(history.conversation[-1])))
-    owed = _open_calls(history) if _ends_in_results(history) else ()
+    owed = _open_calls(history) if decided is None and (_ends_in_results(history) or turn.resumed) else ()
     if owed:
-        opening.append(StatusUpdate(TaskState.INPUT_REQUIRED, calls_message(owed)))
-    return history, opening, turn.facts.options
+        opening.append(StatusUpdate(TaskState.INPUT_REQUIRED, waiting_message(owed, request_of)))
+    return history, opening, decided, turn.facts.options
 
 
 async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
@@ -146,12 +159,13 @@ def _behind(turn: Turn) -> Sequence[Message]:
     return conversation[len(conversation) - turn.resumed :]
 
 
-def _calls_lost(turn: Turn) -> Sequence[ContentPartToolCall]:
+def _calls_lost(turn: Turn, request_of: RequestOf) -> Sequence[ContentPartToolCall]:
     """Return the tool calls that were running when a crash interrupted the turn. Their effects are unknown."""
     if not turn.resumed:
         return ()
     caller_tools = turn.facts.tool_names
-    return [call for call in _open_calls(turn.history) if call.name not in caller_tools]
+    calls = [call for call in _open_calls(turn.history) if call.name not in caller_tools]
+    return [call for call in calls if call.id in turn.executing or request_of(call) is None]
 
 
 def _ends_in_results(history: History) -> bool:

@@ -1,7 +1,9 @@
 """The caller of a request, as every protocol describes it to the operations."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace.server.runtime.identifier_bounds import check_id
 
@@ -23,6 +25,7 @@ class Caller:
         cost: The number of values in the request (`JsonBody.cost`): costly work is not done in the event loop.
         record: An API's record of the request, which is stored with its message; may be empty.
         operator_form: As of `CallContext`.
+        claims: The claims of the caller's token, as of `Identity`.
 
     Raises:
         InvalidParamsError: The tenant's name is too long.
@@ -38,6 +41,7 @@ class Caller:
     cost: int = 0
     record: str = ""
     operator_form: str = ""
+    claims: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 
     def __post_init__(self) -> None:
         check_id("tenant", self.tenant)

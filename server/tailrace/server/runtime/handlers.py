@@ -12,7 +12,7 @@ async generator function that takes a `Turn` and yields artifacts and status cha
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -55,6 +55,8 @@ class Turn:
             alone: an open artifact, which the handler may extend or replace.
         max_event_bytes: How large an update may be; 0 for any size.
         at_once: Deprecated, always None: yield every update.
+        executing: The ids of approved tool calls whose execution had begun when a crash interrupted the turn.
+        persisted: Returns when all updates that the handler has yielded are persisted.
     """
 
     task_id: str
@@ -72,6 +74,8 @@ class Turn:
     at_once: None = None
     external_context_id: str = ""
     external_message_id: str = ""
+    executing: frozenset[str] = frozenset()
+    persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
 
 
 class Handler(ABC):

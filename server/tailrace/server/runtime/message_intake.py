@@ -14,6 +14,7 @@ from tailrace.server.runtime.active_task import (
     PendingMessage,
     Subscription,
 )
+from tailrace.server.runtime.approvals import decided_message
 from tailrace.server.runtime.client_task_ids import id_of_named
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.limits import OverloadedError, Permit, Quota, RateLimitError
@@ -57,8 +58,8 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 MAX_WAITING = 16
 """Maximum number of messages to one task that wait for their turns."""
 
-# Metadata of a message that only the server sets: the options of the request, an API's record of it, and the sender.
-_OWN_FACTS = (*REQUEST_FACTS, "by")
+# Metadata of a message that only the server sets: the options of the request, an API's record of it, the sender, and decisions.
+_OWN_FACTS = (*REQUEST_FACTS, "by", "approvals")
 
 
 class MessageIntake:
@@ -146,6 +147,7 @@ class MessageIntake:
             active = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(active, request, call)
             return await self._follow_up(active, request, message, webhooks, call, named)
+        message = decided_message(message, None, may_approve=call.may_approve)
         message = await run_bounded(call.cost, with_tools_named_in, message, preceding)
         context_id = message.context_id or str(uuid4())
         task_id = id_of_named(self._store.keys, message.task_id, owner)
@@ -245,7 +247,9 @@ class MessageIntake:
             self._check_follow_up(active, message)
             task = record.snapshot()
             cost = call.cost + (cost_of_task(task) if answered else 0)
-            named_message, encoded = await run_bounded(cost, _follow_up_of, task, addressed, answered)
+            named_message, encoded = await run_bounded(
+                cost, _follow_up_of, task, addressed, answered, call.may_approve
+            )
             if record.status is task.status and len(record.history) == len(task.history):
                 break  # nothing changed meanwhile
         permit = self._admit(active)
@@ -301,8 +305,11 @@ class MessageIntake:
         return Permit.none() if active.running or self._working is None else self._working.take(active.owner)
 
 
-def _follow_up_of(task: Task, message: Message, answered: Sequence[str]) -> tuple[Message, bytes]:
+def _follow_up_of(
+    task: Task, message: Message, answered: Sequence[str], may_approve: bool
+) -> tuple[Message, bytes]:
     """Return a further message of a task, with the tool's name in each tool result, and the JSON of this message."""
+    message = decided_message(message, task, may_approve=may_approve)
     if answered:
         message = with_tools_named(message, answered, pending_calls(task))
     return message, message.to_json()

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, cast
 from uuid import uuid4
 
+from tailrace.server.runtime.approvals import decided_ids
 from tailrace.server.runtime.identifier_bounds import check_id
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, Task
@@ -199,9 +200,9 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the tool calls in the last message of an interrupted turn. They have no results."""
+    """Return the ids of the tool calls without results in the last message of an interrupted turn, or of those that it approves."""
     if not messages or messages[-1].role is not Role.AGENT:
-        return frozenset()
+        return decided_ids(messages[-1]) if messages else frozenset()
     return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)
 
 
@@ -296,12 +297,14 @@ def in_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
-    """Split a conversation into turns. A message with results of the caller's tools belongs to the preceding turn."""
+    """Split a conversation into turns. A message with tool results or decisions of the caller belongs to the preceding turn."""
     turns: list[list[Message]] = []
     newest: dict[str, list[Message]] = {}
     for message in messages:
         turn = newest.get(message.task_id)
-        begins = is_callers(message) and not to_common_message(message).tool_results
+        begins = (
+            is_callers(message) and not to_common_message(message).tool_results and not decided_ids(message)
+        )
         if turn is None or begins:
             turn = newest[message.task_id] = []
             turns.append(turn)

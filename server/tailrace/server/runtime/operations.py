@@ -12,6 +12,7 @@ import anyio
 
 from tailrace.server.runtime.active_task import CallContext, Subscription
 from tailrace.server.runtime.agent_capabilities import Capabilities
+from tailrace.server.runtime.approvals import Approvers
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
@@ -88,9 +89,11 @@ class Operations:
         extended_card: ExtendedCard | None = None,
         challenge: str = "",
         limits: Limits | None = None,
+        approvers: Approvers = lambda _: True,
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self._observer = observer
+        self._approvers = approvers
         self.limits = limits or Limits()
         self.capabilities = capabilities or Capabilities()
         self.streams = OpenStreams()
@@ -335,6 +338,7 @@ class Operations:
             cost=caller.cost,
             record=caller.record,
             operator_form=caller.operator_form,
+            may_approve=self._approvers(caller),
         )
         return await self._engine.start(send, caller.owner, call, preceding=preceding)
 

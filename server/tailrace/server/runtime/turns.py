@@ -19,6 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
+from tailrace.server.runtime.approvals import decided_ids, executing_ids
 from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
@@ -48,7 +49,8 @@ from tailrace.streaming.agent.caller_options import (
     stored_caller_options,
     without_caller_options,
 )
-from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.streaming.conversion.approval_parts import to_common_messages
+from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import History, StoreError, TailraceError
@@ -299,6 +301,8 @@ class TurnRunner:
         if not waiting.in_history:
             active.new_messages.append(waiting.message)
             messages.append(waiting.message)
+        if not waiting.in_history:
+            active.round_calls = decided_ids(waiting.message)
         questions = _messages_to(record, waiting.message)
         cost = cost_of(messages) + waiting.cost
         history = await run_bounded(cost, _common_history, messages)
@@ -318,6 +322,8 @@ class TurnRunner:
             max_event_bytes=self._max_event,
             external_context_id=self._external_ids.context_id(active.owner, record.context_id),
             external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
+            executing=executing_ids(record.extension_metadata),
+            persisted=partial(_persisted, active),
         )
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
@@ -504,8 +510,18 @@ def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
 
 
 def _common_history(messages: Sequence[Message]) -> History:
-    common = map(to_common_message, map(without_caller_options, messages))
+    common = to_common_messages(map(without_caller_options, messages))
     return History(conversation=complete_rounds(common))
+
+
+async def _persisted(active: ActiveTask) -> None:
+    """Wait until all events of a task are persisted.
+
+    Raises:
+        StoreError: The events cannot be persisted.
+    """
+    if not await active.log.reach(active.record.number) or active.error is not None:
+        raise StoreError("the events of the task cannot be persisted")
 
 
 def _messages_since_caller(messages: Sequence[Message]) -> int:

@@ -10,12 +10,13 @@ There is no hidden state: ``history`` has the earlier messages, and a result has
 results. A round is one request with its response and the results of the called tools, which are one message.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import anyio
+import anyio.lowlevel
 from typing_extensions import TypeVar
 
 from tailrace.streaming.accumulator import Accumulator, Attempt
@@ -29,6 +30,7 @@ from tailrace.streaming.agent.events import (
     AgentError,
     BrokenRunError,
     ChatResult,
+    ExecutionStarting,
     Received,
     ResponseContinued,
     ResponseEnded,
@@ -41,13 +43,16 @@ from tailrace.streaming.agent.turn import (
     AgentTurn,
     AwaitInput,
     CallModel,
+    DecidedCalls,
     Done,
+    RunTools,
     TurnView,
     has_truncated_call,
     open_calls,
 )
 from tailrace.streaming.instrumentation import RUN_OBSERVER
 from tailrace.streaming.schemas.structured_output import OutputReader
+from tailrace.streaming.tools.approvals import ApprovalPolicy, ApprovalRequest
 from tailrace.streaming.tools.tools import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TIMEOUT,
@@ -63,6 +68,7 @@ from tailrace.wrappers import (
     ConfigurationError,
     ContentPart,
     ContentPartText,
+    ContentPartToolCall,
     ContentPartToolResult,
     FinishReason,
     History,
@@ -117,6 +123,8 @@ class Agent(Generic[T]):
         continuation: Bounds on the continuation of a response that breaks off, see
             `tailrace.streaming.agent.continuation`; `NO_CONTINUATION` to fail instead.
         fallbacks: Models that are requested in this order if ``model`` fails. The agent closes them.
+        approvals: The calls that run only after an approval. The server asks its caller for it (``docs/approvals.md``); `run`
+            returns such calls in `ChatResult.open_calls`, and does not run them. None for no calls.
 
     Attributes:
         model: The model.
@@ -143,6 +151,7 @@ class Agent(Generic[T]):
         merge_reads: bool = True,
         continuation: ContinuationPolicy = ContinuationPolicy(),  # noqa: B008 — immutable
         fallbacks: Iterable[str | Model] = (),
+        approvals: ApprovalPolicy | None = None,
     ) -> None:
         if max_rounds < 1:
             raise ConfigurationError(f"max_rounds is {max_rounds}; the minimum is 1")
@@ -159,6 +168,7 @@ class Agent(Generic[T]):
         self._options = options
         self._max_rounds = max_rounds
         self._timeout = tool_timeout
+        self._approvals = approvals
         self._concurrency = tool_concurrency
         self._policy = history_policy
         self._think_tags = think_tags
@@ -312,6 +322,8 @@ class Agent(Generic[T]):
         context_id: str = "",
         external_context_id: str = "",
         cut_text: str = "",
+        decided: DecidedCalls | None = None,
+        persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> AsyncGenerator[S]:
         """Run a turn: perform the IO of its state machine (`AgentTurn`) and yield the items of a view.
 
@@ -328,6 +340,8 @@ class Agent(Generic[T]):
             context_id: For the `ToolContext` of the tools.
             external_context_id: For the `ToolContext` of the tools.
             cut_text: Text of the first response that was published before an interruption; the model continues it.
+            decided: Calls of the history whose approval was decided. The turn runs them before its first request.
+            persisted: Returns when all yielded items are persisted. Approved calls run after that.
 
         Raises:
             AgentError: The turn exceeded ``max_rounds``, and the view raises the error.
@@ -343,6 +357,8 @@ class Agent(Generic[T]):
             callers_tools=callers_tools,
             has_tools=bool(runner.definitions),
             max_rounds=self._max_rounds,
+            needs_approval=runner.needs_approval,
+            decided=decided,
         )
         observer = RUN_OBSERVER.get()
         error: AgentError | None = None
@@ -386,27 +402,63 @@ class Agent(Generic[T]):
                             held_back = turn.end_response() if further is None else []
                     yield view.take(ResponseEnded(held_back or []))
                 else:
-                    running = runner.run(
-                        action.calls,
+                    items = self._run_tools(
+                        turn,
+                        action,
+                        view,
+                        runner,
+                        decided,
+                        persisted,
                         others=callers_tools,
                         task_id=task_id,
                         context_id=context_id,
                         external_context_id=external_context_id,
                     )
-                    async with aclosing(running):
-                        async for result in running:
-                            turn.tool_result(result)
-                            yield view.take(ToolEnded(result))
-                    turn.end_round()
-                    yield view.take(RoundEnded())
+                    async with aclosing(items):
+                        async for item in items:
+                            yield item
+                    decided = None
         except AgentError as raised:
             error = raised
         for item in view.close(error):
             yield item
 
+    async def _run_tools(
+        self,
+        turn: AgentTurn,
+        action: RunTools,
+        view: TurnView[S],
+        runner: ToolRunner,
+        decided: DecidedCalls | None,
+        persisted: Callable[[], Awaitable[None]],
+        **context: Any,
+    ) -> AsyncGenerator[S]:
+        """Run the calls of a round, and yield the items of the view."""
+        approved: Sequence[str] = ()
+        if decided is not None:
+            for result in decided.results:
+                turn.tool_result(result)
+                yield view.take(ToolEnded(result))
+            if decided.approved:
+                yield view.take(ExecutionStarting(tuple(call.id for call in action.calls)))
+                await persisted()
+            approved = [digest for _, digest in decided.approved]
+        async with aclosing(runner.run(action.calls, approved=approved, **context)) as running:
+            async for result in running:
+                turn.tool_result(result)
+                yield view.take(ToolEnded(result))
+        turn.end_round()
+        yield view.take(RoundEnded())
+
     def has_tool(self, name: str) -> bool:
         """Return True if the agent has a tool with this name. Tools of toolsets count once they are connected."""
         return self._runner is not None and self._runner.knows(name)
+
+    def approval_request(self, call: ContentPartToolCall) -> ApprovalRequest | None:
+        """Return the request for the approval of a call; None if the call requires no approval."""
+        if self._approvals is None or self._runner is None or not self._runner.needs_approval(call):
+            return None
+        return ApprovalRequest.of(call, self._approvals.lifetime)
 
     def begin(self, history: History, *messages: Message, collect_output: bool = True) -> TurnAccumulator:
         """Create the accumulator of a turn, for `steps` and `drive`.
@@ -478,7 +530,9 @@ class Agent(Generic[T]):
         return turn
 
     def _runner_of(self, tools: Iterable[Tool]) -> ToolRunner:
-        return ToolRunner(tools, timeout=self._timeout, concurrency=self._concurrency)
+        return ToolRunner(
+            tools, timeout=self._timeout, concurrency=self._concurrency, approvals=self._approvals
+        )
 
     async def _connect(self, stack: AsyncExitStack) -> ToolRunner:
         tools = list(self._tools)

@@ -123,6 +123,16 @@ class ToolEnded(msgspec.Struct, frozen=True):
     result: ContentPartToolResult
 
 
+class ExecutionStarting(msgspec.Struct, frozen=True):
+    """Step: approved calls are about to run.
+
+    Attributes:
+        call_ids: The ids of the calls.
+    """
+
+    call_ids: tuple[str, ...]
+
+
 class RoundEnded(msgspec.Struct, frozen=True):
     """Step: all tools of a round have returned results. The message with these results is the last of the turn."""
 
@@ -143,5 +153,5 @@ class ResponseContinued(msgspec.Struct, frozen=True):
     has_text: bool
 
 
-Step = Received | ResponseEnded | ResponseContinued | ToolEnded | RoundEnded
+Step = Received | ResponseEnded | ResponseContinued | ExecutionStarting | ToolEnded | RoundEnded
 """A step of a turn."""

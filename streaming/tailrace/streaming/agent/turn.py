@@ -70,11 +70,25 @@ class RunTools(msgspec.Struct, frozen=True):
     calls: tuple[ContentPartToolCall, ...]
 
 
-class AwaitInput(msgspec.Struct, frozen=True):
-    """Action: the turn has ended, and the caller must run tools before the next turn.
+class DecidedCalls(msgspec.Struct, frozen=True):
+    """Calls of the last response of the history, whose approval has been decided.
 
     Attributes:
-        calls: The calls to run.
+        open: All calls of the response without a result.
+        approved: The calls to run, with the digests of their approvals.
+        results: The results of the calls that do not run.
+    """
+
+    open: tuple[ContentPartToolCall, ...]
+    approved: tuple[tuple[ContentPartToolCall, str], ...] = ()
+    results: tuple[ContentPartToolResult, ...] = ()
+
+
+class AwaitInput(msgspec.Struct, frozen=True):
+    """Action: the turn has ended, and the caller must run tools or approve calls before the next turn.
+
+    Attributes:
+        calls: The calls without a result.
     """
 
     calls: tuple[ContentPartToolCall, ...]
@@ -125,6 +139,8 @@ class AgentTurn:
         has_tools: True if the agent declares tools in its requests. If neither the agent nor the caller declares
             tools, the caller runs all calls.
         max_rounds: Maximum number of requests to the model in the turn.
+        needs_approval: Returns True for a call that does not run before it is approved.
+        decided: Calls of the history, with which the turn begins.
 
     Attributes:
         fold: As given.
@@ -136,6 +152,7 @@ class AgentTurn:
         "_has_tools",
         "_max_rounds",
         "_may_repeat",
+        "_needs_approval",
         "_options",
         "_prepare",
         "_results",
@@ -152,8 +169,11 @@ class AgentTurn:
         callers_tools: frozenset[str] = NO_NAMES,
         has_tools: bool = False,
         max_rounds: int = 1,
+        needs_approval: Callable[[ContentPartToolCall], bool] = lambda _: False,
+        decided: DecidedCalls | None = None,
     ) -> None:
         self.fold = fold
+        self._needs_approval = needs_approval
         self._options = options
         self._prepare = prepare
         self._callers_tools = callers_tools
@@ -163,6 +183,9 @@ class AgentTurn:
         self._may_repeat = False  # True if an empty response after tool results may be requested again
         self._results: dict[str, ContentPartToolResult] = {}
         self._action: Action | None = None  # None if the next action is another request
+        if decided is not None:
+            fold.resume_calls(decided.open)
+            self._action = RunTools(tuple(call for call, _ in decided.approved))
 
     def next_action(self) -> Action:
         """Return the next action. The same action is returned until it has been carried out.
@@ -201,7 +224,7 @@ class AgentTurn:
     def end_round(self) -> None:
         """End a round, and add the results of all its calls as one message, in the order of the calls."""
         assert isinstance(self._action, RunTools)  # noqa: S101 — the action of the driver
-        calls = self._action.calls
+        calls = [call for call in self.fold.unanswered_calls if call.id in self._results]
         self.fold.add_results(*(self._results.pop(call.id) for call in calls))
         unanswered = self.fold.unanswered_calls
         self._may_repeat = True
@@ -221,7 +244,11 @@ class AgentTurn:
         if not calls:
             return Done()
         known = self._has_tools or bool(self._callers_tools)
-        ours = tuple(call for call in calls if known and call.name not in self._callers_tools)
+        ours = tuple(
+            call
+            for call in calls
+            if known and call.name not in self._callers_tools and not self._needs_approval(call)
+        )
         if not ours:
             return AwaitInput(calls)
         return RunTools(ours) if self._round < self._max_rounds else None

@@ -8,12 +8,15 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import msgspec
+
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.accumulator import Accumulator, Attempt
 from tailrace.streaming.agent.continuation import attempt_facts
 from tailrace.streaming.agent.events import (
     AgentError,
+    ExecutionStarting,
     ResponseContinued,
     ResponseEnded,
     RoundEnded,
@@ -21,6 +24,7 @@ from tailrace.streaming.agent.events import (
     ToolEnded,
 )
 from tailrace.streaming.agent.turn import open_calls
+from tailrace.streaming.conversion.approval_parts import RequestOf, waiting_message
 from tailrace.streaming.conversion.message_conversion import results_message, to_a2a_message
 from tailrace.streaming.conversion.response_translator import ResponseTranslator
 from tailrace.streaming.schemas.structured_output import OutputReader
@@ -44,6 +48,7 @@ class TurnTranslator:
         reader: Parses a structured response; None for text.
         max_event_bytes: See `ResponseTranslator`.
         opening: Updates that precede the first response.
+        request_of: Returns the approval request of a call without a result.
     """
 
     def __init__(
@@ -55,14 +60,17 @@ class TurnTranslator:
         reader: OutputReader | None = None,
         max_event_bytes: int = 0,
         opening: Sequence[Update | MessageAdded] = (),
+        request_of: RequestOf = lambda _: None,
     ) -> None:
         self._opening = opening
+        self._request_of = request_of
         self._folded = folded
         self._turn = turn
         self._round = rounds
         self._reader = reader
         self._max_event = max_event_bytes
-        self._response = ResponseTranslator(turn=turn)
+        # Round 0: results of calls that were approved have other artifact ids than those of the first response.
+        self._response = ResponseTranslator(turn=turn, round=0)
         self._attempts: list[Attempt] = []  # of the responses that broke off
         self._model = ""  # of the latest attempt
         self._route: Route | None = None
@@ -87,6 +95,10 @@ class TurnTranslator:
         """Return the updates for a step other than `Received`."""
         if isinstance(step, ResponseContinued):
             return self._continued(step)
+        if isinstance(step, ExecutionStarting):
+            return [
+                StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"executing": list(step.call_ids)}})
+            ]
         items = self._new_messages()
         if isinstance(step, ResponseEnded):
             self._add_attempts()
@@ -139,6 +151,9 @@ class TurnTranslator:
         items = self._new_messages()
         usage = self._folded.total_usage if self._round > 1 else None
         ending = self._response.ending(open_calls(self._folded), usage=usage)
+        if ending.state is TaskState.INPUT_REQUIRED:
+            message = waiting_message(open_calls(self._folded), self._request_of)
+            ending = msgspec.structs.replace(ending, message=message)
         if self._attempts and ending.metadata is not None:
             ending.metadata[EXTENSION_URI]["attempts"] = attempt_facts(self._attempts)
         if error is not None:

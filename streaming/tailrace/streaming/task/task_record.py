@@ -160,6 +160,11 @@ class TaskRecord:
         return self.state.interrupted and not turn_continues(self._metadata)
 
     @property
+    def extension_metadata(self) -> Mapping[str, Any]:
+        """The task's data of the extension."""
+        return extension_metadata(self._metadata)
+
+    @property
     def artifact_ids(self) -> tuple[str, ...]:
         """The ids of the artifacts, in the order of their creation."""
         return tuple(self._artifacts)

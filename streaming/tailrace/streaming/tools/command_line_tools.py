@@ -15,9 +15,16 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
 
+from tailrace.streaming.tools.approvals import (
+    DEFAULT_LIFETIME,
+    DESTRUCTIVE_TOOLS,
+    ApprovalPolicy,
+    NeedsApproval,
+)
 from tailrace.streaming.tools.mcp import McpToolset
 from tailrace.streaming.tools.tools import Tool, Toolset, as_tool
 from tailrace.wrappers import ConfigurationError
@@ -48,6 +55,33 @@ def parse_tools(spec: str) -> Tool | Toolset | list[Tool | Toolset]:
     if isinstance(value, list | tuple):
         return [_tool(spec, each) for each in cast("list[object]", value)]
     return _tool(spec, value)
+
+
+def parse_approvals(specs: Sequence[str], *, lifetime: float = DEFAULT_LIFETIME) -> ApprovalPolicy:
+    """Parse the arguments of ``tailrace serve --approve``.
+
+    Args:
+        specs: Each the name of a tool, ``*`` for all tools, ``mcp:destructive``, or ``MODULE:NAME`` of a function that receives the
+            call and returns True if it requires an approval.
+        lifetime: See `ApprovalPolicy`.
+
+    Raises:
+        ConfigurationError: A function cannot be imported.
+    """
+    names: list[str] = []
+    functions: list[NeedsApproval] = []
+    for spec in map(str.strip, specs):
+        found = _MODULE.fullmatch(spec) if spec != DESTRUCTIVE_TOOLS else None
+        if found is None:
+            names.append(spec)
+            continue
+        value = _imported(spec, found[1], found[2])
+        if not callable(value):
+            raise ConfigurationError(
+                f"approvals {spec!r}: a value of type {type(value).__name__} is not a function"
+            )
+        functions.append(cast("NeedsApproval", value))
+    return ApprovalPolicy(names, functions, lifetime=lifetime)
 
 
 def _mcp_tools(spec: str, server: str) -> McpToolset:

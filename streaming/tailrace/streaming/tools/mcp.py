@@ -151,7 +151,13 @@ class McpToolset(Toolset):
             selected = {name: tool for name, tool in selected.items() if name in self._include}
         try:
             return [
-                McpTool(link, name, _definition(self._prefix + name, fields), self._timeout)
+                McpTool(
+                    link,
+                    name,
+                    _definition(self._prefix + name, fields),
+                    self._timeout,
+                    fields.get("annotations") or {},
+                )
                 for name, fields in selected.items()
             ]
         except ValueError as error:
@@ -164,9 +170,17 @@ class McpToolset(Toolset):
 class McpTool(Tool):
     """A tool of a server, created by `McpToolset`."""
 
-    def __init__(self, link: "Link", name: str, definition: ToolDefinition, timeout: float | None) -> None:
+    def __init__(
+        self,
+        link: "Link",
+        name: str,
+        definition: ToolDefinition,
+        timeout: float | None,
+        annotations: Mapping[str, Any],
+    ) -> None:
         self._link = link
         self._name = name
+        self.annotations = annotations
         self.definition = definition
         self.timeout = timeout
 

@@ -17,7 +17,7 @@ import inspect
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -32,6 +32,7 @@ from pydantic.fields import FieldInfo
 
 from tailrace.streaming.instrumentation import RUN_OBSERVER, ToolCallObservation
 from tailrace.streaming.schemas.structured_output import PlainSchema
+from tailrace.streaming.tools.approvals import ApprovalPolicy, call_digest
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 from tailrace.wrappers.messages import json_value
@@ -80,10 +81,12 @@ class Tool(ABC):
     Attributes:
         definition: The definition for the model.
         timeout: Timeout of a call in seconds, ``math.inf`` for no limit; None for the timeout of the agent.
+        annotations: The annotations of an MCP server for the tool; None for a tool of another kind.
     """
 
     definition: ToolDefinition
     timeout: float | None = None
+    annotations: Mapping[str, Any] | None = None
 
     @abstractmethod
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
@@ -201,6 +204,7 @@ class ToolRunner:
         tools: Tools and functions with unique names.
         timeout: Timeout in seconds of tools that do not set their own.
         concurrency: Maximum number of concurrent calls.
+        approvals: The calls that require an approval; None for no calls.
 
     Attributes:
         definitions: The definitions for the model.
@@ -215,7 +219,9 @@ class ToolRunner:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        approvals: ApprovalPolicy | None = None,
     ) -> None:
+        self._approvals = approvals
         if concurrency < 1:
             raise ConfigurationError(f"tool concurrency is {concurrency}; the minimum is 1")
         self._timeout = timeout
@@ -232,11 +238,28 @@ class ToolRunner:
         """Return True if a tool has this name."""
         return name in self._tools
 
+    def needs_approval(self, call: ContentPartToolCall) -> bool:
+        """Return True if a call must be approved before it runs.
+
+        Return False for a call that cannot run, since its arguments are invalid: `run` returns an error for it.
+        """
+        found = self._tools.get(call.name)
+        if self._approvals is None or found is None or not self._approvals.requires(call, found.annotations):
+            return False
+        if call.kind != "custom" and call.arguments_error is not None:
+            return False
+        try:
+            call_digest(call)
+        except ValueError:
+            return False
+        return True
+
     async def run(
         self,
         calls: Sequence[ContentPartToolCall],
         *,
         others: Iterable[str] = (),
+        approved: Container[str] = (),
         task_id: str = "",
         context_id: str = "",
         external_context_id: str = "",
@@ -248,6 +271,7 @@ class ToolRunner:
         Args:
             calls: The calls; the result of a call to an unknown tool is an error.
             others: Names of further tools of the model, for the text of such an error.
+            approved: The digests of the approved calls. Another call that requires an approval has an error as its result.
             task_id: For the `ToolContext`.
             context_id: For the `ToolContext`.
             external_context_id: For the `ToolContext`.
@@ -263,7 +287,7 @@ class ToolRunner:
             async with limit:
                 # The observer is not notified of calls to unknown tools, since they do not run.
                 with observer.observe_call(call) if self.knows(call.name) else ToolCallObservation() as watch:
-                    watch.result = await self._result(call, context_of(call), others)
+                    watch.result = await self._result(call, context_of(call), others, approved)
                 send.send_nowait(watch.result)
 
         with send, receive:
@@ -278,10 +302,14 @@ class ToolRunner:
                     group.cancel_scope.cancel()
 
     async def _result(
-        self, call: ContentPartToolCall, context: ToolContext, others: Iterable[str]
+        self,
+        call: ContentPartToolCall,
+        context: ToolContext,
+        others: Iterable[str],
+        approved: Container[str],
     ) -> ContentPartToolResult:
         try:
-            output = await self._call(call, context, others)
+            output = await self._call(call, context, others, approved)
             if isinstance(output, ContentPartToolResult):
                 return output.model_copy(update={"id": call.id, "name": call.name})
             return ContentPartToolResult(
@@ -301,7 +329,13 @@ class ToolRunner:
             logger.exception("the tool %s failed", call.name)
             return _failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
-    async def _call(self, call: ContentPartToolCall, context: ToolContext, others: Iterable[str]) -> object:
+    async def _call(
+        self,
+        call: ContentPartToolCall,
+        context: ToolContext,
+        others: Iterable[str],
+        approved: Container[str],
+    ) -> object:
         found = self._tools.get(call.name)
         if found is None:
             known = ", ".join(sorted((*self._tools, *others))) or "none"
@@ -314,12 +348,23 @@ class ToolRunner:
             raise ToolError(
                 f"the arguments are not a JSON object{reason}; call the tool again with a JSON object"
             )
+        if self._approvals is not None and self._approvals.requires(call, found.annotations):
+            _check_approved(call, approved)
         seconds = self._timeout if found.timeout is None else found.timeout
         with anyio.move_on_after(seconds) as scope:
             return await found.call(arguments, context)
         if scope.cancelled_caught:
             raise ToolError(f"the tool exceeded its timeout of {seconds:g} seconds")
         raise AssertionError("the block returns, raises, or is cancelled by its scope")
+
+
+def _check_approved(call: ContentPartToolCall, approved: Container[str]) -> None:
+    try:
+        digest = call_digest(call)
+    except ValueError as error:
+        raise ToolError(f"the call requires an approval, but {error}") from None
+    if digest not in approved:
+        raise ToolError("the call requires an approval, and was not approved; the tool did not run")
 
 
 def as_tool(source: Tool | ToolFunction) -> Tool:

@@ -241,6 +241,7 @@ class GrpcBinding:
             extensions=extensions,
             send_key=metadata.get("idempotency-key", ""),
             cost=cost,
+            claims=identity.claims,
         )
 
     def _read(self, version: GrpcVersion, operation: Operation, method: Any, body: bytes) -> A2AModel:

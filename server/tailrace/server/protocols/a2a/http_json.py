@@ -173,6 +173,7 @@ class HttpJsonBinding:
             extensions=extensions,
             send_key=request.headers.get("idempotency-key", ""),
             cost=cost,
+            claims=identity.claims,
         )
         if operation.streams:
             after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None

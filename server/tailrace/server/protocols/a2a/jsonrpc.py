@@ -123,6 +123,7 @@ class JsonRpcBinding:
                 extensions=extensions,
                 send_key=request.headers.get("idempotency-key", ""),
                 cost=body.cost,
+                claims=identity.claims,
             )
             if operation.streams:
                 after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None

@@ -1,0 +1,163 @@
+"""Decisions of callers about tool calls that wait for an approval.
+
+`decided_message` checks the decisions in a message against the requests in the status of its task, and records them in the metadata
+of the message. The message is an event of the task's log, so the decision and the new state of the task are one event: two decisions
+about one call cannot both be accepted. `decided_calls` returns the calls that the turn of this message runs. A turn that runs approved
+calls first writes their ids as ``executing`` to the log and waits until this event is persisted. If the server crashes after that,
+a call without a result is reported as lost, and does not run again.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from tailrace.server.runtime.caller import Caller
+from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, Task
+from tailrace.streaming.agent.turn import DecidedCalls
+from tailrace.streaming.conversion.approval_parts import (
+    approval_requests,
+    approval_responses,
+    recorded_decisions,
+    with_recorded_decisions,
+)
+from tailrace.streaming.tools.approvals import (
+    ApprovalDecision,
+    ApprovalRequest,
+    RecordedDecision,
+    call_digest,
+)
+from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
+from tailrace.wrappers.messages import shortened
+
+LOST = "the server stopped before the tool returned a result; the tool may have had an effect"
+"""Result of a call that was running when the server stopped."""
+
+_CALLER = "caller"
+_SCOPES, _ROLES = ("scope", "scp"), ("role", "roles")
+
+Approvers = Callable[[Caller], bool]
+
+
+def parse_approvers(setting: str) -> Approvers:
+    """Return the function that decides whether a caller may approve calls of the caller's own tasks.
+
+    Args:
+        setting: ``caller``; or ``scope:NAME`` or ``role:NAME``, which the caller's token must have.
+
+    Raises:
+        ConfigurationError: The setting has another form.
+    """
+    if setting == _CALLER:
+        return lambda _: True
+    kind, _, name = setting.partition(":")
+    members = {"scope": _SCOPES, "role": _ROLES}.get(kind)
+    if members is None or not name:
+        raise ConfigurationError(f"approvers {setting!r}: not caller, scope:NAME or role:NAME")
+    return lambda caller: any(name in _names(caller.claims.get(member)) for member in members)
+
+
+def _names(value: object) -> Collection[str]:
+    if isinstance(value, str):
+        return value.split()
+    return [str(each) for each in cast("list[object]", value)] if isinstance(value, list) else ()
+
+
+def waiting_requests(task: Task) -> list[ApprovalRequest]:
+    """Return the calls of a task that wait for an approval."""
+    if task.status.state is not TaskState.INPUT_REQUIRED:
+        return []
+    return approval_requests(task.status.message)
+
+
+def decided_message(message: Message, task: Task | None, *, may_approve: bool) -> Message:
+    """Return a caller's message with the decisions in it recorded in its metadata.
+
+    Args:
+        message: The message.
+        task: Its task; None for a new task.
+        may_approve: True if the caller may decide.
+
+    Raises:
+        InvalidParamsError: A decision is malformed, names no call that waits, comes too late, or is not permitted.
+    """
+    try:
+        responses = approval_responses(message)
+    except ValueError as error:
+        raise InvalidParamsError(f"message: {error}") from None
+    waiting = {request.digest: request for request in waiting_requests(task)} if task is not None else {}
+    if not responses and not waiting:
+        return message
+    if responses and not may_approve:
+        raise InvalidParamsError("message: the caller may not approve tool calls (TAILRACE_APPROVERS)")
+    decisions: list[RecordedDecision] = []
+    for response in responses:
+        request = waiting.pop(response.digest, None)
+        if request is None:
+            raise InvalidParamsError(
+                f"message: no call with the digest {shortened(response.digest)} waits for an approval (taskId must name "
+                f"the task of the call); waiting digests: {', '.join(waiting) or 'none'}"
+            )
+        decisions.append(_recorded(request, response))
+    return with_recorded_decisions(message, decisions, waiting.values())
+
+
+def _recorded(request: ApprovalRequest, response: ApprovalDecision) -> RecordedDecision:
+    if response.decision == "reject":
+        return RecordedDecision(request.call_id, request.digest, "reject", response.reason)
+    if datetime.now(UTC) >= request.expires_at:
+        raise InvalidParamsError(
+            f"message: the time to approve the call of {request.name} ended at {request.expires_at.isoformat()}; "
+            "reject the call, or send another message"
+        )
+    if response.decision == "approve":
+        return RecordedDecision(request.call_id, request.digest, "approve")
+    call = ContentPartToolCall(id=request.call_id, name=request.name, arguments=response.arguments or {})
+    try:
+        digest = call_digest(call)
+    except ValueError as error:
+        raise InvalidParamsError(f"message: {error}") from None
+    return RecordedDecision(request.call_id, digest, "edit", arguments=response.arguments)
+
+
+def decided_calls(
+    message: Message, calls: Sequence[ContentPartToolCall], executing: Collection[str]
+) -> DecidedCalls | None:
+    """Return the calls that a turn begins with; None if its message decides about no call.
+
+    Args:
+        message: The message of the turn.
+        calls: The calls of the conversation without a result, with the arguments of the decisions.
+        executing: The ids of the calls whose execution began before a crash. They have an error as their result.
+    """
+    decisions = {each.call_id: each for each in recorded_decisions(message)}
+    decided = [(call, decisions[call.id]) for call in calls if call.id in decisions]
+    if not decided:
+        return None
+    results: list[ContentPartToolResult] = []
+    approved: list[tuple[ContentPartToolCall, str]] = []
+    for call, decision in decided:
+        if decision.decision == "reject":
+            reason = f": {decision.reason}" if decision.reason else ""
+            results.append(_error(call, f"the user rejected the call{reason}; the tool did not run"))
+        elif call.id in executing:
+            results.append(_error(call, LOST))
+        else:
+            approved.append((call, decision.digest))
+    return DecidedCalls(tuple(calls), tuple(approved), tuple(results))
+
+
+def decided_ids(message: Message) -> frozenset[str]:
+    """Return the ids of the calls that a message decides about."""
+    return frozenset(each.call_id for each in recorded_decisions(message))
+
+
+def executing_ids(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """Return the ids of approved calls whose execution began, from a task's data of the extension."""
+    ids: object = metadata.get("executing")
+    return frozenset(map(str, cast("list[object]", ids))) if isinstance(ids, list) else frozenset()
+
+
+def _error(call: ContentPartToolCall, text: str) -> ContentPartToolResult:
+    return ContentPartToolResult(id=call.id, name=call.name, output=text, is_error=True)

@@ -1,0 +1,218 @@
+"""The form of approvals in A2A.
+
+A request is an entry of a data part in the message of the status ``input-required``::
+
+    {"approval_requests": [{"call_id", "name", "arguments", "canonical_arguments", "digest", "expires_at"}]}
+
+A decision is an entry of a data part in the next message of the caller to the task::
+
+    {"approval_responses": [{"digest", "decision": "approve" | "reject" | "edit", "reason", "arguments"}]}
+
+The server records the decisions in the metadata ``approvals`` of this message, under the extension's URI, with the requests that
+still wait: ``{"decisions": [{"callId", "digest", "decision", "reason", "arguments"}], "pending": [request, …]}``.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import uuid4
+
+from tailrace.streaming.a2a.models import Message, Part, Role
+from tailrace.streaming.a2a.stream_extension import (
+    EXTENSION_URI,
+    extension_metadata,
+    with_extension_metadata,
+    without_extension_metadata,
+)
+from tailrace.streaming.conversion.message_conversion import to_common_message
+from tailrace.streaming.conversion.response_translator import calls_message
+from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest, RecordedDecision
+from tailrace.wrappers import ContentPartToolCall
+from tailrace.wrappers import Message as CommonMessage
+from tailrace.wrappers.messages import shortened
+
+REQUESTS = "approval_requests"
+RESPONSES = "approval_responses"
+RequestOf = Callable[[ContentPartToolCall], ApprovalRequest | None]
+_DECISIONS = ("approve", "reject", "edit")
+
+
+def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf) -> Message:
+    """Return the message of a task that waits for its caller: calls that the caller runs, and calls to approve.
+
+    Args:
+        calls: The calls without a result.
+        request_of: Returns the approval request of a call; None for a call that the caller runs.
+    """
+    given = [(call, request_of(call)) for call in calls]
+    requests = [request for _, request in given if request is not None]
+    callers = [call for call, request in given if request is None]
+    if not requests:
+        return calls_message(callers)
+    parts = calls_message(callers).parts if callers else ()
+    names = ", ".join(dict.fromkeys(request.name for request in requests))
+    return Message(
+        message_id=str(uuid4()),
+        role=Role.AGENT,
+        parts=(*parts, Part(text=f"Approval required: {names}"), requests_part(requests)),
+        extensions=(EXTENSION_URI,),
+    )
+
+
+def requests_part(requests: Iterable[ApprovalRequest]) -> Part:
+    """Return the data part with approval requests."""
+    return Part(
+        data={REQUESTS: [request_entry(request) for request in requests]},
+        metadata=with_extension_metadata({}, channel="approval"),
+    )
+
+
+def request_entry(request: ApprovalRequest) -> dict[str, Any]:
+    """Return a request as a JSON object."""
+    return {
+        "call_id": request.call_id,
+        "name": request.name,
+        "arguments": json.loads(request.arguments),
+        "canonical_arguments": request.arguments,
+        "digest": request.digest,
+        "expires_at": request.expires_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+    }
+
+
+def approval_requests(message: Message | None) -> list[ApprovalRequest]:
+    """Return the approval requests in a message of the agent."""
+    if message is None:
+        return []
+    entries = [entry for part in message.parts for entry in _entries(part, REQUESTS)]
+    return [request for entry in entries if (request := _request(entry)) is not None]
+
+
+def approval_responses(message: Message) -> list[ApprovalDecision]:
+    """Return the decisions in a message of the caller.
+
+    Raises:
+        ValueError: An entry is not valid.
+    """
+    entries = [entry for part in message.parts for entry in _entries(part, RESPONSES)]
+    if entries and not all(
+        _entries(part, RESPONSES) or _entries(part, "tool_results") for part in message.parts
+    ):
+        raise ValueError(f"a message with {RESPONSES} has no other parts but tool_results")
+    return [_decision(entry, f"{RESPONSES}[{at}]") for at, entry in enumerate(entries)]
+
+
+def with_recorded_decisions(
+    message: Message, decisions: Iterable[RecordedDecision], pending: Iterable[ApprovalRequest]
+) -> Message:
+    """Return a message of the caller with the recorded decisions, and the requests that still wait, in its metadata."""
+    facts = {
+        "decisions": [
+            {
+                "callId": each.call_id,
+                "digest": each.digest,
+                "decision": each.decision,
+                "reason": each.reason,
+                "arguments": each.arguments,
+            }
+            for each in decisions
+        ],
+        "pending": [request_entry(request) for request in pending],
+    }
+    return message.model_copy(update={"metadata": with_extension_metadata(message.metadata, approvals=facts)})
+
+
+def recorded_decisions(message: Message) -> list[RecordedDecision]:
+    """Return the decisions that the server recorded in a message of the caller."""
+    return [
+        RecordedDecision(
+            each["callId"], each["digest"], each["decision"], each["reason"], each.get("arguments")
+        )
+        for each in _recorded(message).get("decisions", ())
+    ]
+
+
+def recorded_pending(message: Message) -> list[ApprovalRequest]:
+    """Return the requests that still waited when the caller sent a message."""
+    requests = map(_request, _recorded(message).get("pending", ()))
+    return [request for request in requests if request is not None]
+
+
+def to_common_messages(messages: Iterable[Message]) -> list[CommonMessage]:
+    """Convert messages of a conversation for a model: without decisions, and with the arguments that replaced those of a call."""
+    common: list[CommonMessage] = []
+    for message in messages:
+        if "approvals" not in extension_metadata(message.metadata):
+            common.append(to_common_message(message))
+            continue
+        edited = {each.call_id: each for each in recorded_decisions(message) if each.decision == "edit"}
+        if edited:
+            common = [_with_arguments(each, edited) for each in common]
+        parts = tuple(part for part in message.parts if not _entries(part, RESPONSES))
+        if parts:
+            metadata = without_extension_metadata(message.metadata, "approvals")
+            rest = message.model_copy(update={"parts": parts, "metadata": metadata})
+            common.append(to_common_message(rest))
+    return common
+
+
+def _with_arguments(message: CommonMessage, edited: Mapping[str, RecordedDecision]) -> CommonMessage:
+    if not any(call.id in edited for call in message.tool_calls):
+        return message
+    content = tuple(
+        edited_call(part, edited[part.id].arguments or {})
+        if isinstance(part, ContentPartToolCall) and part.id in edited
+        else part
+        for part in message.content
+    )
+    return message.model_copy(update={"content": content})
+
+
+def edited_call(call: ContentPartToolCall, arguments: dict[str, Any]) -> ContentPartToolCall:
+    """Return a call with other arguments."""
+    if call.kind == "custom":
+        return call.model_copy(update={"arguments_text": str(arguments.get("input", ""))})
+    return call.model_copy(update={"arguments": arguments, "arguments_json": None})
+
+
+def _fields(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _recorded(message: Message) -> Mapping[str, Any]:
+    return _fields(extension_metadata(message.metadata).get("approvals"))
+
+
+def _entries(part: Part, name: str) -> list[object]:
+    data: object = part.data
+    entries = cast("dict[str, object]", data).get(name) if isinstance(data, dict) else None
+    return cast("list[object]", entries) if isinstance(entries, list) else []
+
+
+def _request(entry: object) -> ApprovalRequest | None:
+    fields = _fields(entry)
+    names = ("call_id", "name", "canonical_arguments", "digest", "expires_at")
+    texts = [fields.get(name) for name in names]
+    if not all(isinstance(text, str) for text in texts):
+        return None  # of a remote agent
+    *given, expires_at = cast("list[str]", texts)
+    try:
+        return ApprovalRequest(*given, expires_at=datetime.fromisoformat(expires_at))
+    except ValueError:
+        return None
+
+
+def _decision(entry: object, where: str) -> ApprovalDecision:
+    fields = _fields(entry)
+    digest, decision, reason = fields.get("digest"), fields.get("decision"), fields.get("reason") or ""
+    arguments: object = fields.get("arguments")
+    if not isinstance(digest, str):
+        raise ValueError(f"{where}.digest: must be the digest of an approval request")
+    if decision not in _DECISIONS:
+        raise ValueError(f"{where}.decision: {shortened(decision)} is not one of {', '.join(_DECISIONS)}")
+    if not isinstance(reason, str):
+        raise ValueError(f"{where}.reason: must be text")
+    if decision == "edit" and not isinstance(arguments, dict):
+        raise ValueError(f"{where}.arguments: edit requires the new arguments, a JSON object")
+    given = cast("dict[str, Any]", arguments) if decision == "edit" else None
+    return ApprovalDecision(digest, cast("Any", decision), reason, given)

@@ -1,0 +1,178 @@
+"""Approval of tool calls: which calls require an approval, and the request for it. Sans-IO.
+
+A call that requires an approval does not run. The turn ends with an `ApprovalRequest` for the call, which has the call's arguments,
+a digest of the call, and an expiry. A later `ApprovalDecision` names the digest: it approves the call, rejects it with a reason for
+the model, or replaces its arguments. `ToolRunner` computes the digest again before it runs a call, and runs a call that requires an
+approval only if this digest was approved. A call whose arguments changed in between has another digest, and does not run.
+
+The digest is the SHA-256 hash, in hexadecimal, of the canonical JSON (RFC 8785) of ``{"arguments", "callId", "name"}``. Arguments
+without a canonical form (integers beyond 2^53) cannot be approved: the call has an error as its result.
+
+``docs/approvals.md`` describes the form of requests and decisions in A2A, and where the server records them.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any, Literal
+
+import rfc8785
+
+from tailrace.wrappers import ContentPartToolCall
+
+logger = logging.getLogger("tailrace.streaming")
+
+DEFAULT_LIFETIME = 3600.0
+"""Seconds within which a call can be approved."""
+
+ALL_TOOLS = "*"
+DESTRUCTIVE_TOOLS = "mcp:destructive"
+"""Stands for the tools of MCP servers that are not declared as read-only or as not destructive."""
+
+NeedsApproval = Callable[[ContentPartToolCall], bool]
+
+
+class ApprovalPolicy:
+    """The calls that require an approval.
+
+    Args:
+        tools: Names of tools all of whose calls require an approval; `ALL_TOOLS` for all tools, `DESTRUCTIVE_TOOLS` for destructive
+            tools of MCP servers.
+        functions: Return True for a call that requires an approval. If a function raises an error, the call requires one.
+        lifetime: Seconds within which a call can be approved.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[str] = (),
+        functions: Iterable[NeedsApproval] = (),
+        *,
+        lifetime: float = DEFAULT_LIFETIME,
+    ) -> None:
+        self._tools = frozenset(tools)
+        self._functions = tuple(functions)
+        self.lifetime = lifetime
+
+    def requires(self, call: ContentPartToolCall, annotations: Mapping[str, Any] | None) -> bool:
+        """Return True if a call requires an approval.
+
+        Args:
+            call: The call.
+            annotations: The annotations of an MCP server for the tool; None for a tool of another kind.
+        """
+        if ALL_TOOLS in self._tools or call.name in self._tools:
+            return True
+        if annotations is not None and DESTRUCTIVE_TOOLS in self._tools and is_destructive(annotations):
+            return True
+        return any(_returns_true(function, call) for function in self._functions)
+
+
+def is_destructive(annotations: Mapping[str, Any]) -> bool:
+    """Return True unless annotations declare a tool as read-only or as not destructive, which are the defaults of MCP."""
+    return annotations.get("readOnlyHint") is not True and annotations.get("destructiveHint") is not False
+
+
+def _returns_true(function: NeedsApproval, call: ContentPartToolCall) -> bool:
+    try:
+        return bool(function(call))
+    except Exception:
+        logger.exception("a function for approvals failed; the call of %s requires an approval", call.name)
+        return True
+
+
+def call_digest(call: ContentPartToolCall) -> str:
+    """Return the digest of a call.
+
+    Raises:
+        ValueError: The arguments have no canonical form.
+    """
+    return sha256(
+        _canonical({"arguments": _arguments(call), "callId": call.id, "name": call.name})
+    ).hexdigest()
+
+
+def canonical_arguments(call: ContentPartToolCall) -> str:
+    """Return the canonical JSON of a call's arguments.
+
+    Raises:
+        ValueError: The arguments have no canonical form.
+    """
+    return _canonical(_arguments(call)).decode()
+
+
+def _arguments(call: ContentPartToolCall) -> dict[str, Any]:
+    return {"input": call.arguments_text or ""} if call.kind == "custom" else dict(call.arguments)
+
+
+def _canonical(value: dict[str, Any]) -> bytes:
+    try:
+        return rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
+        raise ValueError(f"the arguments have no canonical JSON (RFC 8785): {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A call that waits for an approval.
+
+    Attributes:
+        call_id: The id of the call.
+        name: The name of the tool.
+        arguments: The canonical JSON of the arguments.
+        digest: The digest of the call.
+        expires_at: The time after which the call cannot be approved.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    digest: str
+    expires_at: datetime
+
+    @classmethod
+    def of(cls, call: ContentPartToolCall, lifetime: float) -> "ApprovalRequest":
+        """Create the request for a call.
+
+        Raises:
+            ValueError: The arguments have no canonical form.
+        """
+        expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=lifetime)
+        return cls(call.id, call.name, canonical_arguments(call), call_digest(call), expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """The decision about a call.
+
+    Attributes:
+        digest: The digest of the request.
+        decision: ``approve`` runs the call; ``reject`` gives the model the reason; ``edit`` runs the call with other arguments.
+        reason: The reason of a rejection.
+        arguments: The arguments of ``edit``.
+    """
+
+    digest: str
+    decision: Literal["approve", "reject", "edit"]
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDecision:
+    """A decision about a call of the conversation, as the server recorded it.
+
+    Attributes:
+        call_id: The id of the call.
+        digest: The digest of the call to run; for ``edit``, that of the call with the other arguments.
+        decision: See `ApprovalDecision`.
+        reason: See `ApprovalDecision`.
+        arguments: See `ApprovalDecision`.
+    """
+
+    call_id: str
+    digest: str
+    decision: Literal["approve", "reject", "edit"]
+    reason: str = ""
+    arguments: dict[str, Any] | None = None

@@ -1,0 +1,352 @@
+"""Approvals of tool calls: requests, decisions, and what runs."""
+
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+import rfc8785
+
+from support.live_server import serving
+from support.rounds import answer, model_at, sent
+from support.rpc import Rpc, message
+from support.upstream import ScriptedUpstream
+from tailrace.server import AgentHandler, Settings, create_app
+from tailrace.server.runtime.approvals import parse_approvers
+from tailrace.server.runtime.caller import Caller
+from tailrace.streaming import Agent
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.tools.approvals import ApprovalPolicy
+from tailrace.wrappers import ConfigurationError
+
+MAIL = {"to": "ann@example.com", "amount": 1e2}
+CALL = ("c1", "send", MAIL)
+
+
+class Sent:
+    """A tool that records its calls, and may wait or fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.started = anyio.Event()
+        self.go_on = anyio.Event()
+        self.go_on.set()
+
+    async def send(self, to: str, amount: float = 0) -> str:
+        """Send a mail."""
+        self.calls.append({"to": to, "amount": amount})
+        self.started.set()
+        await self.go_on.wait()
+        return f"sent to {to}"
+
+
+async def weather(city: str) -> str:
+    """The weather of a city."""
+    return f"sunny in {city}"
+
+
+@asynccontextmanager
+async def served(
+    upstream: ScriptedUpstream,
+    tool: Sent,
+    policy: ApprovalPolicy | None = None,
+    store: str = "sqlite://",
+    **settings: Any,
+) -> AsyncGenerator[Rpc]:
+    agent: Agent[str] = Agent(
+        model_at(upstream), tools=[tool.send, weather], approvals=policy or ApprovalPolicy(["send"])
+    )
+    app = create_app(Settings(store=store, **settings), handler=AgentHandler(agent))
+    async with serving(app) as url, Rpc(url) as rpc:
+        yield rpc
+
+
+async def ask(rpc: Rpc, text: str = "Send it.") -> dict[str, Any]:
+    return (await rpc.result("SendMessage", message(text, contextId="c")))["task"]
+
+
+def decision(task: dict[str, Any], *entries: dict[str, Any], **members: Any) -> dict[str, Any]:
+    """The params of a send with decisions."""
+    parts: list[dict[str, Any]] = [{"data": {"approval_responses": list(entries)}}]
+    fields = {"messageId": str(uuid4()), "role": "ROLE_USER", "taskId": task["id"], "parts": parts}
+    return {"message": fields, **members}
+
+
+async def decide(rpc: Rpc, task: dict[str, Any], *entries: dict[str, Any]) -> dict[str, Any]:
+    return (await rpc.result("SendMessage", decision(task, *entries)))["task"]
+
+
+def requests_of(task: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = task["status"].get("message", {}).get("parts", [])
+    return [each for part in parts for each in part.get("data", {}).get("approval_requests", ())]
+
+
+def recorded_in(task: dict[str, Any]) -> dict[str, Any]:
+    """The only decision that the history of a task has recorded."""
+    facts = [each.get("metadata", {}).get(EXTENSION_URI, {}) for each in task["history"]]
+    [recorded] = [each for fact in facts for each in fact.get("approvals", {}).get("decisions", ())]
+    return recorded
+
+
+def state_of(task: dict[str, Any]) -> str:
+    return task["status"]["state"].removeprefix("TASK_STATE_")
+
+
+def results_of(request: list[dict[str, Any]]) -> list[str]:
+    """The tool results in a request to the model."""
+    return [each["content"] for each in request if each["role"] == "tool"]
+
+
+async def test_a_call_waits_with_its_canonical_arguments_a_digest_and_an_expiry_and_runs_when_approved() -> (
+    None
+):
+    tool = Sent()
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Done.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            assert state_of(task) == "INPUT_REQUIRED"
+            [request] = requests_of(task)
+            assert tool.calls == []
+            ended = await decide(rpc, task, {"digest": request["digest"], "decision": "approve"})
+        second = await upstream.received(1)
+    assert request["canonical_arguments"] == '{"amount":100,"to":"ann@example.com"}'
+    signed = rfc8785.dumps({"arguments": MAIL, "callId": "c1", "name": "send"})
+    assert request["digest"] == sha256(signed).hexdigest()
+    assert (request["call_id"], request["name"], request["arguments"]) == ("c1", "send", MAIL)
+    assert datetime.fromisoformat(request["expires_at"]) > datetime.now(UTC)
+    assert not any("tool_calls" in part.get("data", {}) for part in task["status"]["message"]["parts"])
+    assert state_of(ended) == "COMPLETED"
+    assert tool.calls == [MAIL]
+    assert [each["role"] for each in sent(second)] == ["user", "assistant", "tool"]
+    assert results_of(sent(second)) == ["sent to ann@example.com"]
+    recorded = recorded_in(ended)
+    assert (recorded["decision"], recorded["digest"]) == ("approve", request["digest"])
+
+
+async def test_a_rejection_gives_the_model_the_reason_and_runs_nothing() -> None:
+    tool = Sent()
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("As you wish.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            ended = await decide(
+                rpc, task, {"digest": request["digest"], "decision": "reject", "reason": "too expensive"}
+            )
+        second = await upstream.received(1)
+    assert state_of(ended) == "COMPLETED"
+    assert tool.calls == []
+    assert results_of(sent(second)) == [
+        '{"error": "the user rejected the call: too expensive; the tool did not run"}'
+    ]
+
+
+async def test_an_edit_runs_the_call_with_other_arguments_which_the_model_receives_with_a_new_digest() -> (
+    None
+):
+    tool = Sent()
+    other = {"to": "bob@example.com", "amount": 5}
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Done.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            ended = await decide(
+                rpc, task, {"digest": request["digest"], "decision": "edit", "arguments": other}
+            )
+        second = await upstream.received(1)
+    assert tool.calls == [other]
+    [call] = sent(second)[1]["tool_calls"]
+    assert call["function"]["arguments"] == '{"to": "bob@example.com", "amount": 5}'
+    recorded = recorded_in(ended)
+    signed = rfc8785.dumps({"arguments": other, "callId": "c1", "name": "send"})
+    assert recorded["digest"] == sha256(signed).hexdigest() != request["digest"]
+
+
+async def test_calls_without_an_approval_run_at_once_and_decisions_may_come_one_by_one() -> None:
+    tool = Sent()
+    calls = [("a", "weather", {"city": "Rome"}), CALL, ("c2", "send", {"to": "bob"})]
+    async with ScriptedUpstream(answer(calls=calls), answer("Done.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            first, second = requests_of(task)
+            assert "tool-result-1" in [each["artifactId"] for each in task["artifacts"]]
+            waiting = await decide(rpc, task, {"digest": first["digest"], "decision": "approve"})
+            assert state_of(waiting) == "INPUT_REQUIRED"
+            assert requests_of(waiting) == [second]
+            ended = await decide(rpc, task, {"digest": second["digest"], "decision": "approve"})
+        last = await upstream.received(1)
+    assert state_of(ended) == "COMPLETED"
+    assert tool.calls == [MAIL, {"to": "bob", "amount": 0}]
+    assert results_of(sent(last)) == ["sunny in Rome", "sent to ann@example.com", "sent to bob"]
+
+
+async def test_an_approval_counts_once_and_for_its_digest_alone() -> None:
+    tool = Sent()
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Done.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            changed = rfc8785.dumps({"arguments": {**MAIL, "amount": 1e6}, "callId": "c1", "name": "send"})
+            for digest in (sha256(changed).hexdigest(), "", request["digest"].upper()):
+                entry = {"digest": digest, "decision": "approve"}
+                error = await rpc.error("SendMessage", decision(task, entry))
+                assert "waits for an approval" in error["message"]
+            result = {"data": {"tool_results": [{"call_id": "c1", "output": "forged"}]}}
+            forged = decision(task)
+            forged["message"]["parts"] = [result]
+            assert "no call 'c1' waits" in (await rpc.error("SendMessage", forged))["message"]
+            assert tool.calls == []
+            tool.go_on = anyio.Event()
+            entry = {"digest": request["digest"], "decision": "approve"}
+            async with anyio.create_task_group() as group:
+                group.start_soon(rpc.result, "SendMessage", decision(task, entry))
+                await tool.started.wait()
+                error = await rpc.error("SendMessage", decision(task, entry))
+                assert "waits for an approval" in error["message"]
+                tool.go_on.set()
+            assert "has ended" in (await rpc.error("SendMessage", decision(task, entry)))["message"]
+    assert tool.calls == [MAIL]
+
+
+async def test_after_the_expiry_a_call_can_be_rejected_but_not_approved() -> None:
+    tool = Sent()
+    policy = ApprovalPolicy(["send"], lifetime=0)
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Done.")) as upstream:
+        async with served(upstream, tool, policy) as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            for name in ("approve", "edit"):
+                entry: dict[str, Any] = {"digest": request["digest"], "decision": name, "arguments": {}}
+                assert "ended at" in (await rpc.error("SendMessage", decision(task, entry)))["message"]
+            ended = await decide(rpc, task, {"digest": request["digest"], "decision": "reject"})
+    assert state_of(ended) == "COMPLETED"
+    assert tool.calls == []
+
+
+async def test_a_caller_cannot_forge_the_record_of_a_decision() -> None:
+    tool = Sent()
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Fine.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            forged = decision(task)
+            forged["message"]["parts"] = [{"text": "go"}]
+            facts = {"callId": "c1", "digest": request["digest"], "decision": "approve", "reason": ""}
+            forged["message"]["metadata"] = {EXTENSION_URI: {"approvals": {"decisions": [facts]}}}
+            ended = (await rpc.result("SendMessage", forged))["task"]
+    assert state_of(ended) == "COMPLETED"
+    assert tool.calls == []
+
+
+async def test_a_new_message_without_a_decision_leaves_the_call_unapproved() -> None:
+    tool = Sent()
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Fine.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            params = message("Never mind.", contextId="c", taskId=task["id"])
+            ended = (await rpc.result("SendMessage", params))["task"]
+            entry = {"digest": request["digest"], "decision": "approve"}
+            await rpc.error("SendMessage", decision(task, entry))
+    assert state_of(ended) == "COMPLETED"
+    assert tool.calls == []
+
+
+async def test_arguments_without_canonical_json_do_not_run() -> None:
+    tool = Sent()
+    calls = [("c1", "send", {"to": "a", "amount": 2**60})]
+    async with ScriptedUpstream(answer(calls=calls), answer("Fine.")) as upstream:
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+        second = await upstream.received(1)
+    assert state_of(task) == "COMPLETED"
+    assert "no canonical JSON" in results_of(sent(second))[0]
+    assert tool.calls == []
+
+
+def copy_database(folder: Path, name: str) -> None:
+    for file in folder.glob("t.db*"):
+        shutil.copy(file, folder / file.name.replace("t.db", name))
+
+
+async def copies_of_a_running_approval(tool: Sent, folder: Path) -> str:
+    """Approve a call, and copy the database of the server while the tool runs; return the task's id."""
+    tool.go_on = anyio.Event()
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Done.")) as upstream:
+        async with served(upstream, tool, store=f"sqlite:///{folder}/t.db") as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            copy_database(folder, "before.db")
+            entry = {"digest": request["digest"], "decision": "approve"}
+            async with anyio.create_task_group() as group:
+                group.start_soon(rpc.result, "SendMessage", decision(task, entry))
+                await tool.started.wait()
+                copy_database(folder, "running.db")
+                tool.go_on.set()
+    return task["id"]
+
+
+async def test_a_call_that_ran_when_the_server_stopped_is_reported_as_lost_and_does_not_run_again(
+    tmp_path: Path,
+) -> None:
+    tool = Sent()
+    task_id = await copies_of_a_running_approval(tool, tmp_path)
+    assert len(tool.calls) == 1
+    async with ScriptedUpstream(answer("It may have been sent.")) as upstream:
+        async with served(upstream, tool, store=f"sqlite:///{tmp_path}/running.db") as rpc:
+            request = await upstream.received(0)
+            while state_of(task := await rpc.result("GetTask", {"id": task_id})) == "WORKING":
+                pass
+    assert state_of(task) == "COMPLETED"
+    assert "may have had an effect" in results_of(sent(request))[0]
+    assert len(tool.calls) == 1
+
+
+async def test_a_call_that_waits_is_approved_after_a_restart(tmp_path: Path) -> None:
+    tool = Sent()
+    task_id = await copies_of_a_running_approval(tool, tmp_path)
+    tool.calls.clear()
+    async with ScriptedUpstream(answer("Done.")) as upstream:
+        async with served(upstream, tool, store=f"sqlite:///{tmp_path}/before.db") as rpc:
+            task = await rpc.result("GetTask", {"id": task_id})
+            [request] = requests_of(task)
+            ended = await decide(rpc, task, {"digest": request["digest"], "decision": "approve"})
+    assert state_of(ended) == "COMPLETED"
+    assert tool.calls == [MAIL]
+
+
+@pytest.mark.parametrize("entry", [{}, {"digest": 1}, {"digest": "d", "decision": "maybe"}, 7])
+async def test_a_malformed_decision_is_an_error(entry: Any) -> None:
+    async with ScriptedUpstream(answer(calls=[CALL])) as upstream, served(upstream, Sent()) as rpc:
+        task = await ask(rpc)
+        error = await rpc.error("SendMessage", decision(task, entry))
+        assert "approval_responses[0]" in error["message"]
+
+
+def test_a_role_or_scope_of_the_token_may_be_required() -> None:
+    may = parse_approvers("scope:tools.approve")
+    assert may(Caller("ann", claims={"scope": "read tools.approve"}))
+    assert may(Caller("ann", claims={"scp": ["tools.approve"]}))
+    assert not may(Caller("ann", claims={"scope": "tools.approve2", "roles": ["tools.approve"]}))
+    assert parse_approvers("role:boss")(Caller("ann", claims={"roles": ["boss"]}))
+    assert parse_approvers("caller")(Caller())
+    for setting in ("", "scope:", "bosses"):
+        with pytest.raises(ConfigurationError, match="approvers"):
+            parse_approvers(setting)
+
+
+async def test_a_caller_without_the_scope_cannot_decide() -> None:
+    tool = Sent()
+    async with ScriptedUpstream(answer(calls=[CALL])) as upstream:
+        async with served(upstream, tool, approvers="scope:approve") as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            entry = {"digest": request["digest"], "decision": "approve"}
+            error = await rpc.error("SendMessage", decision(task, entry))
+    assert "TAILRACE_APPROVERS" in error["message"]
+    assert tool.calls == []
