@@ -15,9 +15,10 @@ from support.continuing import ContinuingServer
 from support.live_server import serving
 from support.metrics import scrape
 from support.processes import Served, served
+from support.provider_cases import CASES
 from support.proxy import CuttingProxy
 from support.rpc import Rpc, message
-from support.upstream import ScriptedUpstream, Wait, openai_stream
+from support.upstream import Hang, ScriptedUpstream, Wait, openai_stream, sse
 from tailrace.server import Settings, create_app
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import SSEDecoder
@@ -243,3 +244,68 @@ async def test_a_response_is_continued_after_a_kill(tmp_path: Path) -> None:
         assert [step["route"] for step in steps] == [route], (kind, published)
         assert text == (TEXT if route == "prefill" else ContinuingServer.SECOND + TEXT), (kind, published)
         assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+MESSAGE_START: dict[str, Any] = {
+    "id": "m1",
+    "model": "m",
+    "content": [],
+    "usage": {"input_tokens": 3, "output_tokens": 1},
+}
+SEARCH: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+QUERY = {"type": "input_json_delta", "partial_json": '{"query": "rivers"}'}
+WEB_SEARCH_BEGINS = {
+    "anthropic": sse(
+        {"type": "message_start", "message": MESSAGE_START},
+        {"type": "content_block_start", "index": 0, "content_block": SEARCH},
+        {"type": "content_block_delta", "index": 0, "delta": QUERY},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Rivers are"}},
+    ),
+    "openai-responses": sse(
+        {"type": "response.created", "response": {"id": "resp_1", "model": "m"}},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {"type": "web_search_call", "id": "ws_1", "status": "in_progress"},
+        },
+        {
+            "type": "response.output_text.delta",
+            "output_index": 1,
+            "content_index": 0,
+            "item_id": "msg_1",
+            "delta": "Rivers are",
+        },
+    ),
+}
+"""Starts of responses in which the provider searches the web, by format."""
+
+
+@pytest.mark.parametrize("form", WEB_SEARCH_BEGINS)
+async def test_a_response_with_a_tool_of_the_provider_fails_after_a_kill(form: str, tmp_path: Path) -> None:
+    """The effects of the tool are unknown, so the response is not requested again."""
+    script = CASES[form].response(WEB_SEARCH_BEGINS[form], Hang())
+    again = CASES[form].response(ContinuingServer(form, PIECES).first_body)
+    async with ScriptedUpstream(script, again) as upstream:
+        arguments = ["--model", f"{form}:m", "--base-url", upstream.base_url, "--store", f"sqlite:///{tmp_path}/t.db"]  # fmt: skip
+        with served(tmp_path / "first.log", *arguments) as process:
+            await process.ready()
+            before, seen = kill_at(process, "Rivers are")
+            async with Rpc(process.url) as rpc:
+                with pytest.raises(aiohttp.ClientError), anyio.fail_after(30):
+                    await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
+        with served(tmp_path / "second.log", *arguments) as process:
+            await process.ready()
+            async with Rpc(process.url) as rpc:
+                ids = {"id": before[0][1]["task"]["id"]}
+                with anyio.fail_after(30):
+                    after = await rpc.stream("SubscribeToTask", ids, {"Last-Event-ID": str(before[-1][0])})
+        requests = [each for each in upstream.requests if each.method == "POST"]
+    events = before + after
+    assert [each for each, _ in events] == list(range(1, len(events) + 1))
+    assert len(requests) == 1
+    status = events[-1][1]["statusUpdate"]["status"]
+    assert status["state"] == "TASK_STATE_FAILED"
+    assert "a tool of the provider" in status["message"]["parts"][0]["text"]
+    assert folded(events)[0] == "Rivers are"

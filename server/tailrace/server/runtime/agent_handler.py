@@ -21,11 +21,16 @@ from tailrace.streaming.conversion.approval_parts import RequestOf, recorded_pen
 from tailrace.streaming.conversion.message_conversion import results_message
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
 from tailrace.streaming.schemas.structured_output import OutputReader
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
 from tailrace.wrappers.request_options import RequestOptions
+
+_UNKNOWN_EFFECTS = (
+    "the server stopped while the response used a tool of the provider; the tool may have had an effect"
+)
 
 
 class AgentHandler(Handler):
@@ -87,6 +92,8 @@ class AgentHandler(Handler):
         return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
+        if turn.has_provider_tool:
+            return _only((StatusUpdate(TaskState.FAILED, agent_message(_UNKNOWN_EFFECTS)),))
         cost = history_cost(turn.history) + caller_options_cost(turn.facts)
         request_of = self._request_of(turn)
         history, opening, decided, options = await run_bounded(cost, _prepared, turn, request_of)

@@ -53,6 +53,7 @@ class Turn:
         resumed: The number of messages in the history that follow this one, because a crash interrupted the turn after them.
         cut_text: The text of the response that a crash interrupted, as it was published, if that response consisted of text
             alone: an open artifact, which the handler may extend or replace.
+        has_provider_tool: True if the provider had begun a tool of its own in the response that a crash interrupted.
         max_event_bytes: How large an update may be; 0 for any size.
         at_once: Deprecated, always None: yield every update.
         executing: The ids of approved tool calls whose execution had begun when a crash interrupted the turn.
@@ -70,6 +71,7 @@ class Turn:
     facts: CallerOptions = NO_FACTS
     resumed: int = 0
     cut_text: str = ""
+    has_provider_tool: bool = False
     max_event_bytes: int = 0
     at_once: None = None
     external_context_id: str = ""

@@ -266,6 +266,22 @@ def cut_text(record: TaskRecord, turn: int, after_round: int) -> str:
     return texts[0] if len(texts) == 1 else ""
 
 
+def has_provider_tool(record: TaskRecord, turn: int, after_round: int) -> bool:
+    """Return whether the provider had begun a tool of its own in the response that a crash interrupted.
+
+    Args:
+        record: The task.
+        turn: The number of the turn.
+        after_round: The number of its complete responses.
+    """
+    place = (turn, after_round + 1)
+    every = (extension_metadata(artifact.metadata) for artifact in record.artifacts)
+    return any(
+        facts.get("kind") == "server" and (facts.get("turn", 1), facts.get("round", 1)) == place
+        for facts in every
+    )
+
+
 def history_of(
     messages: Sequence[Message], running: Container[str], task_id: str, *, is_resumed: bool = False
 ) -> list[Message]:

@@ -29,6 +29,7 @@ from tailrace.server.runtime.limits import Permit, RateLimitError
 from tailrace.server.runtime.messages import (
     complete_rounds,
     cut_text,
+    has_provider_tool,
     history_of,
     messages_from_artifacts,
     open_call_ids,
@@ -319,6 +320,8 @@ class TurnRunner:
             facts=facts,
             resumed=_messages_since_caller(messages) if waiting.in_history else 0,
             cut_text=cut_text(record, waiting.number, active.recorded_rounds) if waiting.in_history else "",
+            has_provider_tool=waiting.in_history
+            and has_provider_tool(record, waiting.number, active.recorded_rounds),
             max_event_bytes=self._max_event,
             external_context_id=self._external_ids.context_id(active.owner, record.context_id),
             external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),

@@ -229,6 +229,8 @@ class ResponseTranslator:
             return [TextDelta(call.artifact_id, text)] if text else []
         started = self.accumulator.choices[change.choice].started_call(change.call)
         parts = (Part(text=text),)
+        if started is not None and started.kind == "server":
+            call.mark_as_server()
         if started is None or started.id in self._taken:
             return [ArtifactUpdate(call.artifact(parts, started.name if started else ""), last=False)]
         return [ArtifactUpdate(call.artifact(parts, started.name, started.id), last=False)]
@@ -370,6 +372,10 @@ class _CallArtifact:
         """
         facts = {**self._facts, "callId": call_id} if call_id else self._facts
         return _new_artifact(self.artifact_id, name or "Tool call", parts, facts)
+
+    def mark_as_server(self) -> None:
+        """Note that the provider runs the tool."""
+        self._facts = {**self._facts, "kind": "server"}
 
     def complete_text(self, fragment: str) -> str:
         """Return a fragment of the arguments without incomplete characters. Half of a surrogate pair is buffered."""
