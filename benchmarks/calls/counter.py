@@ -13,12 +13,16 @@ import signal
 import sys
 import time
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 _READS = frozenset({"data_received", "buffer_updated"})
 """Methods of an asyncio protocol that receive data from a socket; only the provider sends during a window."""
+
+_NAMESPACE = find_spec("tailrace")
+_PACKAGE_FOLDERS = tuple(_NAMESPACE.submodule_search_locations or ()) if _NAMESPACE is not None else ()
 
 _Call = tuple[int, CodeType | str]
 """The depth of a call below the event loop, and the Python function's code or the C function's name."""
@@ -110,11 +114,13 @@ def _label(function: CodeType | str) -> tuple[str, str]:
     if isinstance(function, str):
         return "", function
     path = Path(function.co_filename)
+    for folder in _PACKAGE_FOLDERS:
+        if path.is_relative_to(folder):
+            return f"tailrace/{path.relative_to(folder).as_posix()}", function.co_qualname
     parts = path.parts
-    for root in ("site-packages", "tailrace", f"python{sys.version_info.major}.{sys.version_info.minor}"):
+    for root in ("site-packages", f"python{sys.version_info.major}.{sys.version_info.minor}"):
         if root in parts:
-            at = parts.index(root)
-            return "/".join(parts[at if root == "tailrace" else at + 1 :]), function.co_qualname
+            return "/".join(parts[parts.index(root) + 1 :]), function.co_qualname
     return function.co_filename, function.co_qualname
 
 

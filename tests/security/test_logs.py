@@ -169,7 +169,12 @@ def test_every_logger_of_the_code_makes_its_records_safe() -> None:
         for path in (ROOT / part).rglob("*.py")
     ]
     names = {name for source in sources for name in re.findall(r'getLogger\("(tailrace[\w.]*)"\)', source)}
-    assert names == {"tailrace.server", "tailrace.streaming", "tailrace.streaming.tools.mcp"}
+    assert names == {
+        "tailrace.server",
+        "tailrace.streaming",
+        "tailrace.streaming.tools.mcp",
+        "tailrace.wrappers",
+    }
     assert all(logging.getLogger(name).filters for name in names)
     assert not any("getLogger(__name__)" in source for source in sources)
     # A message is a constant: only its arguments are escaped.

@@ -48,4 +48,4 @@ def test_a_model_by_its_provider(command: str) -> None:
 
 
 def test_an_option() -> None:
-    assert completed("ask", "--re") == ["--resume"]
+    assert completed("ask", "--res") == ["--resume"]

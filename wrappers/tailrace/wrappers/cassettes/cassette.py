@@ -22,7 +22,7 @@ from tailrace.wrappers.request_options import RequestOptions
 MAX_BYTES = 64 * 1024 * 1024
 """Maximum bytes of one file."""
 
-_NAME = re.compile(r"(\d{4,})-[0-9a-f]{12}\.json")
+_NAME = re.compile(r"\d{4,9}-[0-9a-f]{12}\.json")
 _DIGEST_CHARACTERS = 12  # of a digest in the name of a file
 # Fields of parts that differ each time the same conversation takes place: ids of providers, times, signatures.
 _CHANGING = frozenset({"metadata", "signature", "synthetic_id"})
