@@ -64,33 +64,27 @@ class RecordingModel(Model):
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Stream like the model, and record the response."""
-        recording = _Recording(self, history, options)
+        recording = _Recording(self._model, self._folder, history, options)
         return AsyncResource(partial(recording.begin, self._model.stream(history, options)))
 
     async def aclose(self) -> None:
         """Close the model."""
         await self._model.aclose()
 
-    async def save(self, cassette: Cassette) -> None:
-        """Write a recording, also if this task is cancelled."""
-        with anyio.CancelScope(shield=True):
-            try:
-                await to_thread.run_sync(cassette.write, self._folder)
-            except OSError as error:
-                logger.warning("a response was not recorded: %s", error)
-
 
 class _Recording:
     """The recording of one response.
 
     Args:
-        model: Writes it.
+        model: The recorded model.
+        folder: The folder of the file.
         history: The conversation.
         options: The options.
     """
 
-    def __init__(self, model: RecordingModel, history: History, options: RequestOptions) -> None:
+    def __init__(self, model: Model, folder: Path, history: History, options: RequestOptions) -> None:
         self._model = model
+        self._folder = folder
         self._history = history
         self._options = options
         self._recorded = datetime.now(UTC)
@@ -128,9 +122,19 @@ class _Recording:
                 await self._save(Failure.of(error))
 
     async def _save(self, failure: Failure | None) -> None:
-        cassette = await to_thread.run_sync(self._cassette, failure, abandon_on_cancel=False)
-        if cassette is not None:
-            await self._model.save(cassette)
+        """Write the recording, also if this task is cancelled."""
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(self._write, failure)
+
+    def _write(self, failure: Failure | None) -> None:
+        cassette = self._cassette(failure)
+        if cassette is None:
+            logger.warning("a response was not recorded: it contains a credential that cannot be removed")
+            return
+        try:
+            cassette.write(self._folder)
+        except OSError as error:
+            logger.warning("a response was not recorded: %s", error)
 
     def _cassette(self, failure: Failure | None) -> Cassette | None:
         history, options, body = self._history, self._options, self._body
@@ -139,7 +143,6 @@ class _Recording:
         )
         pieces = [] if body is None else without_credentials(body.pieces, redactor)
         if pieces is None:
-            logger.warning("a response was not recorded: it contains a credential that cannot be removed")
             return None
         return Cassette(
             provider=self._model.provider,
