@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torture import cross_node_calls, deliveries, node_losses
+from torture import continuations, cross_node_calls, deliveries, node_losses
 from torture.outcome import Outcome
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
@@ -19,6 +19,9 @@ RUNS: dict[str, Callable[[Path, random.Random, Outcome], Awaitable[object]]] = {
         folder, rng, outcome, each=8, timed=False
     ),
     "killed nodes": lambda folder, rng, outcome: node_losses.kills(folder, rng, outcome, rounds=4, streams=6),
+    "continued responses of killed nodes": lambda folder, rng, outcome: continuations.kill_nodes(
+        folder, rng, outcome, "prefill", 2, 6, timed=False
+    ),
     "cut connections": lambda folder, rng, outcome: node_losses.cuts(
         folder, rng, outcome, rounds=5, streams=6
     ),

@@ -51,6 +51,7 @@ class Cluster:
         provider: Upstream,
         valkey: ValkeyServer,
         postgres: PostgresServer,
+        base_url: str,
         store: str,
         settings: Mapping[str, object],
     ) -> None:
@@ -61,6 +62,7 @@ class Cluster:
         self.postgres = postgres
         self.to_valkey: list[CuttingProxy] = []
         self.to_postgres: list[CuttingProxy] = []
+        self._base_url = base_url
         self._store = store
         self._settings = {"bounds": Bounds(node_ttl=TTL), "coalesce": "none", **settings}
         self._nodes: list[Served | None] = []
@@ -96,7 +98,7 @@ class Cluster:
         process = self._closing.enter_context(
             served(
                 self.folder / f"log.{next(_COUNT)}.node{index}",
-                *("--model", "openai:t", "--base-url", self.provider.base_url),
+                *("--model", "openai:t", "--base-url", self._base_url),
                 *("--store", store, "--events", events),
                 **environment,
             )
@@ -151,13 +153,14 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    folder: Path, *, nodes: int = 3, proxies: bool = False, **settings: object
+    folder: Path, *, nodes: int = 3, proxies: bool = False, prefills: bool = False, **settings: object
 ) -> AsyncGenerator[Cluster]:
     """Run nodes on a new Valkey and a new PostgreSQL while the block runs.
 
     Args:
         folder: The folder for logs.
         nodes: The number of nodes.
+        prefills: Whether the provider continues a text.
         proxies: Whether proxies that can cut connections are between the nodes and their services.
         settings: The settings of the nodes.
     """
@@ -165,7 +168,8 @@ async def cluster(
     with running_valkey() as valkey, running_postgres() as postgres, upstream() as provider:
         store = await postgres.empty_database("nodes")
         async with client() as http, AsyncExitStack() as stack:
-            made = Cluster(folder, http, provider, valkey, postgres, store, settings)
+            base_url = provider.prefill_url if prefills else provider.base_url
+            made = Cluster(folder, http, provider, valkey, postgres, base_url, store, settings)
             for _ in range(nodes if proxies else 0):
                 made.to_valkey.append(await stack.enter_async_context(CuttingProxy(valkey.url())))
                 made.to_postgres.append(await stack.enter_async_context(CuttingProxy(_host(postgres))))

@@ -6,6 +6,8 @@ interrupted responses, as by default; in the others it fails them (``TAILRACE_ON
 """
 
 import random
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -23,13 +25,21 @@ PACES = (0.0, 0.001, 0.002, 0.005)
 BURST = 4_000  # pieces of a response at full speed
 
 
-class _Client:
-    """One client and its task."""
+class Client:
+    """One client and its task.
+
+    Attributes:
+        order: The ordered response.
+        seen: The received events.
+        shown: The number of the last event before the kill.
+        resumed_at: The time when the client resumed at the next server, on the monotonic clock.
+    """
 
     def __init__(self, order: Order) -> None:
         self.order = order
         self.seen = Seen()
-        self.shown = 0  # the last number before the kill
+        self.shown = 0
+        self.resumed_at = 0.0
 
     @property
     def known(self) -> bool:
@@ -46,35 +56,64 @@ async def run(folder: Path, rng: random.Random, *, kills: int = 200, streams: in
         streams: The number of concurrent streams at a kill.
     """
     outcome = Outcome("kill")
-    everyone: list[_Client] = []
-    cut = ended = continued = 0
     with upstream() as provider:
-        survivors: list[_Client] = []
-        for number in range(kills + 1):
-            continues = number % 4 == 3
-            settings = {
-                "on_crash": "continue" if continues else "fail",
-                "coalesce": rng.choice(["read", "none"]),
-            }
-            async with server(folder, provider.base_url, settings) as process, client() as http:
-                await _resume(http, process, outcome, survivors, continues=continues)
-                for each in survivors:
-                    interrupted = each.seen.last > each.shown
-                    cut += interrupted
-                    ended += not interrupted
-                    continued += interrupted and each.seen.state == "TASK_STATE_COMPLETED" and continues
-                everyone += survivors
-                await _check_no_task_is_open(http, process, outcome)
-                if number == kills:
-                    await _check_again(http, process, outcome, everyone)
-                    break
-                survivors = await _kill_under(http, process, rng, number, streams)
-                outcome.rounds += 1
+        everyone = await rounds(
+            folder,
+            rng,
+            outcome,
+            provider.base_url,
+            kills=kills,
+            streams=streams,
+            continues=lambda number: number % 4 == 3,
+        )
+    cut = sum(each.seen.last > each.shown for each in everyone)
+    continued = sum(bool(each.seen.routes) for each in everyone)
     outcome.figures.append(
-        f"{len(everyone)} streams: {cut} cut, {ended} over before the kill, {continued} continued and completed"
+        f"{len(everyone)} streams: {cut} cut, {len(everyone) - cut} over before the kill, "
+        f"{continued} continued and completed"
     )
     outcome.check(cut > 0, "no kill hit a running stream")
     return outcome
+
+
+async def rounds(
+    folder: Path,
+    rng: random.Random,
+    outcome: Outcome,
+    base_url: str,
+    *,
+    kills: int,
+    streams: int,
+    continues: Callable[[int], bool],
+) -> list[Client]:
+    """Kill a server repeatedly; return the clients that received an event before a kill.
+
+    Args:
+        folder: For the database and the logs.
+        rng: Chooses moments and orders.
+        outcome: Receives the results.
+        base_url: The base URL of the provider.
+        kills: The number of kills.
+        streams: The number of concurrent streams at a kill.
+        continues: Whether the server of a round continues the responses that the kill before has interrupted.
+    """
+    everyone: list[Client] = []
+    survivors: list[Client] = []
+    for number in range(kills + 1):
+        settings = {
+            "on_crash": "continue" if continues(number) else "fail",
+            "coalesce": rng.choice(["read", "none"]),
+        }
+        async with server(folder, base_url, settings) as process, client() as http:
+            await _resume(http, process, outcome, survivors, continues=continues(number))
+            everyone += survivors
+            await _check_no_task_is_open(http, process, outcome)
+            if number == kills:
+                await _check_again(http, process, outcome, everyone)
+                return everyone
+            survivors = await _kill_under(http, process, rng, number, streams)
+            outcome.rounds += 1
+    return everyone
 
 
 def _order(key: str, pace: float, seconds: float) -> Order:
@@ -83,17 +122,17 @@ def _order(key: str, pace: float, seconds: float) -> Order:
 
 async def _kill_under(
     http: aiohttp.ClientSession, process: Served, rng: random.Random, number: int, streams: int
-) -> list[_Client]:
+) -> list[Client]:
     """Start streams and kill the server under them; return the clients that received an event."""
     clients = [
-        _Client(_order(f"k{number}c{index}", rng.choice(PACES), rng.random() * LONGEST))
+        Client(_order(f"k{number}c{index}", rng.choice(PACES), rng.random() * LONGEST))
         for index in range(streams)
     ]
     # The kill comes at a random moment. In one of five rounds, streams are still being started.
     at_work = anyio.Event() if rng.random() < 0.8 else None
     moment = rng.random() * LATEST
 
-    async def follow(each: _Client) -> None:
+    async def follow(each: Client) -> None:
         await send(http, process.url, each.order, each.seen)
 
     def on_piece(_piece: str) -> None:
@@ -116,10 +155,11 @@ async def _kill_under(
 
 
 async def _resume(
-    http: aiohttp.ClientSession, process: Served, outcome: Outcome, clients: list[_Client], *, continues: bool
+    http: aiohttp.ClientSession, process: Served, outcome: Outcome, clients: list[Client], *, continues: bool
 ) -> None:
-    async def go_on(each: _Client) -> None:
+    async def go_on(each: Client) -> None:
         key = each.order.key
+        each.resumed_at = time.monotonic()
         try:
             ended = await resume(http, process.url, each.seen)
         except Refused as refused:
@@ -161,12 +201,12 @@ async def _check_no_task_is_open(http: aiohttp.ClientSession, process: Served, o
 
 
 async def _check_again(
-    http: aiohttp.ClientSession, process: Served, outcome: Outcome, everyone: list[_Client]
+    http: aiohttp.ClientSession, process: Served, outcome: Outcome, everyone: list[Client]
 ) -> None:
     """After the last kill, check that every event of every task equals the one that its client received."""
     limiter = anyio.CapacityLimiter(20)
 
-    async def check(each: _Client) -> None:
+    async def check(each: Client) -> None:
         async with limiter:
             again = Seen()
             await resume(http, process.url, again, task_id=each.seen.task_id)

@@ -46,7 +46,7 @@ async def kills(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: i
         for number in range(rounds):
             victim = rng.choice((0, 1, 2, None)) if number else None
             restarts = rng.random() < 0.3
-            async with _streams(nodes, rng, outcome, f"k{number}", streams) as everyone:
+            async with running_streams(nodes, rng, outcome, f"k{number}", streams) as everyone:
                 await anyio.sleep(rng.random() * LATEST)  # at a random moment
                 killed_at = time.monotonic()
                 if victim is None:
@@ -93,7 +93,7 @@ async def cuts(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: in
         for number in range(rounds):
             kind, index = kinds[number % len(kinds)], rng.randrange(3)
             seconds = 2 * TTL if "everywhere" in kind or kind == "hang" else rng.uniform(0.5, 2 * TTL)
-            async with _streams(nodes, rng, outcome, f"c{number}", streams) as everyone:
+            async with running_streams(nodes, rng, outcome, f"c{number}", streams) as everyone:
                 await anyio.sleep(rng.random() * LATEST / 2)
                 await _trouble(nodes, kind, index, seconds)
             await _until_well(nodes, outcome, f"after {kind}")
@@ -153,15 +153,15 @@ async def rolling(folder: Path, rng: random.Random, outcome: Outcome, *, streams
         outcome: Receives the results.
         streams: The number of streams started for each stopped node.
     """
-    everyone: list[_Watched] = []
+    everyone: list[Watched] = []
     statuses: list[int] = []
     stops: list[float] = []
     async with cluster(folder, shutdown_grace=5) as nodes:
         for index in range(3):
-            async with _streams(nodes, rng, outcome, f"r{index}", streams) as some:
+            async with running_streams(nodes, rng, outcome, f"r{index}", streams) as some:
                 await anyio.sleep(rng.random() * LATEST / 2)
                 begun = time.monotonic()
-                async with _streams(nodes, rng, outcome, f"r{index}late", streams) as late:
+                async with running_streams(nodes, rng, outcome, f"r{index}late", streams) as late:
                     statuses.append(await nodes.stop(index))
                 stops.append(time.monotonic() - begun)
                 await nodes.start(index)
@@ -177,9 +177,15 @@ async def rolling(folder: Path, rng: random.Random, outcome: Outcome, *, streams
     )
 
 
-class _Watched(Followed):
-    """A task with the time of its end, and whether its node was killed."""
+class Watched(Followed):
+    """A task with its node, the time of its end, and whether its node was killed.
 
+    Attributes:
+        url: The node that the message was sent to.
+        ended_at: The time of the end on the monotonic clock.
+    """
+
+    url = ""
     ended_at = -math.inf
 
     @property
@@ -188,20 +194,21 @@ class _Watched(Followed):
 
 
 @asynccontextmanager
-async def _streams(
+async def running_streams(
     nodes: Cluster, rng: random.Random, outcome: Outcome, key: str, count: int
-) -> AsyncGenerator[list[_Watched]]:
+) -> AsyncGenerator[list[Watched]]:
     """Start streams on all nodes; when the block ends, wait until all were read to their end.
 
     Streams without a published event are removed at the end.
     """
-    everyone: list[_Watched] = []
+    everyone: list[Watched] = []
     for number in range(count):
         pace = rng.choice(PACES)
         pieces = 1 + int(rng.uniform(0.2, 1) * LONGEST / pace)
-        everyone.append(_Watched(Order(f"{key}s{number}", pieces=pieces, pace=pace), READERS))
+        everyone.append(Watched(Order(f"{key}s{number}", pieces=pieces, pace=pace), READERS))
 
-    async def watch(followed: _Watched, url: str) -> None:
+    async def watch(followed: Watched, url: str) -> None:
+        followed.url = url
         await begin(nodes, followed, url)
         if not followed.task_id:
             return

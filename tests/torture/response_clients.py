@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import anyio
 import httpx
 from anyio.streams.buffered import BufferedByteReceiveStream
-from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, omit
+from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, omit
 
 PROGRAM = Path(__file__).parents[1] / "compat/openai_node/background_reader.mjs"
 MAX_LINE = 16 * 1024 * 1024
@@ -96,7 +96,11 @@ class PythonReader:
     async def read(self, url: str, received: Received, upto: int | None = None) -> int | None:
         """See `Reader.read`."""
         count = 0
-        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        # To read the certificates of the system takes longer than the response.
+        http = DefaultAsyncHttpxClient(verify=False)
+        async with AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=http
+        ) as client:
             try:
                 if received.id:
                     stream = await client.responses.retrieve(

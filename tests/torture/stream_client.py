@@ -14,6 +14,8 @@ from uuid import uuid4
 import aiohttp
 import msgspec
 
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+
 FINAL = {f"TASK_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
 PATIENCE = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 LONGEST = 60.0  # default time limit of a stream in seconds
@@ -40,6 +42,7 @@ class _Task(msgspec.Struct):
 
 class _StatusUpdate(msgspec.Struct):
     status: _Status
+    metadata: dict[str, Any] = {}
 
 
 class _ArtifactUpdate(msgspec.Struct):
@@ -82,6 +85,8 @@ class Seen:
         state: The last state.
         ends: The number of events with a final state.
         error: The JSON-RPC error that ended the stream, if there was one.
+        routes: The routes by which the response was continued.
+        continued_at: The time of the last continuation's arrival, on the monotonic clock.
     """
 
     def __init__(self, each: Callable[[str], object] | None = None) -> None:
@@ -95,6 +100,8 @@ class Seen:
         self.state = ""
         self.ends = 0
         self.error: dict[str, Any] | None = None
+        self.routes: list[str] = []
+        self.continued_at = 0.0
         self.each = each
         self._rest = b""
         self._whole = False  # a snapshot arrived, the number of which follows
@@ -159,6 +166,10 @@ class Seen:
         elif result.statusUpdate is not None:
             self.state = result.statusUpdate.status.state
             self.ends += self.over
+            continuation = result.statusUpdate.metadata.get(EXTENSION_URI, {}).get("continuation")
+            if continuation is not None:
+                self.routes.append(continuation["route"])
+                self.continued_at = time.monotonic()
         elif result.artifactUpdate is not None:
             artifact = result.artifactUpdate.artifact
             pieces = [part.text for part in artifact.parts]

@@ -39,7 +39,14 @@ async def test_the_openai_client_resumes_background_responses(tmp_path: Path, rn
 
 
 async def test_interrupted_responses_are_continued(tmp_path: Path, rng: random.Random) -> None:
-    check(await continuations.run(tmp_path, rng, cuts=16))
+    check(await continuations.run(tmp_path, rng, cuts=16, kills=0, node_kills=0))
+
+
+async def test_the_responses_of_a_killed_server_are_continued(tmp_path: Path, rng: random.Random) -> None:
+    # `make torture` also kills nodes, and servers whose provider does not continue a text.
+    outcome = Outcome("continue")
+    await continuations.kill_server(tmp_path / "server", rng, outcome, "prefill", 1, 10, timed=False)
+    check(outcome)
 
 
 async def test_one_that_never_reads_takes_nothing_from_the_others(tmp_path: Path, rng: random.Random) -> None:

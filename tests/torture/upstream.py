@@ -31,6 +31,7 @@ FINISH = (
     b'[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 )
 ERROR_FRAME = b'data: {"error":{"message":"the GPU fell off","type":"server_error","code":"gpu"}}\n\n'
+_PREFILL = "/prefill/v1"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -76,11 +77,13 @@ class ResponseStats(msgspec.Struct):
 
     Attributes:
         requests: The number of requests for it.
+        continuations: The number of these requests that end with a text to continue.
         sent: The number of sent pieces.
         left_at: The time on the monotonic clock when the client disconnected early, or None.
     """
 
     requests: int = 0
+    continuations: int = 0
     sent: int = 0
     left_at: float | None = None
 
@@ -90,12 +93,15 @@ class Upstream:
 
     Attributes:
         base_url: The base URL for the server's settings.
+        prefill_url: The base URL of the same provider as a server that continues a text, and lists its model as one of
+            llama.cpp.
         pid: The id of its process.
     """
 
     def __init__(self, port: int, pid: int) -> None:
         self.pid = pid
         self.base_url = f"http://127.0.0.1:{port}/v1"
+        self.prefill_url = f"http://127.0.0.1:{port}{_PREFILL}"
         self._url = f"http://127.0.0.1:{port}"
 
     async def stats(self, http: aiohttp.ClientSession, key: str) -> ResponseStats:
@@ -146,28 +152,32 @@ class _Answering:
             if path.startswith("/told/"):
                 await self._send_json(200, self.stats.get(path[6:], ResponseStats()))
                 continue
-            if method == "GET":  # the list of models, which this provider does not have
+            if method == "GET" and path.startswith(_PREFILL):
+                await self._send_json(200, {"object": "list", "data": [{"id": "t", "owned_by": "llamacpp"}]})
+                continue
+            if method == "GET":  # the list of models
                 await self._send_json(404, {"error": {"message": "unknown path"}})
                 continue
-            order = msgspec.json.decode(_last_text(body), type=Order)
+            order, text = _request(body)
             stats = self.stats.setdefault(order.key, ResponseStats())
             stats.requests += 1
+            stats.continuations += bool(text)
             stats.sent = 0
-            if not await self._answer(order, stats):
+            if not await self._answer(order, stats, text):
                 return
 
-    async def _answer(self, order: Order, stats: ResponseStats) -> bool:
-        """Send the response; return whether the connection can be reused."""
+    async def _answer(self, order: Order, stats: ResponseStats, text: str) -> bool:
+        """Send the response, or its rest behind a text; return whether the connection can be reused."""
         done = False
         async with _noticed(self._reader, stats) as scope:
             try:
-                done = await self._play(order, stats)
+                done = await self._play(order, stats, text)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 stats.left_at = stats.left_at or time.monotonic()
             scope.cancel()
         return done
 
-    async def _play(self, order: Order, stats: ResponseStats) -> bool:
+    async def _play(self, order: Order, stats: ResponseStats, text: str) -> bool:
         fault = order.fault
         if fault.isdigit() and stats.requests <= order.refusals:
             body = {"error": {"message": f"refused with {fault}", "code": "torture"}}
@@ -186,18 +196,22 @@ class _Answering:
         if fault == "hang-after-head":
             await anyio.sleep_forever()
         broken = bool(fault) and not fault.isdigit() and fault != "byte-by-byte"
-        await self._send_pieces(order, stats, order.after if broken else order.pieces)
+        first = 0
+        if text:
+            first = len(text.split(" "))
+            await self._send_body(CHUNK % order.text(first)[len(text) :].encode())
+        await self._send_pieces(order, stats, order.after if broken else order.pieces, first)
         if broken:
             return await self._break(order, stats)
         await self._send_body(FINISH)
         await self._stream.send(b"0\r\n\r\n")
         return True
 
-    async def _send_pieces(self, order: Order, stats: ResponseStats, count: int) -> None:
+    async def _send_pieces(self, order: Order, stats: ResponseStats, count: int, first: int) -> None:
         step = BATCH if not order.pace and order.fault != "byte-by-byte" else 1
         begun = max(order.begins_at, time.monotonic())
         await anyio.sleep(max(0.0, begun - time.monotonic()))
-        for start in range(0, count, step):
+        for start in range(first, count, step):
             stamp = f"@{time.monotonic_ns()}" if order.stamped else ""
             pieces = [
                 CHUNK % f"{order.key}.{index}{stamp} ".encode()
@@ -211,7 +225,7 @@ class _Answering:
                 await self._send_body(data)
             stats.sent = min(start + step, count)
             if order.pace:  # a late piece is sent immediately, which keeps the average rate
-                await anyio.sleep(max(0.0, begun + (start + step) * order.pace - time.monotonic()))
+                await anyio.sleep(max(0.0, begun + (start + step - first) * order.pace - time.monotonic()))
 
     async def _break(self, order: Order, stats: ResponseStats) -> bool:
         match order.fault:
@@ -270,8 +284,19 @@ async def _noticed(reader: ByteReceiveStream, stats: ResponseStats) -> AsyncGene
         yield group.cancel_scope
 
 
-def _last_text(body: bytes) -> str | bytes:
-    content: Any = msgspec.json.decode(body)["messages"][-1]["content"]
+def _request(body: bytes) -> tuple[Order, str]:
+    """The order of a request, and the text that the response continues; empty for a new response."""
+    *before, last = msgspec.json.decode(body)["messages"]
+    text = ""
+    if last["role"] == "assistant":
+        text, last = _text_of(last), before[-1]
+    order = msgspec.json.decode(_text_of(last), type=Order)
+    assert order.text().startswith(text), "the request has another text than the provider sent"
+    return order, text
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    content = message["content"]
     return content if isinstance(content, str) else content[-1]["text"]
 
 
