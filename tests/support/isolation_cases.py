@@ -436,7 +436,7 @@ def _openai() -> Iterable[Case]:
 def _stored(which: str) -> Iterable[Case]:
     """The routes of stored responses and completions, with an id of either, or one that names a task."""
 
-    def case(target: str, query: str = "") -> Case:
+    def case(target: str, query: str = "", body: Fields | None = None) -> Case:
         method, _, template = target.partition(" ")
         is_chat = "chat" in template
 
@@ -444,8 +444,8 @@ def _stored(which: str) -> Iterable[Case]:
             given = ids.completion if is_chat and which == "response" else getattr(ids, which)
             prefix = "chatcmpl-{}-1" if is_chat else "resp_{}_1"
             name = given if given.startswith(("resp_", "chatcmpl-")) else prefix.format(given)
-            path = template.replace("{response_id}", name).replace("{completion_id}", name)
-            return await client.http(caller, method, path + query)
+            path = f"{template}{query}".replace("{response_id}", name).replace("{completion_id}", name)
+            return await client.http(caller, method, path, body)
 
         return Case(target, f"{which}{query}", ask)
 
@@ -455,7 +455,9 @@ def _stored(which: str) -> Iterable[Case]:
     yield case(f"GET {one}", "?stream=true&starting_after=1")
     yield case(f"POST {one}/cancel")
     yield case(f"GET {one}/input_items")
+    yield case("GET /v1/chat/completions", "?after={completion_id}")
     yield case(f"GET {completion}")
+    yield case(f"POST {completion}", body={"metadata": {"a": TEXT}})
     yield case(f"GET {completion}/messages")
     yield case(f"DELETE {one}")
     yield case(f"DELETE {completion}")

@@ -209,6 +209,8 @@ def _bodies(template: str) -> list[Any]:
         return [_push()]
     if path == "/v1/chat/completions":
         return [_chat(), _chat(stream=True), {"messages": [{"role": "user", "content": "hi"}]}]
+    if path == "/v1/chat/completions/{completion_id}":
+        return [{"metadata": {"a": "b"}}]
     if path == "/v1/completions":
         return [{"prompt": "hi"}, {"prompt": ["a", "b"], "n": 2, "stream": True}]
     if path == "/v1/embeddings":

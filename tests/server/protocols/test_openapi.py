@@ -91,7 +91,7 @@ _HEADERS = {"X-API-Key": KEY}
         ("HEAD", "/tasks", 405, "GET"),
         ("OPTIONS", "/tasks", 405, "GET"),
         ("OPTIONS", "/", 405, "GET, HEAD, POST"),
-        ("PUT", "/v1/chat/completions", 405, "POST"),
+        ("PUT", "/v1/chat/completions", 405, "GET, POST"),
         ("PROPFIND", "/message:send", 405, "POST"),
         ("GET", "/message:send", 405, "POST"),
         ("PUT", "/tasks/1", 405, "DELETE, GET"),

@@ -152,7 +152,7 @@ class ChatEndpoint:
             # Without facts, those of the task's previous message would apply.
             facts = CallerOptions(instructions=None)
         send = await run_bounded(caller.cost, _send_request, placed.message, facts)
-        caller = replace(caller, record=request.record)
+        caller = replace(caller, record=request.record, completion=request.completion)
         return await self.operations.stream(
             Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=placed.preceding
         )

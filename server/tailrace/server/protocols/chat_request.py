@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Strict
 
 from tailrace.server.protocols.markdown import with_files
 from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
+from tailrace.server.runtime.active_task import NewCompletion
 from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
@@ -67,6 +68,8 @@ class ChatRequest:
         store: The client can retrieve the response by its id; None for the default of the API.
         record: The API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be
             empty.
+        metadata: The client's metadata of a chat completion.
+        completion: The stored chat completion that the request creates; None for other requests.
         choice: The number of the choice that the response is. The first continues the conversation; each of the others is
             a conversation of its own.
         choices: The number of choices of the response.
@@ -89,6 +92,8 @@ class ChatRequest:
     created: int = 0
     store: bool | None = None
     record: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    completion: NewCompletion | None = None
     choice: int = 0
     choices: int = 1
     unanswered: tuple[Message, ...] = ()

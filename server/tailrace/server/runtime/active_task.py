@@ -11,7 +11,7 @@ import anyio
 import msgspec
 from opentelemetry.trace import SpanContext
 
-from tailrace.server.store.store import PushConfig, SendKey
+from tailrace.server.store.store import PushConfig, SendKey, StoredCompletion
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -41,6 +41,7 @@ class ActiveTask:
         round_calls: The ids of the tool calls in the last message that was added to the conversation.
         webhooks: Webhooks to persist with the next event. They receive this event.
         send_key: The idempotency key of the message that causes the next event, to persist with it.
+        completion: The chat completion that the message of the next event requests, to persist with it.
         holds_conversation: True while the turn of this task holds the lock of the conversation.
         error: The error that ended the task because its events could not be persisted; None if there was no such error.
         followed: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
@@ -61,6 +62,7 @@ class ActiveTask:
     round_calls: frozenset[str] = frozenset()
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
     send_key: SendKey | None = None
+    completion: StoredCompletion | None = None
     holds_conversation: bool = False
     error: StoreError | None = None
     followed: bool = False
@@ -71,6 +73,18 @@ class ActiveTask:
         self.running = True
         self.scope = anyio.CancelScope()
         self.ending = None
+
+
+class NewCompletion(msgspec.Struct, frozen=True):
+    """A chat completion that its client can list and change.
+
+    Attributes:
+        model: The requested model.
+        metadata: The client's metadata.
+    """
+
+    model: str
+    metadata: dict[str, str]
 
 
 class CallContext(msgspec.Struct, frozen=True):
@@ -86,6 +100,7 @@ class CallContext(msgspec.Struct, frozen=True):
         fingerprint: The fingerprint of the request (see `Engine.sent_as`). Empty to compute it from the message.
         cost: The number of JSON values in the request, including the messages that precede the new message.
         record: An API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be empty.
+        completion: The stored chat completion that the request creates; None for other requests.
         operator_form: The form of the operator's webhook that is notified of the turn's end; may be empty.
         may_approve: True if the caller may approve tool calls.
     """
@@ -97,6 +112,7 @@ class CallContext(msgspec.Struct, frozen=True):
     fingerprint: str = ""
     cost: int = 0
     record: str = ""
+    completion: NewCompletion | None = None
     operator_form: str = ""
     may_approve: bool = True
 

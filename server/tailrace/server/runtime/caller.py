@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailrace.server.runtime.active_task import NewCompletion
 from tailrace.server.runtime.identifier_bounds import check_id
 
 
@@ -24,6 +25,7 @@ class Caller:
             message.
         cost: The number of values in the request (`JsonBody.cost`): costly work is not done in the event loop.
         record: An API's record of the request, which is stored with its message; may be empty.
+        completion: As of `CallContext`.
         operator_form: As of `CallContext`.
         claims: The claims of the caller's token, as of `Identity`.
 
@@ -40,6 +42,7 @@ class Caller:
     fingerprint: str = ""
     cost: int = 0
     record: str = ""
+    completion: NewCompletion | None = None
     operator_form: str = ""
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 

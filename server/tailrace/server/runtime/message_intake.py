@@ -35,7 +35,7 @@ from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
-from tailrace.server.store.store import PushConfig, SendKey, Store
+from tailrace.server.store.store import PushConfig, SendKey, Store, StoredCompletion
 from tailrace.streaming.a2a.errors import (
     InvalidParamsError,
     PushNotificationNotSupportedError,
@@ -176,6 +176,7 @@ class MessageIntake:
             )
         )
         active.send_key = named and SendKey(*named, record.id)
+        active.completion = _completion_of(call, record.id, 1)
         active.holds_conversation = not (active.waiting[0].in_conversation or self._turns.in_parallel(active))
         if submitted is not None:
             self._turns.begin(active, submitted)
@@ -262,6 +263,7 @@ class MessageIntake:
         )
         active.webhooks = webhooks
         active.send_key = named and SendKey(*named, record.id)
+        active.completion = _completion_of(call, record.id, number)
         # During a turn an artifact may be open, which a snapshot cannot express.
         self._turns.keep(active, (record.receipt(message, encoded),), snapshot=not active.running)
         number, snapshot = record.number, record.snapshot()
@@ -303,6 +305,12 @@ class MessageIntake:
         if self._gate is not None:
             self._gate.check(active.owner)
         return Permit.none() if active.running or self._working is None else self._working.take(active.owner)
+
+
+def _completion_of(call: CallContext, task_id: str, turn: int) -> StoredCompletion | None:
+    """Return the chat completion that a message requests; None without one."""
+    new = call.completion
+    return new and StoredCompletion(task_id, turn, new.model, new.metadata)
 
 
 def _follow_up_of(

@@ -23,6 +23,7 @@ from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.page_tokens import page_token, read_page_token
 from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
+from tailrace.server.store.completion_store import CompletionStore
 from tailrace.server.store.store import TaskFilter
 from tailrace.streaming.a2a.errors import (
     ExtendedAgentCardNotConfiguredError,
@@ -106,6 +107,11 @@ class Operations:
     def stopping(self) -> anyio.Event:
         """The event that is set when the server begins to stop. Streams then end."""
         return self._engine.stop_requested
+
+    @property
+    def completions(self) -> CompletionStore:
+        """The stored chat completions of all callers."""
+        return self._engine.completions
 
     @property
     def has_extended_card(self) -> bool:
@@ -337,6 +343,7 @@ class Operations:
             fingerprint=caller.fingerprint,
             cost=caller.cost,
             record=caller.record,
+            completion=caller.completion,
             operator_form=caller.operator_form,
             may_approve=self._approvers(caller),
         )

@@ -4,6 +4,7 @@ from tailrace.server.runtime.active_task import ActiveTask, Subscription
 from tailrace.server.runtime.messages import in_turns
 from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
 from tailrace.server.runtime.task_registry import TaskRegistry
+from tailrace.server.store.completion_store import CompletionStore
 from tailrace.server.store.store import Store, TaskFilter, TaskPage, TaskPosition
 from tailrace.streaming.a2a.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 from tailrace.streaming.a2a.event import Event
@@ -29,6 +30,11 @@ class TaskAccess:
         self._store = store
         self._tasks = tasks
         self._max_lag = max_lag
+
+    @property
+    def completions(self) -> CompletionStore:
+        """The stored chat completions of all callers."""
+        return self._store.completions
 
     async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
         """Return a task as far as it is persisted. The history includes the agent's messages.

@@ -443,6 +443,7 @@ class TurnRunner:
         messages, active.new_messages = active.new_messages, []
         webhooks, active.webhooks = active.webhooks, []
         send_key, active.send_key = active.send_key, None
+        completion, active.completion = active.completion, None
         write = TaskWrite(
             record.id,
             active.owner,
@@ -455,6 +456,7 @@ class TurnRunner:
             send_key,
             active.holds_conversation,
             is_large,
+            completion,
         )
         changes_status = events[-1].state is not None
         publish = partial(self._publish_status, active, webhooks) if changes_status else active.log.publish

@@ -94,6 +94,22 @@ class SendKey(msgspec.Struct, frozen=True):
     task_id: str
 
 
+class StoredCompletion(msgspec.Struct, frozen=True):
+    """A chat completion that its client can list and change: one turn of a task.
+
+    Attributes:
+        task_id: The task.
+        turn: The number of the turn.
+        model: The requested model.
+        metadata: The client's metadata.
+    """
+
+    task_id: str
+    turn: int
+    model: str
+    metadata: dict[str, str]
+
+
 class TaskWrite(msgspec.Struct, frozen=True):
     """A write of one task: new events, and the changes that come with the last of them.
 
@@ -110,6 +126,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         send_key: The idempotency key of the message that caused the events; None without one.
         holds_conversation: The turn holds the lock of its conversation: other turns of it wait.
         is_large: One of ``events`` is large, though it does not change the status.
+        completion: The chat completion that the message of these events requested; None without one.
     """
 
     task_id: str
@@ -123,6 +140,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     send_key: SendKey | None = None
     holds_conversation: bool = False
     is_large: bool = False
+    completion: StoredCompletion | None = None
 
 
 class StoredTask(msgspec.Struct, frozen=True):
@@ -151,6 +169,18 @@ class TaskFilter(msgspec.Struct, frozen=True):
     context_id: str = ""
     state: TaskState | None = None
     since: datetime | None = None
+
+
+class CompletionFilter(msgspec.Struct, frozen=True):
+    """A filter of listed chat completions; empty matches all.
+
+    Attributes:
+        model: The requested model.
+        metadata: Pairs that the metadata has.
+    """
+
+    model: str = ""
+    metadata: dict[str, str] = {}
 
 
 class TaskPosition(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, select, update
 
 from tailrace.server.store.records import Retention
-from tailrace.server.store.schema import events, messages, push_configs, send_keys, tasks
+from tailrace.server.store.schema import TABLES_OF_TASKS, events, push_configs, tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 BATCH = 500
@@ -38,7 +38,10 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
         found = _over_since(connection, before)
         complete, batch = _drop_events(connection, found, batch)
         if complete:
-            for column in (tasks.c.id, *(table.c.task_id for table in (messages, push_configs, send_keys))):
+            for column in (
+                tasks.c.id,
+                *(table.c.task_id for table in TABLES_OF_TASKS if table is not events),
+            ):
                 connection.execute(delete(column.table).where(column.in_(complete)))
         if batch <= 0 or len(found) == _BATCH:
             return True

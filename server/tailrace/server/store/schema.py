@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0007"
+HEAD = "0008"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -189,6 +189,31 @@ send_keys = Table(
     Column("fingerprint", Text, nullable=False),
     Index("send_keys_by_task", "task_id"),
 )
+
+# The stored chat completions: turns of tasks that clients of the OpenAI-compatible API list, in the order of their requests.
+completions = Table(
+    "completions",
+    metadata,
+    Column("position", Position, primary_key=True, autoincrement=True),
+    Column("owner", Name, nullable=False),
+    Column("task_id", Name, nullable=False),
+    Column("turn", Integer, nullable=False),
+    Column("model", Name, nullable=False),
+    Index("completions_by_owner", "owner", "position"),
+    Index("completions_by_turn", "task_id", "turn", unique=True),
+)
+
+completion_metadata = Table(
+    "completion_metadata",
+    metadata,
+    Column("task_id", Name, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("name", Name, primary_key=True),
+    Column("value", Name, nullable=False),
+)
+
+TABLES_OF_TASKS = (events, messages, push_configs, send_keys, completions, completion_metadata)
+"""The tables whose rows belong to a task, beside its own: they are deleted with it."""
 
 # The servers that share the database (`tailrace.server.cluster`); one without a row is dead.
 nodes = Table("nodes", metadata, Column("id", Name, primary_key=True), Column("beat", Time, nullable=False))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import anyio
 from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
+from tailrace.server.store.completion_store import CompletionStore
 from tailrace.server.store.database import Database, parse_url
 from tailrace.server.store.event_rows import count_within, load_events, read_events
 from tailrace.server.store.push_config_rows import PushConfigRows, open_push_configs
@@ -19,6 +20,7 @@ from tailrace.server.store.records import (
     PushConfig,
     Retention,
     SendKey,
+    StoredCompletion,
     StoredPage,
     StoredTask,
     TaskFilter,
@@ -47,6 +49,7 @@ __all__ = [
     "Retention",
     "SendKey",
     "Store",
+    "StoredCompletion",
     "StoredTask",
     "TaskFilter",
     "TaskPage",
@@ -83,6 +86,9 @@ class Store(StoreWrites):
         durability: The failures that a commit on SQLite survives; see `Durability`.
         database: Used in place of the URL's database.
 
+    Attributes:
+        completions: The stored chat completions.
+
     Raises:
         ConfigurationError: The URL is not one of a supported database, or its driver is missing.
     """
@@ -96,6 +102,7 @@ class Store(StoreWrites):
         database: Database | None = None,
     ) -> None:
         super().__init__(database or _database(url, durability), retention or Retention())
+        self.completions = CompletionStore(self._database)
 
     @property
     def keys(self) -> SecretKeys:

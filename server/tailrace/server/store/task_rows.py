@@ -18,6 +18,7 @@ from sqlalchemy import (
     update,
 )
 
+from tailrace.server.store.completion_store import insert_completion
 from tailrace.server.store.push_config_rows import PushConfigRows
 from tailrace.server.store.records import TaskWrite
 from tailrace.server.store.schema import events, messages, send_keys, tasks
@@ -89,6 +90,8 @@ def keep_tasks(
             named = write.send_key
             values = {"key": named.key, "fingerprint": named.fingerprint, "task_id": named.task_id}
             connection.execute(insert(send_keys).values(owner=write.owner, **values))
+        if write.completion is not None:
+            insert_completion(connection, write.owner, write.completion)
 
 
 def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:

@@ -17,7 +17,7 @@ from tailrace.server.store.event_rows import Row
 from tailrace.server.store.push_config_rows import PushConfigRows
 from tailrace.server.store.records import Retention, TasksRefused, TaskWrite
 from tailrace.server.store.retention import drop_expired
-from tailrace.server.store.schema import claims, events, messages, push_configs, send_keys, tasks
+from tailrace.server.store.schema import TABLES_OF_TASKS, claims, tasks
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.task_rows import Bodies, holds_all, keep_tasks
 from tailrace.streaming.a2a.event import Event
@@ -431,6 +431,7 @@ def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
             or write.messages
             or write.webhooks
             or write.send_key is not None
+            or write.completion is not None
         ):
             further.append(write)  # noqa: PERF401 — as above
     return further
@@ -461,6 +462,6 @@ def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
 def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
     gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
     if gone.rowcount:
-        for table in (events, messages, push_configs, send_keys):
+        for table in TABLES_OF_TASKS:
             connection.execute(delete(table).where(table.c.task_id == task_id))
     return bool(gone.rowcount)

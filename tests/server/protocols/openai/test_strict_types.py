@@ -190,6 +190,9 @@ async def test_each_object_is_accepted() -> None:
             await api.one(ChatCompletion, "POST", "/chat/completions", chat)
             path = f"/chat/completions/{completion.id}"
             await api.one(ChatCompletion, "GET", path)
+            await api.one(ChatCompletion, "POST", path, {"metadata": {"a": "b"}})
+            [kept] = await api.page(ChatCompletion, "/chat/completions?metadata[a]=b")
+            assert kept.id == completion.id
             listed = json.loads(await api.text("GET", f"{path}/messages"))["data"]
             # The type permits only the role of the model, unlike the examples of OpenAI's documentation.
             assert [message["role"] for message in listed] == ["user"]

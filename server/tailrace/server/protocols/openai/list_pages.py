@@ -61,17 +61,29 @@ def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
     if query.after:
         start = 1 + next((at for at, each in enumerate(ordered) if each["id"] == query.after), -1)
         if not start:
-            raise OpenAIError(
-                400,
-                f"No object of this list has the id '{query.after}'",
-                param="after",
-                code="invalid_value",
-            )
+            raise unknown_after(query.after)
     page = ordered[start : start + query.limit]
+    return list_of(page, has_more=start + len(page) < len(ordered))
+
+
+def unknown_after(given: str) -> OpenAIError:
+    """Return the error for an id ``after`` that no object of the list has."""
+    return OpenAIError(
+        400, f"No object of this list has the id '{given}'", param="after", code="invalid_value"
+    )
+
+
+def list_of(page: Sequence[Fields], *, has_more: bool) -> Fields:
+    """Return a page as an object of the API.
+
+    Args:
+        page: The objects of the page with their ids.
+        has_more: Further objects follow.
+    """
     return {
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
-        "has_more": start + len(page) < len(ordered),
+        "has_more": has_more,
     }

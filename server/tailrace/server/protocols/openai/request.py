@@ -186,7 +186,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         key=conversation_key(request.metadata, header, request.user if user_is_key else None),
         warnings=_omission(request.other_tools()),
         store=bool(request.store),
-        echo={"metadata": _encoded(request.metadata)} if request.metadata else {},
+        metadata=request.metadata or {},
         choices=request.choices,
     )
 

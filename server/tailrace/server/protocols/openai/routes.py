@@ -41,6 +41,7 @@ from tailrace.server.protocols.openai.stored_completions_routes import StoredCom
 from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.serial_texts import SerialTexts
+from tailrace.server.runtime.active_task import NewCompletion
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
@@ -204,9 +205,13 @@ class OpenAIFacade:
         try:
             for choice in choices:
                 chat = replace(choice, model=model, created=created)
-                if chat.store:
+                if chat.store and not chat.choice:
                     record = StoredRequest.of(chat, "chat.completion")
-                    chat = replace(chat, record=await run_bounded(caller.cost, record.to_json))
+                    chat = replace(
+                        chat,
+                        record=await run_bounded(caller.cost, record.to_json),
+                        completion=NewCompletion(model, dict(chat.metadata)),
+                    )
                 stream, call_ids = await self._endpoint.send(chat, caller)
                 texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
                 fold = EventTranslator(tools=chat.tool_names, known_ids=call_ids, texts=texts)

@@ -2,27 +2,34 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import cast
+from http import HTTPStatus
+from typing import Any, Final, cast
 
 from fastapi import Request, Response
+from pydantic import ValidationError
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, Endpoint, json_response
-from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.chat_request import ChatRequest, LenientModel
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai.chat_completions_encoder import ChatCompletionEncoder
 from tailrace.server.protocols.openai.input_items import received_messages
-from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
+from tailrace.server.protocols.openai.list_pages import list_of, page_of, read_page_query, unknown_after
+from tailrace.server.protocols.openai.request import check_metadata
 from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
     find_turn,
     not_found,
+    read_turn_id,
     subscribe_to_turn,
     turn_cost,
+    turn_id,
 )
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.runtime.caller import Caller
+from tailrace.server.store.records import CompletionFilter
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.json_value_counts import cost_of
@@ -33,9 +40,18 @@ from tailrace.wrappers import History
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 from tailrace.wrappers.openai.converter import OpenAIConverter
 
+_KIND: Final = "chat.completion"
+
+MAX_PAGE_COST = 4096
+"""The cost of the completions of one page (`turn_cost`), about 4 MiB; a page has at least one completion."""
+
+
+class _Update(LenientModel):
+    metadata: dict[str, Any] | None
+
 
 class StoredCompletions:
-    """Retrieves and deletes stored chat completions.
+    """Lists, retrieves, updates and deletes stored chat completions.
 
     Args:
         endpoint: Authenticates the requests.
@@ -49,21 +65,78 @@ class StoredCompletions:
         """Return the routes."""
         one = "/v1/chat/completions/{completion_id}"
         return {
+            ("GET", "/v1/chat/completions"): self._list,
             ("GET", one): self._retrieve,
+            ("POST", one): self._update,
             ("DELETE", one): self._delete,
             ("GET", f"{one}/messages"): self._messages,
         }
 
+    async def _list(self, request: Request) -> Response:
+        """Return a page of the caller's complete completions, in the order of their requests."""
+        caller = await self._endpoint.authenticate(request)
+        query = read_page_query(request.query_params, order="asc")
+        wanted = _read_filter(request.query_params)
+        after = read_turn_id(query.after, _KIND) if query.after else None
+        page: list[Fields] = []
+        has_more = True
+        while has_more and not page:  # a completion may have failed: the store has only the state of its task
+            found = await self._operations.completions.list(
+                caller.owner,
+                wanted,
+                after=after,
+                is_descending=query.is_descending,
+                limit=query.limit + 1,
+            )
+            if found is None:
+                raise unknown_after(query.after)
+            has_more = len(found) > query.limit
+            cost = 0
+            for at, after in enumerate(found[: query.limit], 1):
+                try:
+                    stored = await find_turn(self._operations, turn_id(*after, _KIND), caller, _KIND)
+                    page.append(await self._completion(stored, caller))
+                except TaskNotFoundError:  # deleted meanwhile
+                    continue
+                except OpenAIError as error:
+                    if error.status != HTTPStatus.NOT_FOUND:
+                        raise
+                    continue
+                cost += turn_cost(stored)
+                if cost > MAX_PAGE_COST:
+                    has_more = at < len(found)
+                    break
+        return await json_response(list_of(page, has_more=has_more))
+
     async def _retrieve(self, request: Request) -> Response:
         stored, caller = await self._find(request)
+        return await json_response(await self._completion(stored, caller))
+
+    async def _update(self, request: Request) -> Response:
+        """Replace the metadata of a completion."""
+        _, metadata = await self._endpoint.read(request, _read_metadata)
+        stored, caller = await self._find(request)
+        await self._completion(stored, caller)  # an incomplete one is unknown
+        if not await self._operations.completions.replace_metadata(
+            stored.task.id, stored.turn, caller.owner, metadata
+        ):
+            raise not_found(stored.id, _KIND)
+        return await json_response(await self._completion(stored, caller))
+
+    async def _completion(self, stored: StoredTurn, caller: Caller) -> Fields:
+        """Return a complete completion.
+
+        Raises:
+            OpenAIError: The completion failed, is not complete, or was deleted.
+        """
+        found = await self._operations.completions.load(stored.task.id, stored.turn, caller.owner)
         events = await self._events(stored, caller)
         ended = events[-1] if events else None
-        if not isinstance(ended, ui_events.TurnEnded) or ended.error is not None:
-            raise not_found(stored.id, "chat.completion")
+        if found is None or not isinstance(ended, ui_events.TurnEnded) or ended.error is not None:
+            raise not_found(stored.id, _KIND)
         encoder = ChatCompletionEncoder(EventTranslator(), _request_of(stored))
         completion = await run_bounded(turn_cost(stored), encoder.complete, events, ended)
-        metadata: object = stored.request.echo.get("metadata") or {}
-        return await json_response({**completion, "metadata": metadata})
+        return {**completion, "metadata": found.metadata}
 
     async def _events(self, stored: StoredTurn, caller: Caller) -> list[ui_events.UiEvent]:
         """Return the events of a turn so far, or of the task's snapshot if they were dropped."""
@@ -89,7 +162,7 @@ class StoredCompletions:
         try:
             await self._operations.delete_task(stored.task.id, caller)
         except TaskNotFoundError:
-            raise not_found(stored.id, "chat.completion") from None
+            raise not_found(stored.id, _KIND) from None
         return await json_response({"id": stored.id, "object": "chat.completion.deleted", "deleted": True})
 
     async def _messages(self, request: Request) -> Response:
@@ -104,7 +177,31 @@ class StoredCompletions:
     async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
         caller = await self._endpoint.authenticate(request)
         given = request.path_params["completion_id"]
-        return await find_turn(self._operations, given, caller, "chat.completion"), caller
+        return await find_turn(self._operations, given, caller, _KIND), caller
+
+
+def _read_metadata(body: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        read = _Update.model_validate(body)
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error) from None
+    check_metadata(read.metadata)
+    return read.metadata or {}
+
+
+def _read_filter(query: Mapping[str, str]) -> CompletionFilter:
+    """Return the filter of a list: ``model``, and a parameter ``metadata[NAME]`` for each pair.
+
+    Raises:
+        OpenAIError: The metadata exceeds a limit of the API.
+    """
+    metadata = {
+        name.removeprefix("metadata[").removesuffix("]"): value
+        for name, value in query.items()
+        if name.startswith("metadata[") and name.endswith("]")
+    }
+    check_metadata(metadata)
+    return CompletionFilter(query.get("model", ""), metadata)
 
 
 def _fold_of(stored: StoredTurn) -> EventTranslator:

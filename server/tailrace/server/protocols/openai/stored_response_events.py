@@ -83,6 +83,20 @@ def not_found(given: str, kind: Kind) -> OpenAIError:
     return OpenAIError(404, f"{_NOUNS[kind]} with id '{given}' not found.", param="id")
 
 
+def turn_id(task_id: str, turn: int, kind: Kind) -> str:
+    """Return the id of a response. Chat Completions separate the numbers by dashes."""
+    return f"{_PREFIXES[kind]}{task_id}{'_' if kind == 'response' else '-'}{turn}"
+
+
+def read_turn_id(given: str, kind: Kind) -> tuple[str, int]:
+    """Return the task and turn that the id of a response names; an empty task if the id is not of this server."""
+    prefix = _PREFIXES[kind]
+    if not given.startswith(prefix):
+        return "", 0
+    task_id, _, turn = given.removeprefix(prefix).rpartition("_" if kind == "response" else "-")
+    return read_response_id(f"resp_{task_id}_{turn}")
+
+
 async def find_turn(operations: Operations, given: str, caller: Caller, kind: Kind) -> StoredTurn:
     """Return a stored response of the caller.
 
@@ -96,13 +110,7 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
         OpenAIError: The caller has no stored response with this id.
         StoreError: The task cannot be read.
     """
-    prefix = _PREFIXES[kind]
-    task_id, turn = "", 0
-    if given.startswith(prefix):
-        # Chat Completions separate the numbers by dashes.
-        name = given.removeprefix(prefix)
-        at = max(name.rfind("_"), 0) if kind == "response" else max(name.rfind("-"), 0)
-        task_id, turn = read_response_id(f"resp_{name[:at]}_{name[at + 1 :]}")
+    task_id, turn = read_turn_id(given, kind)
     if not task_id:
         raise not_found(given, kind)
     try:

@@ -216,6 +216,9 @@ def _completion(kind: str) -> Json:
 
 _OPENAI_SCHEMAS: Mapping[str, Json] = {
     "ChatCompletionRequest": _CHAT,
+    "ChatCompletionUpdate": object_of(
+        ("metadata",), metadata={"type": "object", "additionalProperties": text(maxLength=512)}
+    ),
     "ConversationRequest": object_of(
         (),
         items=array_of(_OBJECT, maxItems=20),
@@ -337,13 +340,27 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
     expired = {"410": response("The events are no longer stored.", content(reference("OpenAIError")))}
 
     def on(
-        name: str, summary: str, given: Json, result: Json, *further: Json, more: Json | None = None
+        name: str,
+        summary: str,
+        given: Json,
+        result: Json,
+        *further: Json,
+        more: Json | None = None,
+        body: str = "",
     ) -> Json:
-        responses = {"200": response(f"{summary}: the result.", result), **failed, **(more or {})}
-        return operation(name, summary, responses, tag=tag, parameters=[given, *further])
+        errors_of = errors("OpenAIError") if body else failed
+        responses = {"200": response(f"{summary}: the result.", result), **errors_of, **(more or {})}
+        sent = reference(body) if body else None
+        return operation(name, summary, responses, tag=tag, parameters=[given, *further], body=sent)
 
     one = parameter("response_id", text(), "path")
     completion = parameter("completion_id", text(), "path")
+    model = parameter("model", text(), description="The requested model.")
+    pair = parameter(
+        "metadata[name]",
+        text(maxLength=512),
+        description="The value of `name` in the metadata; other names likewise.",
+    )
     found, listed, deleted = (
         content(reference("Response")),
         content(reference("OpenAIList")),
@@ -358,6 +375,16 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
         ("GET", f"{responses}/input_items"): on("listInputItems", "List input items", one, listed, *page),
         ("GET", completions): on(
             "getChatCompletion", "Get a chat completion", completion, content(reference("ChatCompletion"))
+        ),
+        ("GET", "/v1/chat/completions"): on(
+            "listChatCompletions", "List stored chat completions", model, listed, pair, *page
+        ),
+        ("POST", completions): on(
+            "updateChatCompletion",
+            "Update a chat completion",
+            completion,
+            content(reference("ChatCompletion")),
+            body="ChatCompletionUpdate",
         ),
         ("DELETE", completions): on("deleteChatCompletion", "Delete a chat completion", completion, deleted),
         ("GET", f"{completions}/messages"): on(
