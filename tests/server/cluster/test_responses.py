@@ -62,6 +62,31 @@ async def test_each_node_streams_cancels_and_deletes_a_response(nodes: Nodes) ->
                     assert "error" in await client.json("GET", f"/responses/{each['id']}")
 
 
+async def test_each_node_has_the_stored_completions_and_conversations(nodes: Nodes) -> None:
+    chat = {"model": "", "messages": [{"role": "user", "content": "Hi"}], "store": True}
+    item = {"type": "message", "role": "user", "content": "Hi"}
+    async with ScriptedUpstream(answer("Hello"), answer("Bye")) as upstream:
+        async with clients_of(nodes, upstream) as (first, second):
+            ids = [
+                (await each.json("POST", "/chat/completions", {**chat, "metadata": {"a": "1"}}))["id"]
+                for each in (first, second)
+            ]
+            path = f"/chat/completions/{ids[0]}"
+            assert (await second.json("POST", path, {"metadata": {"a": "2"}}))["metadata"] == {"a": "2"}
+            for client in (first, second):
+                listed = await client.json("GET", "/chat/completions")
+                assert [each["id"] for each in listed["data"]] == ids
+                listed = await client.json("GET", "/chat/completions", **{"metadata[a]": "2"})
+                assert [each["id"] for each in listed["data"]] == ids[:1]
+            made = await first.json("POST", "/conversations", {"items": [item], "metadata": {"a": "1"}})
+            one = f"/conversations/{made['id']}"
+            assert (await second.json("POST", one, {"metadata": {"a": "2"}}))["metadata"] == {"a": "2"}
+            assert (await first.json("GET", one))["metadata"] == {"a": "2"}
+            assert len((await second.json("GET", f"{one}/items"))["data"]) == 1
+            assert (await second.json("DELETE", one))["deleted"]
+            assert "error" in await first.json("GET", one)
+
+
 async def _until(frames: AsyncIterator[bytes], last: bytes) -> AsyncIterator[bytes]:
     async for frame in frames:
         yield frame

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from support.store_objects import numbers_of, open_store, task, user_message, write
 from tailrace.server.store import store as stores
@@ -103,6 +104,17 @@ async def test_tasks_are_listed_from_the_newest_on_page_by_page(store_url: str) 
         assert await names(TaskFilter(state=TaskState.WORKING)) == []
         (position, _), *_ = (await store.list_tasks("me", TaskFilter(), after=None, limit=1))[0]
         assert position == TaskPosition(at[3], "c")
+
+
+async def test_lists_do_not_have_unlisted_tasks(store_url: str) -> None:
+    async with open_store(store_url) as store:
+        hidden = structs.replace(write("h", 1, state=TaskState.COMPLETED), is_listed=False)
+        await store.commit([write("a", 1, state=TaskState.COMPLETED), hidden])
+        for wanted in (TaskFilter(), TaskFilter(context_id="c"), TaskFilter(state=TaskState.COMPLETED)):
+            page = await store.list_tasks("me", wanted, after=None, limit=9)
+            assert ([each.id for _, each in page.tasks], page.total) == (["a"], 1)
+        assert await store.load_task("h", "me") is not None
+        assert set(await store.list_conversation_tasks("c", "me", 9)) == {"a", "h"}
 
 
 async def test_a_page_of_large_tasks_has_fewer_of_them(

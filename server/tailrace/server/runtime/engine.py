@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
 
 import anyio
 
@@ -33,13 +34,14 @@ from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.secret_keys import SecretKeys
-from tailrace.server.store.store import Store
+from tailrace.server.store.store import Store, TaskWrite
 from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
 )
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
@@ -273,7 +275,7 @@ class Engine(TaskAccess):
     async def add_record(
         self, task: Task, messages: Sequence[Message], owner: str, *, name: str = ""
     ) -> None:
-        """Persist a task that has ended and ran no turn, with messages of its conversation.
+        """Persist a task that has ended and ran no turn, with messages of its conversation. Lists do not have the task.
 
         Args:
             task: The task.
@@ -288,10 +290,25 @@ class Engine(TaskAccess):
             task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
         ids = {"context_id": task.context_id, "task_id": task.id}
         active = ActiveTask(TaskRecord(task), owner, TaskLog())
-        active.new_messages.extend(message.model_copy(update=ids) for message in messages)
+        event = active.record.submitted()
+        write = TaskWrite(
+            task.id,
+            owner,
+            task.context_id,
+            (event,),
+            active.record.snapshot(),
+            [message.model_copy(update=ids) for message in messages],
+            task.status.timestamp,
+            is_listed=False,
+        )
+
+        def publish(events: Sequence[Event]) -> None:
+            active.log.publish(events)
+            self._turns.end_log(active)
+
         self._tasks.add(active)
-        self._turns.begin(active)
-        await self._tasks.until_kept(active, active.record.number)
+        self.writer.put(write, publish, partial(self._turns.fail, active))
+        await self._tasks.until_kept(active, event.number)
 
     async def replace_message(
         self, context_id: str, message_id: str, message: Message | None, owner: str

@@ -127,6 +127,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         holds_conversation: The turn holds the lock of its conversation: other turns of it wait.
         is_large: One of ``events`` is large, though it does not change the status.
         completion: The chat completion that the message of these events requested; None without one.
+        is_listed: Lists of tasks have the task, if this write creates it.
     """
 
     task_id: str
@@ -141,6 +142,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     holds_conversation: bool = False
     is_large: bool = False
     completion: StoredCompletion | None = None
+    is_listed: bool = True
 
 
 class StoredTask(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0008"
+HEAD = "0009"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -102,8 +102,10 @@ tasks = Table(
     Column("events_kept", Boolean, nullable=False, server_default=true()),
     # The node that writes it, if several servers share the database; NULL for a task that has ended.
     Column("node", Name),
-    Index("tasks_by_context", "owner", "context_id"),
-    Index("tasks_by_time", "owner", "updated", "id"),
+    # Lists of tasks have it. Their indexes have this column too: SQLite would read a complete snapshot to reach it.
+    Column("listed", Boolean, nullable=False, server_default=true()),
+    Index("tasks_by_context", "owner", "context_id", "listed"),
+    Index("tasks_by_time", "owner", "listed", "updated", "id"),
     Index("tasks_by_state_and_time", "state", "updated"),
 )
 

@@ -228,7 +228,7 @@ class Store(StoreWrites):
         Returns:
             The tasks with their positions, and the number of all matching tasks, before and after ``after``.
         """
-        conditions = [tasks.c.owner == owner]
+        conditions = [tasks.c.owner == owner, tasks.c.listed.is_(True)]
         if wanted.context_id:
             conditions.append(tasks.c.context_id == wanted.context_id)
         if wanted.state is not None:

@@ -145,6 +145,8 @@ def _put_task(connection: Connection, write: TaskWrite, values: dict[str, Any], 
         connection.execute(_UPDATE_STATUS, {"task_id": write.task_id, **values})
         return
     row = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id, **values}
+    if not write.is_listed:
+        row["listed"] = False
     if is_new and connection.execute(_add_task(connection.dialect.name), row).rowcount:
         return
     where = {"task_id": write.task_id, "task_owner": write.owner}

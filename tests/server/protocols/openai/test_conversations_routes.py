@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from support.openai_api import MODEL, facade_over
 from support.rounds import answer, sent
+from support.rpc import Rpc
 from support.upstream import ScriptedUpstream
 
 ITEM: Any = TypeAdapter(ConversationItem)
@@ -88,6 +89,27 @@ async def test_a_deleted_conversation_is_unknown_with_its_responses() -> None:
             await conversations.retrieve(made.id)
         with pytest.raises(openai.NotFoundError):
             await responses.retrieve(response.id)
+
+
+async def test_lists_of_tasks_have_the_responses_of_a_conversation_only() -> None:
+    async with ScriptedUpstream(answer("Loire")) as upstream, facade_over(upstream) as facade:
+        async with Rpc(facade.url) as rpc:
+            conversations = facade.client.conversations
+            made = await conversations.create(metadata={"topic": "rivers"}, items=[user("one")])
+            await conversations.items.create(made.id, items=[user("two")])
+            await conversations.update(made.id, metadata={"topic": "lakes"})
+            assert await rpc.result("ListTasks", {}) == await rpc.result("ListTasks", {"contextId": "none"})
+            response = await facade.client.responses.create(model=MODEL, input="x", conversation=made.id)
+            for params in ({}, {"contextId": made.id}, {"status": "TASK_STATE_COMPLETED"}):
+                found = await rpc.result("ListTasks", params)
+                assert [task["id"] for task in found["tasks"]] == [response.id.split("_")[1]]
+                assert found["totalSize"] == 1
+            history = await rpc.result("GetConversation", {"contextId": made.id})
+            texts = [message["parts"][0]["text"] for message in history["messages"]]
+            assert texts == ["one", "two", "x", "Loire"]
+            await conversations.delete(made.id)
+            assert (await rpc.result("ListTasks", {}))["tasks"] == []
+            assert (await rpc.result("GetConversation", {"contextId": made.id})).get("messages", []) == []
 
 
 async def test_a_context_of_another_protocol_is_a_conversation() -> None:
