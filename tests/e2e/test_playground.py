@@ -553,7 +553,7 @@ async def test_back_and_forward_navigate_through_visited_conversations(page: "Pa
 
 async def test_a_request_contains_its_options(page: "Page", agent: Agent) -> None:
     await page.get_by_role("button", name="Inspector").click()
-    facts = page.get_by_label("Asked for with each request, as JSON")
+    facts = page.get_by_label("Sent with each request, as JSON")
     await facts.fill("{not JSON")
     await say(page, "hello")
     assert await facts.get_attribute("aria-invalid") == "true"

@@ -316,6 +316,35 @@ async def test_slots_properties_and_events_of_the_element(browser: "Browser") ->
         assert named["calls"]
 
 
+async def test_texts_are_replaced(browser: "Browser") -> None:
+    """Also those of a chat that is on the page already, with its conversation, its draft and its other texts."""
+    async with chat(browser, Echo()) as page:
+        await say(page, "flaky")
+        await until_articles(page, 1, "failed")
+        await page.get_by_label("Message", exact=True).fill("a draft")
+        await page.evaluate(
+            """() => (document.querySelector("tailrace-chat").strings = {
+                send: "Senden", message: "Nachricht", failed: "Die Antwort ist fehlgeschlagen", regenerate: "Neu erzeugen",
+                copied: "Kopiert", searchConversations: "Suchen", deleteQuestion: "„{title}“ löschen?", chat: "Gespräch",
+            })"""
+        )
+        await until_articles(page, 1, "failed")
+        assert "Die Antwort ist fehlgeschlagen" in await page.locator("article").inner_text()
+        field = page.get_by_label("Nachricht", exact=True)
+        assert await field.input_value() == "a draft"
+        assert await field.get_attribute("placeholder") == "Nachricht"
+        await field.fill("hello")
+        await page.get_by_role("button", name="Senden").click()
+        await until_articles(page, 2)
+        assert await page.get_by_role("button", name="Neu erzeugen").count() == 1
+        assert await page.get_by_role("searchbox", name="Suchen").count() == 1
+        item = page.locator("nav li").first
+        await item.hover()
+        await item.get_by_role("button", name="Delete flaky").click()
+        assert "„flaky“ löschen?" in await item.inner_text()
+        assert await page.locator("tailrace-chat").count() == 1
+
+
 async def test_a_message_that_cannot_be_sent_is_an_event(browser: "Browser") -> None:
     async def refuse(route: "Route") -> None:
         if json.loads(route.request.post_data or "{}").get("method") == "SendStreamingMessage":

@@ -2,6 +2,7 @@
 import { EXTENSION, type Message, type Metadata, type Part } from "./client.ts";
 import { copyButton, el, link, source } from "./dom.ts";
 import { Markdown } from "./markdown.ts";
+import type { Strings } from "./strings.ts";
 
 export const fields = (object?: { metadata?: Metadata }): Metadata => object?.metadata?.[EXTENSION] ?? {};
 export const pretty = (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
@@ -16,13 +17,13 @@ export const textOf = (parts: Part[] = []) =>
 		.reduce((text, part, at, texts) => `${text}${at && !part.metadata && !texts[at - 1]!.metadata ? "\n\n" : ""}${part.text}`, "");
 
 /** A file or data, as an element. A file never gets an address of this page's origin. */
-export function partNode(part: Part): HTMLElement {
+export function partNode(strings: Strings, part: Part): HTMLElement {
 	if (part.data !== undefined) return source(pretty(part.data));
-	const name = part.filename || "file";
+	const name = part.filename || strings.file;
 	if (part.raw === undefined) return el("p", {}, link(part.url ?? "", part.filename || part.url || "") ?? part.url ?? "");
 	const [kind] = /^(image|audio|video)(?=\/[\w.+-]+$)/.exec(part.mediaType ?? "") ?? [];
 	const src = `data:${part.mediaType};base64,${part.raw}`;
-	if (kind === "image") return el("img", { src, alt: part.filename || "Image" });
+	if (kind === "image") return el("img", { src, alt: part.filename || strings.image });
 	if (kind) return el(kind, { src, controls: true, "aria-label": name });
 	return el("a", { href: `data:application/octet-stream;base64,${part.raw}`, download: name }, name);
 }
@@ -41,13 +42,14 @@ export class Block {
 	#folded = false;
 
 	constructor(
+		private readonly strings: Strings,
 		readonly channel: Channel,
 		name = "",
 	) {
 		const calls = channel === "tool_call";
 		const folds = calls || channel === "reasoning";
-		this.#body = calls ? source("", { "aria-label": "Arguments" }) : el("div.md");
-		if (!calls) this.#markdown = new Markdown(this.#body);
+		this.#body = calls ? source("", { "aria-label": strings.arguments }) : el("div.md");
+		if (!calls) this.#markdown = new Markdown(this.#body, strings);
 		const label = el(folds ? "summary" : "h3", {}, el("b", {}, name), " ", this.#note);
 		const part = calls ? "tool-call" : channel;
 		this.node = el(`${folds ? "details" : "div"}.block.${channel}`, { open: folds, part }, folds || name ? label : "", this.#body, this.#others);
@@ -61,7 +63,7 @@ export class Block {
 		for (const part of parts) {
 			if (part.text) this.#pieces.push(part.text);
 			else if (dataOf({ parts: [part] }, "tool_calls").length) this.complete(part.data.tool_calls[0]);
-			else if (!isText(part)) this.#others.append(partNode(part));
+			else if (!isText(part)) this.#others.append(partNode(this.strings, part));
 		}
 	}
 
@@ -91,8 +93,8 @@ export class Block {
 
 	/** Show the result of the tool. */
 	answer({ output, is_error: failed }: { output?: unknown; is_error?: boolean }): void {
-		this.#others.replaceChildren(source(pretty(output ?? ""), { "aria-label": "Result", class: failed ? "bad" : "good" }));
-		this.#note.textContent = failed ? "failed" : "done";
+		this.#others.replaceChildren(source(pretty(output ?? ""), { "aria-label": this.strings.result, class: failed ? "bad" : "good" }));
+		this.#note.textContent = failed ? this.strings.toolFailed : this.strings.toolDone;
 	}
 
 	draw(): void {
@@ -119,11 +121,11 @@ export class Block {
 }
 
 /** A user's message, with actions. */
-export function userMessage(parts: Part[], edit: () => void, id: string): HTMLElement {
+export function userMessage(strings: Strings, parts: Part[], edit: () => void, id: string): HTMLElement {
 	const text = textOf(parts);
-	const others = parts.filter((part) => !isText(part)).map(partNode);
-	const body = el("div.said", { part: "user-message" }, el("span.sr", {}, "You: "), el("p", {}, text), ...others);
+	const others = parts.filter((part) => !isText(part)).map((part) => partNode(strings, part));
+	const body = el("div.said", { part: "user-message" }, el("span.sr", {}, `${strings.you} `), el("p", {}, text), ...others);
 	if (!text) return body;
-	const change = el("button.small", { type: "button", title: "Edit, and ask again", onclick: edit }, "Edit");
-	return el("div.user", { "data-message": id }, body, el("div.actions", {}, copyButton(() => text), change), el("div.versions", { role: "group", "aria-label": "Versions of this message" }));
+	const change = el("button.small", { type: "button", title: strings.editTitle, onclick: edit }, strings.edit);
+	return el("div.user", { "data-message": id }, body, el("div.actions", {}, copyButton(strings, () => text), change), el("div.versions", { role: "group", "aria-label": strings.versions }));
 }

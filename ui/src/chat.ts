@@ -11,12 +11,14 @@ import { alarm, button, el, icon, slot } from "./dom.ts";
 import type { ChatEvents } from "./events.ts";
 import { Inspector } from "./inspector.ts";
 import css from "./style.css";
+import { fill, STRINGS, type Strings } from "./strings.ts";
 import { type Host, TaskView } from "./task-view.ts";
 import { resultForm } from "./tool-results.ts";
 
 export { Markdown } from "./markdown.ts";
 export * from "./client.ts";
 export type { ChatEvents } from "./events.ts";
+export type { Strings } from "./strings.ts";
 
 const style = new CSSStyleSheet();
 style.replaceSync(css);
@@ -32,15 +34,15 @@ const DOWN = "M12 5v14M6 13l6 6 6-6";
 
 const MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
 const COMMAND = MAC ? "⌘" : "Ctrl";
-const SHORTCUTS = [
-	["Enter", "Send"],
-	["Shift + Enter", "New line"],
-	["↑ in an empty message", "Edit the last message"],
-	["Escape", "Stop, or close a panel"],
-	["F2, Delete", "Rename or delete the focused conversation"],
-	[`${COMMAND} + K`, "Search conversations"],
-	[`${COMMAND} + Shift + O`, "New conversation"],
-] as const;
+const shortcuts = (strings: Strings): [string, string][] => [
+	["Enter", strings.send],
+	["Shift + Enter", strings.shortcutNewLine],
+	[strings.shortcutEmpty, strings.shortcutEdit],
+	["Escape", strings.shortcutEscape],
+	["F2, Delete", strings.shortcutConversation],
+	[`${COMMAND} + K`, strings.searchConversations],
+	[`${COMMAND} + Shift + O`, strings.newConversation],
+];
 
 /** Pixels from the end of the log within which it follows new text. */
 const NEAR = 60;
@@ -66,30 +68,31 @@ export class TailraceChat extends HTMLElement implements Host {
 	request: Metadata = {};
 	#token?: Token | null;
 	#headers: Record<string, string> = {};
+	#strings: Strings = STRINGS;
 	contextId: string | undefined;
 	client = new AgentClient("");
 	/** Resolved when the conversation is on the page. */
 	opened: Promise<unknown> = Promise.resolve();
 	readonly #shadow = this.attachShadow({ mode: "open" });
-	readonly #heading = el("h2", {}, "Chat");
+	readonly #heading = el("h2");
 	readonly #model = el("span.model");
-	readonly #log: HTMLElement;
+	#log!: HTMLElement;
 	readonly #live = el("div.sr", { role: "status" });
-	readonly #input: HTMLTextAreaElement;
-	readonly #picker: HTMLInputElement;
+	#input!: HTMLTextAreaElement;
+	#picker!: HTMLInputElement;
 	readonly #chips = el("div.row");
-	readonly #send = el("button.main", { type: "submit" }, "Send");
-	readonly #stop: HTMLElement;
-	readonly #cut: HTMLElement;
-	readonly #latest: HTMLElement;
-	readonly #help: HTMLDialogElement;
-	readonly #inspector = new Inspector();
-	readonly #conversations: Conversations;
+	#send!: HTMLElement;
+	#stop!: HTMLElement;
+	#cut!: HTMLElement;
+	#latest!: HTMLElement;
+	#help!: HTMLDialogElement;
+	#inspector!: Inspector;
+	#conversations!: Conversations;
 	/** Responses also grow after they were drawn: when a module for code or math is loaded. */
 	readonly #sizes = new ResizeObserver(() => this.#sticks && this.#scroll());
 	readonly #dirty = new Set<Drawable>();
-	readonly #nav: Panel;
-	readonly #aside: Panel;
+	#nav!: Panel;
+	#aside!: Panel;
 	#views: TaskView[] = [];
 	#files: Part[] = [];
 	/** The message that is edited. */
@@ -106,6 +109,13 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	constructor() {
 		super();
+		this.#shadow.adoptedStyleSheets = [style];
+		this.#build();
+	}
+
+	/** Make the elements of the page. */
+	#build(): void {
+		const strings = this.#strings;
 		// The content may have grown since the scrolling that this event reports: only a scroll upwards leaves the end.
 		const onscroll = () => {
 			const { scrollTop, scrollHeight, clientHeight } = this.#log;
@@ -114,30 +124,31 @@ export class TailraceChat extends HTMLElement implements Host {
 			this.#top = scrollTop;
 			this.#latest.hidden = this.#sticks;
 		};
-		this.#log = el("div.log", { role: "log", "aria-live": "polite", "aria-label": "Conversation", tabindex: 0, part: "log", onscroll });
+		this.#log = el("div.log", { role: "log", "aria-live": "polite", "aria-label": strings.conversation, tabindex: 0, part: "log", onscroll });
 		this.#input = el("textarea", {
 			rows: 1,
-			placeholder: "Message",
-			"aria-label": "Message",
+			"aria-label": strings.message,
 			part: "input",
 			onkeydown: (event: KeyboardEvent) => this.#key(event),
 			onpaste: (event: ClipboardEvent) => this.#pasted(event),
 		}) as HTMLTextAreaElement;
 		this.#picker = el("input", { type: "file", multiple: true, hidden: true, onchange: () => this.#attach(this.#picker.files ?? []) }) as HTMLInputElement;
-		this.#stop = button("main", "Stop", () => this.stop(), { hidden: true });
-		this.#cut = icon("Cut the connection, and resume after the last event", CUT, () => this.working?.stream?.interrupt(), { hidden: true });
-		this.#latest = icon("Jump to the latest message", DOWN, () => this.#scroll(), { class: "icon latest", hidden: true });
-		this.#help = el("dialog", { "aria-label": "Keyboard shortcuts" }) as HTMLDialogElement;
-		const keys = SHORTCUTS.flatMap(([key, meaning]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, meaning)]);
-		this.#help.append(el("h3", {}, "Keyboard shortcuts"), el("dl", {}, ...keys), button("small", "Close", () => this.#help.close()));
-		const help = button("small", "Keyboard shortcuts", () => this.#help.showModal());
+		this.#send = el("button.main", { type: "submit" }, strings.send);
+		this.#stop = button("main", strings.stop, () => this.stop(), { hidden: true });
+		this.#cut = icon(strings.cut, CUT, () => this.working?.stream?.interrupt(), { hidden: true });
+		this.#latest = icon(strings.latest, DOWN, () => this.#scroll(), { class: "icon latest", hidden: true });
+		this.#help = el("dialog", { "aria-label": strings.shortcuts }) as HTMLDialogElement;
+		const keys = shortcuts(strings).flatMap(([key, meaning]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, meaning)]);
+		this.#help.append(el("h3", {}, strings.shortcuts), el("dl", {}, ...keys), button("small", strings.close, () => this.#help.close()));
+		const help = button("small", strings.shortcuts, () => this.#help.showModal());
+		this.#inspector = new Inspector(strings);
 		this.#conversations = new Conversations(this, help);
 		this.#nav = this.#conversations.node;
 		this.#aside = this.#inspector.node;
-		const attach = icon("Attach files", ATTACH, () => this.#picker.click());
+		const attach = icon(strings.attach, ATTACH, () => this.#picker.click());
 		const tools = el("div.row", {}, attach, this.#picker, this.#input, this.#cut, this.#stop, this.#send);
 		const composer = el("form.composer", { part: "composer", onsubmit: (event: Event) => this.#submit(event) }, this.#latest, slot("composer-start"), this.#chips, tools, slot("composer-end"));
-		const toggles = [this.#toggle("Conversations", LIST, this.#nav), this.#toggle("Inspector", INSPECT, this.#aside)] as const;
+		const toggles = [this.#toggle(strings.conversations, LIST, this.#nav), this.#toggle(strings.inspector, INSPECT, this.#aside)] as const;
 		const header = el("header", { part: "header" }, toggles[0], slot("header-start"), this.#heading, this.#model, slot("header-end"), toggles[1]);
 		const drop = {
 			ondragover: (event: DragEvent) => (event.preventDefault(), chat.classList.add("over")),
@@ -148,10 +159,9 @@ export class TailraceChat extends HTMLElement implements Host {
 				this.#attach(event.dataTransfer?.files ?? []);
 			},
 		};
-		const chat = el("section.chat", { "aria-label": "Chat", ...drop }, this.#log, composer);
+		const chat = el("section.chat", { "aria-label": strings.chat, ...drop }, this.#log, composer);
 		const app = el("div.app", {}, header, this.#nav, chat, this.#aside, this.#live, this.#help);
-		this.#shadow.adoptedStyleSheets = [style];
-		this.#shadow.append(app);
+		this.#shadow.replaceChildren(app);
 	}
 
 	/** The button of a panel. */
@@ -183,6 +193,25 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#headers = this.client.headers = headers;
 	}
 
+	/** The texts of the page; those that are not given are English. */
+	get strings(): Strings {
+		return this.#strings;
+	}
+
+	set strings(strings: Partial<Strings>) {
+		this.#strings = { ...STRINGS, ...strings };
+		const { value } = this.#input;
+		this.#build();
+		this.#input.value = value;
+		if (this.isConnected) this.#reconnect();
+	}
+
+	/** Begin again with another agent or other texts. */
+	#reconnect(): void {
+		this.disconnectedCallback();
+		this.connectedCallback();
+	}
+
 	#authorize(): void {
 		this.client.token = this.token ?? this.#stored("token", "sessionStorage");
 	}
@@ -190,8 +219,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	attributeChangedCallback(name: string, before: string | null, value: string | null): void {
 		if (!this.isConnected || before === value || !this.client.url) return;
 		if (name === "agent") {
-			this.disconnectedCallback();
-			this.connectedCallback();
+			this.#reconnect();
 		} else if (name === "context") {
 			if ((value ?? "") !== this.contextId) this.open(value ?? "");
 		} else if (name === "token") this.#authorize();
@@ -200,8 +228,8 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Apply the attributes that change nothing but the page. */
 	#decorate(): void {
-		this.#input.placeholder = this.placeholder ?? "Message";
-		this.#heading.textContent = this.heading ?? this.client.card.name ?? "Chat";
+		this.#input.placeholder = this.placeholder ?? this.#strings.message;
+		this.#heading.textContent = this.heading ?? this.client.card.name ?? this.#strings.chat;
 		const hidden = this.hide?.split(/\s+/) ?? [];
 		for (const [name, panel] of [["conversations", this.#nav], ["inspector", this.#aside]] as const) {
 			panel.toggle!.hidden = hidden.includes(name);
@@ -326,7 +354,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#sticks = true;
 		this.#enter(contextId);
 		if (this.clientWidth < 740) for (const panel of [this.#nav, this.#aside]) if (!panel.hidden) panel.toggle!.click();
-		this.#log.replaceChildren(contextId ? el("p.welcome", {}, "Loading …") : this.#welcome());
+		this.#log.replaceChildren(contextId ? el("p.welcome", {}, this.#strings.loading) : this.#welcome());
 		this.#drawButtons();
 		if (!contextId) return;
 		try {
@@ -338,7 +366,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			this.#show(messages, tasks);
 		} catch (error) {
 			const again = () => this.open(contextId);
-			this.#log.replaceChildren(alarm((error as Error).message, " ", button("small", "Try again", again)));
+			this.#log.replaceChildren(alarm((error as Error).message, " ", button("small", this.#strings.tryAgain, again)));
 			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
 		}
 	}
@@ -349,7 +377,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		const given = this.suggestions?.split("\n").map((each) => each.trim());
 		const examples = (given ?? skills.flatMap((skill) => skill.examples ?? [])).filter(Boolean).slice(0, 4);
 		const choices = examples.map((example) => button("suggestion", example, () => this.send(example)));
-		const greeting = this.greeting ?? (description || "Send a message to begin.");
+		const greeting = this.greeting ?? (description || this.#strings.greeting);
 		const usual = [el("h3", {}, this.#heading.textContent), el("p", {}, greeting)];
 		return el("div.welcome", { part: "welcome" }, slot("welcome", ...usual), el("div.suggestions", {}, ...choices));
 	}
@@ -475,9 +503,9 @@ export class TailraceChat extends HTMLElement implements Host {
 			this.#drawFiles();
 			this.#input.focus();
 		};
-		const chips = this.#files.map((file) => el("span.badge", {}, file.filename ?? "file", icon(`Remove ${file.filename}`, REMOVE, () => remove(file))));
+		const chips = this.#files.map((file) => el("span.badge", {}, file.filename ?? this.#strings.file, icon(fill(this.#strings.removeFile, { name: file.filename }), REMOVE, () => remove(file))));
 		const discard = () => this.#discard();
-		if (this.#edited) chips.unshift(el("span.badge", {}, "Edited message", icon("Discard the edit", REMOVE, discard)));
+		if (this.#edited) chips.unshift(el("span.badge", {}, this.#strings.editedMessage, icon(this.#strings.discardEdit, REMOVE, discard)));
 		this.#chips.replaceChildren(...chips);
 	}
 
@@ -497,7 +525,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			const at = versions.findIndex(({ messageId }) => messageId === id);
 			const go = (label: string, drawing: string, to?: Branch) => icon(label, drawing, () => this.open(to!.contextId), { disabled: !to });
 			const position = el("span", {}, `${at + 1}/${versions.length}`);
-			const shown = [go("Previous version", BEFORE, versions[at - 1]), position, go("Next version", AFTER, versions[at + 1])];
+			const shown = [go(this.#strings.previousVersion, BEFORE, versions[at - 1]), position, go(this.#strings.nextVersion, AFTER, versions[at + 1])];
 			node.querySelector(".versions")!.replaceChildren(...(at >= 0 && versions.length > 1 ? shown : []));
 		}
 	}
@@ -571,7 +599,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		try {
 			request = { ...this.request, ...JSON.parse(options.value || "{}") };
 		} catch (error) {
-			this.announce(`Not JSON: ${(error as Error).message}`);
+			this.announce(fill(this.#strings.notJson, { error: (error as Error).message }));
 			if (this.#aside.hidden) this.#aside.toggle!.click();
 			options.focus();
 			return undefined;
@@ -583,7 +611,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	resultForm(view: TaskView, calls: any[]): HTMLElement {
-		return resultForm(calls, (results) => {
+		return resultForm(this.#strings, calls, (results) => {
 			this.ask([{ data: { tool_results: results } }], view);
 			this.#input.focus();
 		});
@@ -598,7 +626,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			this.#conversations.load();
 			again();
 		};
-		const form = el("form.ask", { onsubmit }, el("label", {}, "Token or key ", field), el("div", {}, el("button.main", { type: "submit" }, "Continue")));
+		const form = el("form.ask", { onsubmit }, el("label", {}, `${this.#strings.token} `, field), el("div", {}, el("button.main", { type: "submit" }, this.#strings.continue)));
 		this.#log.append(form);
 		field.focus();
 	}
@@ -647,8 +675,8 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#changed();
 		if (event.type === "connection") {
 			if (event.state === "retry") {
-				view.trouble = event.error ? "connection lost" : `cut after event ${event.after}`;
-				if (event.error) view.problem.replaceChildren(alarm(event.error.message, " Trying again …"));
+				view.trouble = event.error ? this.#strings.connectionLost : `cut after event ${event.after}`;
+				if (event.error) view.problem.replaceChildren(alarm(event.error.message, ` ${this.#strings.tryingAgain}`));
 			}
 			return this.changed(view);
 		}
@@ -672,10 +700,10 @@ export class TailraceChat extends HTMLElement implements Host {
 		const again = () => this.#follow(view, view.id ? undefined : message, request);
 		this.#leave(view);
 		view.form.inert = false;
-		view.trouble = view.id ? "connection lost" : "not sent";
+		view.trouble = view.id ? this.#strings.connectionLost : this.#strings.notSent;
 		this.#emit("chaterror", { id: view.id, contextId: view.contextId, error });
 		view.draw();
-		view.problem.replaceChildren(alarm(error.message, " ", button("small", "Try again", again)));
+		view.problem.replaceChildren(alarm(error.message, " ", button("small", this.#strings.tryAgain, again)));
 		if (error instanceof AgentError && error.status === 401) this.#askToken(again);
 	}
 
@@ -691,8 +719,9 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	#moved({ id, contextId, state }: TaskView): void {
 		this.#drawButtons();
-		const words: Record<string, string> = { working: "Answering", "input required": "The agent waits for you" };
-		this.announce(words[state] ?? `The task is ${state}`);
+		const { working, waiting } = this.#strings;
+		const words: Record<string, string> = { working, "input required": waiting };
+		this.announce(words[state] ?? fill(this.#strings.state, { state }));
 		this.#emit("taskstate", { id, contextId, state });
 	}
 

@@ -2,6 +2,7 @@
 import { fields, isText, textOf } from "./blocks.ts";
 import type { AgentClient, Branch, Task } from "./client.ts";
 import { button, el, icon } from "./dom.ts";
+import { fill, type Strings } from "./strings.ts";
 
 const RENAME = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
 const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
@@ -9,6 +10,7 @@ const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
 /** The element, as the list sees it. */
 interface Owner {
 	readonly client: AgentClient;
+	readonly strings: Strings;
 	titles: Record<string, string>;
 	open(contextId: string): unknown;
 	deleteConversation(contextId: string): Promise<void>;
@@ -27,9 +29,9 @@ interface Conversation {
 
 export class Conversations {
 	readonly node: HTMLElement;
-	readonly search = el("input", { type: "search", placeholder: "Search conversations", "aria-label": "Search conversations" }) as HTMLInputElement;
+	readonly search: HTMLInputElement;
 	readonly #list = el("ul");
-	readonly #more = button("small", "Show more", () => this.load());
+	readonly #more: HTMLButtonElement;
 	readonly #known = new Map<string, Conversation>();
 	/** Messages that began a branch, by id. */
 	readonly #branches = new Map<string, Branch & { from: Branch; began: string }>();
@@ -40,11 +42,13 @@ export class Conversations {
 		private readonly owner: Owner,
 		help: HTMLElement,
 	) {
-		this.search.addEventListener("input", () => this.draw());
-		const start = button("main", "New conversation", () => this.owner.open(""));
+		const { strings } = owner;
+		this.search = el("input", { type: "search", placeholder: strings.searchConversations, "aria-label": strings.searchConversations, oninput: () => this.draw() }) as HTMLInputElement;
+		this.#more = button("small", strings.showMore, () => this.load());
+		const start = button("main", strings.newConversation, () => this.owner.open(""));
 		this.#more.hidden = true;
 		// The buttons stay when the list is drawn again, and so does the keyboard's focus.
-		this.node = el("nav", { "aria-label": "Conversations", hidden: true }, start, this.search, this.#list, this.#more, help);
+		this.node = el("nav", { "aria-label": strings.conversations, hidden: true }, start, this.search, this.#list, this.#more, help);
 	}
 
 	/** Load the next page. An agent that lists no tasks has the conversations of this page only. */
@@ -70,9 +74,9 @@ export class Conversations {
 			if (from && !this.#branches.has(messageId)) this.#branches.set(messageId, { contextId, messageId, from, began: time });
 		}
 		const parts = history?.find((message) => message.role === "ROLE_USER")?.parts ?? [];
-		const title = textOf(parts).trim().replace(/\s+/g, " ").slice(0, 60) || (parts.some((part) => !isText(part)) ? "Files" : "");
+		const title = textOf(parts).trim().replace(/\s+/g, " ").slice(0, 60) || (parts.some((part) => !isText(part)) ? this.owner.strings.files : "");
 		const known = this.#known.get(contextId);
-		if (!known) this.#known.set(contextId, { id: contextId, title: title || "Conversation", changed: time, began: time });
+		if (!known) this.#known.set(contextId, { id: contextId, title: title || this.owner.strings.conversation, changed: time, began: time });
 		else {
 			if (title && time < known.began) Object.assign(known, { title, began: time });
 			if (time > known.changed) known.changed = time;
@@ -107,7 +111,7 @@ export class Conversations {
 	}
 
 	#rename(item: HTMLElement, id: string, title: string): void {
-		const field = el("input", { "aria-label": "Title" }) as HTMLInputElement;
+		const field = el("input", { "aria-label": this.owner.strings.title }) as HTMLInputElement;
 		field.value = title;
 		const end = (save: boolean) => {
 			const { [id]: _, ...titles } = this.owner.titles;
@@ -128,19 +132,20 @@ export class Conversations {
 	}
 
 	#confirm(item: HTMLElement, id: string, title: string): void {
+		const { strings } = this.owner;
 		const remove = () => this.owner.deleteConversation(id).catch((error) => {
 			this.owner.announce(error.message);
-			item.replaceChildren(el("span.bad", { role: "alert" }, error.message), button("small", "Close", () => this.draw()));
+			item.replaceChildren(el("span.bad", { role: "alert" }, error.message), button("small", strings.close, () => this.draw()));
 		});
-		const yes = button("small", "Delete", remove, { class: "small bad" });
-		item.replaceChildren(el("span", {}, `Delete “${title}”?`), yes, button("small", "Keep", () => this.draw()));
+		const yes = button("small", strings.delete, remove, { class: "small bad" });
+		item.replaceChildren(el("span", {}, fill(strings.deleteQuestion, { title })), yes, button("small", strings.keep, () => this.draw()));
 		yes.focus();
 	}
 
 	draw(): void {
 		this.owner.showVersions();
 		const words = this.search.value.trim().toLowerCase();
-		const { titles } = this.owner;
+		const { strings, titles } = this.owner;
 		const named = [...this.#known.values()].map((each) => ({ ...each, title: titles[each.id] ?? each.title }));
 		const found = named.filter(({ title }) => title.toLowerCase().includes(words));
 		found.sort((one, other) => (one.changed < other.changed ? 1 : -1));
@@ -152,10 +157,10 @@ export class Conversations {
 			// One stop of the Tab key for each conversation, and all of them for the open one.
 			const tabindex = id === this.#current ? 0 : -1;
 			const item = el("li", {}, button("context", title, () => this.owner.open(id), { title, onkeydown, ...current }));
-			item.append(icon(`Rename ${title}`, RENAME, rename, { tabindex }), icon(`Delete ${title}`, REMOVE, remove, { tabindex }));
+			item.append(icon(fill(strings.rename, { title }), RENAME, rename, { tabindex }), icon(fill(strings.deleteTitle, { title }), REMOVE, remove, { tabindex }));
 			return item;
 		});
 		this.#list.replaceChildren(...items);
-		if (words && !found.length) this.#list.append(el("li.dim", {}, "Nothing found"));
+		if (words && !found.length) this.#list.append(el("li.dim", {}, strings.nothingFound));
 	}
 }

@@ -1,4 +1,5 @@
 /** Elements. Text is always text, never HTML. */
+import type { Strings } from "./strings.ts";
 
 type Child = Node | string;
 type Attributes = Record<string, string | number | boolean | ((event: any) => unknown) | undefined>;
@@ -59,12 +60,12 @@ export function keepEqual(parent: Element, children: Child[]): void {
 	parent.append(...nodes.slice(at));
 }
 
-export function copyButton(text: () => string): HTMLButtonElement {
+export function copyButton(strings: Strings, text: () => string): HTMLButtonElement {
 	const copy = async () => {
-		node.textContent = (await writeClipboard(text(), node)) ? "Copied" : "Not copied";
-		setTimeout(() => (node.textContent = "Copy"), 1500);
+		node.textContent = (await writeClipboard(text(), node)) ? strings.copied : strings.notCopied;
+		setTimeout(() => (node.textContent = strings.copy), 1500);
 	};
-	const node = button("small", "Copy", copy);
+	const node = button("small", strings.copy, copy);
 	return node;
 }
 

@@ -2,6 +2,7 @@
 import { textOf } from "./blocks.ts";
 import type { TaskEvent } from "./client.ts";
 import { el, source } from "./dom.ts";
+import type { Strings } from "./strings.ts";
 import { inWords, type TaskView } from "./task-view.ts";
 
 const MAX_ROWS = 1000;
@@ -14,9 +15,9 @@ export class Inspector {
 	readonly #events = el("div");
 	#rows: TaskEvent[] = [];
 
-	constructor() {
-		const options = el("label", {}, "Asked for with each request, as JSON", this.options);
-		this.node = el("aside", { "aria-label": "Inspector", hidden: true }, options, el("h3", {}, "Last response"), this.#figures, el("h3", {}, "Events"), this.#events);
+	constructor(strings: Strings) {
+		const options = el("label", {}, strings.requestOptions, this.options);
+		this.node = el("aside", { "aria-label": strings.inspector, hidden: true }, options, el("h3", {}, strings.lastResponse), this.#figures, el("h3", {}, strings.events), this.#events);
 	}
 
 	add(event: TaskEvent): void {

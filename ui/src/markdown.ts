@@ -11,6 +11,7 @@ import remend from "remend";
 
 import { copyButton, el, keepEqual, link, source } from "./dom.ts";
 import { highlight, renderMath } from "./lazy.ts";
+import { fill, STRINGS, type Strings } from "./strings.ts";
 
 // Bounds of hostile text.
 const MAX_DEPTH = 24; // of lists and quotes, and of inline marks; deeper nesting is text
@@ -184,7 +185,10 @@ export class Markdown {
 	#drawn: Drawn[] = [];
 
 	/** `root` gets the blocks. */
-	constructor(readonly root: Element) {}
+	constructor(
+		readonly root: Element,
+		readonly strings: Strings = STRINGS,
+	) {}
 
 	clear(): void {
 		this.root.replaceChildren();
@@ -228,14 +232,14 @@ export class Markdown {
 		const raw = done.map((token) => token.raw).join("");
 		if (!raw || !lines.startsWith(raw)) return;
 		const blocks = done.filter((token) => !silent(token));
-		patch(this.root, this.#drawn, this.#final, blocks);
+		patch(this.strings, this.root, this.#drawn, this.#final, blocks);
 		this.#final += blocks.length;
 		this.#tail = this.#tail.slice(raw.length);
 	}
 
 	#draw(tail: string): void {
 		const blocks = tail ? lex(tail, { ...this.#links }).filter((token) => !silent(token)) : [];
-		patch(this.root, this.#drawn, this.#final, blocks);
+		patch(this.strings, this.root, this.#drawn, this.#final, blocks);
 	}
 }
 
@@ -258,7 +262,7 @@ function growing(tail: string): string {
 const HEALED = { linkMode: "text-only", katex: false, htmlTags: false, setextHeadings: false, singleTilde: false, comparisonOperators: false } as const;
 
 /** Make the blocks of a parent, from one on, show these tokens. */
-function patch(parent: Element, drawn: Drawn[], from: number, tokens: Token[]): void {
+function patch(strings: Strings, parent: Element, drawn: Drawn[], from: number, tokens: Token[]): void {
 	for (const [offset, token] of tokens.entries()) {
 		const at = from + offset;
 		const known = drawn[at];
@@ -268,7 +272,7 @@ function patch(parent: Element, drawn: Drawn[], from: number, tokens: Token[]): 
 			known.key = key;
 			continue;
 		}
-		const block = { key, type: token.type, ...draw(token as any) };
+		const block = { key, type: token.type, ...draw(strings, token as any) };
 		if (known) known.node.replaceWith(block.node);
 		else parent.append(block.node);
 		drawn[at] = block;
@@ -279,42 +283,42 @@ function patch(parent: Element, drawn: Drawn[], from: number, tokens: Token[]): 
 const keyOf = (token: Token) => `${token.type} ${(token as Tokens.ListItem).loose ?? ""} ${(token as MathToken).open ?? ""} ${token.raw}`;
 
 /** The node of a block, and how it changes. */
-function draw(token: any): { node: Element; update?: (token: any) => boolean } {
+function draw(strings: Strings, token: any): { node: Element; update?: (token: any) => boolean } {
 	switch (token.type) {
 		case "heading":
-			return drawInline(el(`h${Math.min(token.depth + 2, 6)}`), token, (other) => other.depth === token.depth);
+			return drawInline(strings, el(`h${Math.min(token.depth + 2, 6)}`), token, (other) => other.depth === token.depth);
 		case "paragraph":
-			return drawInline(el("p"), token);
+			return drawInline(strings, el("p"), token);
 		case "text":
-			return drawInline(el("span"), token);
+			return drawInline(strings, el("span"), token);
 		case "code":
-			return drawCode(token);
+			return drawCode(strings, token);
 		case "blockquote":
-			return drawBlocks(el("blockquote"), token);
+			return drawBlocks(strings, el("blockquote"), token);
 		case "list":
-			return drawList(token);
+			return drawList(strings, token);
 		case "list_item":
-			return drawBlocks(el("li"), token);
+			return drawBlocks(strings, el("li"), token);
 		case "checkbox":
-			return { node: checkbox(token) };
+			return { node: checkbox(strings, token) };
 		case "table":
-			return drawTable(token);
+			return drawTable(strings, token);
 		case "hr":
 			return { node: el("hr") };
 		case "math":
 			return { node: token.open ? el("p", {}, token.raw.trimEnd()) : math(token) };
 		case "footnote":
-			return drawInline(el("div.footnote", { "data-note": token.label, tabindex: -1 }), token, (other) => other.label === token.label);
+			return drawInline(strings, el("div.footnote", { "data-note": token.label, tabindex: -1 }), token, (other) => other.label === token.label);
 		default:
 			return { node: el("p", {}, token.raw) };
 	}
 }
 
-function drawInline(node: HTMLElement, first: any, same: (token: any) => boolean = () => true) {
+function drawInline(strings: Strings, node: HTMLElement, first: any, same: (token: any) => boolean = () => true) {
 	const update = (token: any) => {
 		if (!same(token)) return false;
 		const nodes: (Node | string)[] = token.type === "footnote" ? [el("b", {}, token.label), " "] : [];
-		nodes.push(...inline(token.tokens ?? [{ type: "text", text: token.text }]));
+		nodes.push(...inline(strings, token.tokens ?? [{ type: "text", text: token.text }]));
 		keepEqual(node, nodes);
 		return true;
 	};
@@ -322,35 +326,35 @@ function drawInline(node: HTMLElement, first: any, same: (token: any) => boolean
 	return { node, update };
 }
 
-function drawBlocks(node: Element, first: any) {
+function drawBlocks(strings: Strings, node: Element, first: any) {
 	const drawn: Drawn[] = [];
 	const update = (token: any) => {
 		if (token.type === "list_item" && token.loose !== first.loose) return false;
 		const tokens = token.tokens as Token[];
-		patch(node, drawn, 0, tokens.filter((each) => !silent(each)));
+		patch(strings, node, drawn, 0, tokens.filter((each) => !silent(each)));
 		return true;
 	};
 	update(first);
 	return { node, update };
 }
 
-function drawList(first: Tokens.List) {
+function drawList(strings: Strings, first: Tokens.List) {
 	const node = first.ordered ? el("ol", first.start === 1 ? {} : { start: first.start }) : el("ul");
 	const drawn: Drawn[] = [];
 	const update = (token: Tokens.List) => {
 		if (token.ordered !== first.ordered || token.start !== first.start) return false;
-		patch(node, drawn, 0, token.items);
+		patch(strings, node, drawn, 0, token.items);
 		return true;
 	};
 	update(first);
 	return { node, update };
 }
 
-function drawCode(first: Tokens.Code) {
+function drawCode(strings: Strings, first: Tokens.Code) {
 	const code = el("code");
 	let shown = "";
 	const language = first.lang?.trim().split(/\s/)[0] ?? "";
-	const caption = el("figcaption", {}, language || "text", copyButton(() => shown));
+	const caption = el("figcaption", {}, language || strings.plainText, copyButton(strings, () => shown));
 	const update = (token: Tokens.Code) => {
 		if (token.lang !== first.lang) return false;
 		shown = codeOf(token);
@@ -372,11 +376,11 @@ function codeOf({ raw, text }: Tokens.Code): string {
 	return lines && !lines.endsWith("\n") ? `${lines}\n` : lines;
 }
 
-function drawTable(first: Tokens.Table) {
+function drawTable(strings: Strings, first: Tokens.Table) {
 	const [head, body] = [el("thead"), el("tbody")];
 	const rows: Drawn[] = [];
 	const drawRow = (cells: Tokens.TableCell[], kind: string) => {
-		const shown = cells.slice(0, MAX_CELLS).map((cell) => el(kind, cell.align ? { class: cell.align } : {}, ...inline(cell.tokens)));
+		const shown = cells.slice(0, MAX_CELLS).map((cell) => el(kind, cell.align ? { class: cell.align } : {}, ...inline(strings, cell.tokens)));
 		return el("tr", {}, ...shown);
 	};
 	const update = (token: Tokens.Table) => {
@@ -394,7 +398,7 @@ function drawTable(first: Tokens.Table) {
 		return true;
 	};
 	update(first);
-	return { node: el("div.table", { tabindex: 0, role: "region", "aria-label": "Table" }, el("table", {}, head, body)), update };
+	return { node: el("div.table", { tabindex: 0, role: "region", "aria-label": strings.table }, el("table", {}, head, body)), update };
 }
 
 function math({ text, display }: MathToken): HTMLElement {
@@ -403,34 +407,34 @@ function math({ text, display }: MathToken): HTMLElement {
 	return node;
 }
 
-const checkbox = ({ checked }: { checked: boolean }) => el("input", { type: "checkbox", disabled: true, checked, "aria-label": checked ? "Done" : "Not done" });
+const checkbox = (strings: Strings, { checked }: { checked: boolean }) => el("input", { type: "checkbox", disabled: true, checked, "aria-label": checked ? strings.checked : strings.unchecked });
 
 /** The nodes of inline tokens. */
-function inline(tokens: any[]): (Node | string)[] {
+function inline(strings: Strings, tokens: any[]): (Node | string)[] {
 	return tokens.flatMap((token): (Node | string)[] => {
 		switch (token.type) {
 			case "text":
-				return token.tokens ? inline(token.tokens) : [decoded(token.text)];
+				return token.tokens ? inline(strings, token.tokens) : [decoded(token.text)];
 			case "escape":
 				return [token.text];
 			case "strong":
 			case "em":
 			case "del":
-				return [el(token.type, {}, ...inline(token.tokens))];
+				return [el(token.type, {}, ...inline(strings, token.tokens))];
 			case "codespan":
 				return [el("code", {}, token.text)];
 			case "br":
 				return [el("br")];
 			case "link":
-				return [link(token.href, ...inline(token.tokens)) ?? token.raw];
+				return [link(token.href, ...inline(strings, token.tokens)) ?? token.raw];
 			case "image":
-				return [image(token)];
+				return [image(strings, token)];
 			case "math":
 				return [math(token)];
 			case "reference":
-				return [reference(token)];
+				return [reference(strings, token)];
 			case "checkbox":
-				return [checkbox(token), " "];
+				return [checkbox(strings, token), " "];
 			default:
 				return [token.raw];
 		}
@@ -438,19 +442,19 @@ function inline(tokens: any[]): (Node | string)[] {
 }
 
 /** An image in a `data:` URL; else a link, because loading it would reveal the reader to its server. */
-function image({ href, text, raw }: Tokens.Image): Node | string {
-	if (/^data:image\/(png|jpeg|gif|webp|avif);base64,/i.test(href)) return el("img", { src: href, alt: text || "Image" });
+function image(strings: Strings, { href, text, raw }: Tokens.Image): Node | string {
+	if (/^data:image\/(png|jpeg|gif|webp|avif);base64,/i.test(href)) return el("img", { src: href, alt: text || strings.image });
 	return link(href, text || href) ?? raw;
 }
 
 /** The mark of a footnote, which leads to its text in the same response. */
-function reference({ label }: Reference): HTMLElement {
+function reference(strings: Strings, { label }: Reference): HTMLElement {
 	const show = () => {
 		const note = [...(node.closest(".md")?.querySelectorAll<HTMLElement>(".footnote") ?? [])].find((each) => each.dataset.note === label);
 		note?.scrollIntoView({ block: "nearest" });
 		note?.focus();
 	};
-	const node = el("sup", {}, el("button.note", { type: "button", "aria-label": `Footnote ${label}`, onclick: show }, label));
+	const node = el("sup", {}, el("button.note", { type: "button", "aria-label": fill(strings.footnote, { label }), onclick: show }, label));
 	return node;
 }
 

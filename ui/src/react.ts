@@ -4,6 +4,7 @@ import { createElement, type CSSProperties, forwardRef, type ReactNode, useImper
 import type { TailraceChat as Element } from "./chat.ts";
 import type { Metadata, Token } from "./client.ts";
 import type { ChatEvents } from "./events.ts";
+import type { Strings } from "./strings.ts";
 
 export interface TailraceChatProps {
 	agent?: string;
@@ -17,6 +18,8 @@ export interface TailraceChatProps {
 	token?: Token;
 	headers?: Record<string, string>;
 	request?: Metadata;
+	/** Texts in place of the English ones; keep the object between renderings, because a new one draws the chat again. */
+	strings?: Partial<Strings>;
 	onConversationChange?: (detail: ChatEvents["conversationchange"]) => void;
 	onMessageSend?: (detail: ChatEvents["messagesend"]) => void;
 	onTextDelta?: (detail: ChatEvents["textdelta"]) => void;
@@ -33,7 +36,7 @@ const defined = () => import("./chat.ts");
 
 /** The chat. The ref is the element, with its methods. */
 export const TailraceChat = forwardRef<Element, TailraceChatProps>(function TailraceChat(props, ref) {
-	const { token, headers, request, children, className, style, ...rest } = props;
+	const { token, headers, request, strings, children, className, style, ...rest } = props;
 	const node = useRef<Element>(null);
 	const latest = useRef(props);
 	latest.current = props;
@@ -46,6 +49,10 @@ export const TailraceChat = forwardRef<Element, TailraceChatProps>(function Tail
 			if (request) chat.request = request;
 		});
 	}, [token, headers, request]);
+	useLayoutEffect(() => {
+		const chat = node.current!;
+		if (strings) defined().then(() => (chat.strings = strings));
+	}, [strings]);
 	useLayoutEffect(() => {
 		const chat = node.current!;
 		const listeners = Object.entries(rest)

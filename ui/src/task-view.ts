@@ -3,6 +3,7 @@ import { Block, type Channel, dataOf, fields, isText, textOf, userMessage } from
 import type { Artifact, Message, Metadata, Part, Task, TaskEvent, TaskState, TaskStatus, TaskStream } from "./client.ts";
 import { copyButton, el, button } from "./dom.ts";
 import { failureCard } from "./problems.ts";
+import { fill, type Strings } from "./strings.ts";
 
 /** The element, as its views see it. */
 export interface Host {
@@ -12,11 +13,13 @@ export interface Host {
 	edit(parts: Part[], messageId: string): void;
 	showModel(name: string): void;
 	readonly working: TaskView | undefined;
+	readonly strings: Strings;
 }
 
 /** Sections of a task; messages of later turns are added to the last one. */
 const MAX_TURNS = 10_000;
-const TITLES: Record<string, string> = { reasoning: "Reasoning", refusal: "Refused", output: "Output" };
+/** Channels with a title. */
+const TITLES = ["reasoning", "refusal", "output"] as const;
 
 export const inWords = (state: TaskState) => state.replace("TASK_STATE_", "").toLowerCase().replaceAll("_", " ");
 
@@ -50,8 +53,9 @@ export class TaskView {
 	#reason = "";
 
 	constructor(readonly chat: Host) {
-		const again = button("small", "Regenerate", () => this.#repeat(), { title: "Send the message again" });
-		this.#actions = el("span.actions", {}, copyButton(() => this.answer), again);
+		const { strings } = chat;
+		const again = button("small", strings.regenerate, () => this.#repeat(), { title: strings.regenerateTitle });
+		this.#actions = el("span.actions", {}, copyButton(strings, () => this.answer), again);
 		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#actions));
 	}
 
@@ -135,10 +139,10 @@ export class TaskView {
 		if (ours) {
 			this.#lastParts = parts;
 			this.#lastId = message.messageId;
-			turn.append(userMessage(parts, () => this.chat.edit(parts, message.messageId), message.messageId));
+			turn.append(userMessage(this.chat.strings, parts, () => this.chat.edit(parts, message.messageId), message.messageId));
 		} else if (this.state === "failed") this.#reason = textOf(parts);
 		else {
-			const block = new Block("message");
+			const block = new Block(this.chat.strings, "message");
 			block.replace(parts);
 			block.end(false);
 			turn.append(block.node);
@@ -154,9 +158,11 @@ export class TaskView {
 		let block = this.#blocks.get(id);
 		if (!block) {
 			for (const other of this.#blocks.values()) other.fold(live);
-			const title = choice ? `Choice ${choice + 1}` : TITLES[channel];
+			const { strings } = this.chat;
+			const titled = TITLES.find((name) => name === channel);
+			const title = choice ? fill(strings.choice, { number: choice + 1 }) : titled && strings[titled];
 			if (channel === "tool_call") block = this.#call({ call_id: callId, name: artifact.name }, turn);
-			else this.#turn(turn ?? 1).append((block = new Block(channel, title)).node);
+			else this.#turn(turn ?? 1).append((block = new Block(strings, channel, title)).node);
 			this.#blocks.set(id, block);
 			this.#waiting.hidden = true;
 		}
@@ -175,7 +181,7 @@ export class TaskView {
 	#call({ call_id: id, name }: { call_id?: string; name?: string }, turn: unknown = this.#userMessages || 1): Block {
 		const known = id && this.#calls.get(id);
 		if (known) return known;
-		const block = new Block("tool_call", name || "tool");
+		const block = new Block(this.chat.strings, "tool_call", name || "tool");
 		if (id) this.#calls.set(id, block);
 		this.#turn(turn).append(block.node);
 		return block;
@@ -194,7 +200,7 @@ export class TaskView {
 		this.form.replaceChildren(calls.length ? this.chat.resultForm(this, calls) : "");
 		if (this.facts.response?.model) this.chat.showModel(this.facts.response.model);
 		const failed = this.state === "failed" || this.state === "rejected";
-		if (failed) this.problem.replaceChildren(failureCard(this.#reason || (message ? textOf(message.parts) : ""), this.facts, () => this.#repeat()));
+		if (failed) this.problem.replaceChildren(failureCard(this.chat.strings, this.#reason || (message ? textOf(message.parts) : ""), this.facts, () => this.#repeat()));
 		this.draw();
 	}
 
@@ -212,14 +218,15 @@ export class TaskView {
 	get figures(): [string, string][] {
 		const { usage, finishReason, response, error } = this.facts;
 		const seconds = ((this.last ?? 0) - (this.first ?? 0)) / 1000;
-		const rows: [string, string][] = [["State", this.trouble || this.state]];
-		if (response?.model) rows.push(["Model", response.model]);
-		if (usage) rows.push(["Tokens", `${usage.inputTokens ?? "?"} in, ${usage.outputTokens ?? "?"} out`]);
-		if (usage?.outputTokens && seconds > 0.1) rows.push(["Speed", `${(usage.outputTokens / seconds).toFixed(1)} tokens/s`]);
-		if (this.sent && this.first) rows.push(["First text", `after ${((this.first - this.sent) / 1000).toFixed(2)} s`]);
-		if (finishReason) rows.push(["Finish reason", finishReason.replaceAll("_", " ")]);
-		if (error?.type) rows.push(["Error", error.type.replaceAll("_", " ")]);
-		if (this.number) rows.push(["Last event", `${this.number}`]);
+		const { strings } = this.chat;
+		const rows: [string, string][] = [[strings.figureState, this.trouble || this.state]];
+		if (response?.model) rows.push([strings.figureModel, response.model]);
+		if (usage) rows.push([strings.figureTokens, fill(strings.figureTokensValue, { input: usage.inputTokens ?? "?", output: usage.outputTokens ?? "?" })]);
+		if (usage?.outputTokens && seconds > 0.1) rows.push([strings.figureSpeed, fill(strings.figureSpeedValue, { speed: (usage.outputTokens / seconds).toFixed(1) })]);
+		if (this.sent && this.first) rows.push([strings.figureFirstText, fill(strings.figureFirstTextValue, { seconds: ((this.first - this.sent) / 1000).toFixed(2) })]);
+		if (finishReason) rows.push([strings.figureFinishReason, finishReason.replaceAll("_", " ")]);
+		if (error?.type) rows.push([strings.figureError, error.type.replaceAll("_", " ")]);
+		if (this.number) rows.push([strings.figureLastEvent, `${this.number}`]);
 		return rows;
 	}
 }
