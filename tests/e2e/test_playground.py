@@ -232,6 +232,7 @@ async def test_reasoning_folds_away_when_the_answer_begins(page: "Page") -> None
     assert await reasoning.get_attribute("open") is None
     await reasoning.locator("summary").click()
     assert "Let me see: 1" in await reasoning.inner_text()
+    await take_picture(page, "reasoning")
 
 
 async def test_stop_cancels_the_task_and_keeps_what_had_come(page: "Page", agent: Agent) -> None:
@@ -646,6 +647,8 @@ async def test_files_are_sent_and_received_and_a_key_is_required(browser: "Brows
             [{"name": "mine.png", "mimeType": "image/png", "buffer": png(40, 40)}]
         )
         await say(page, "draw")
+        assert await page.locator(".waiting:visible").count() == 0
+        await take_picture(page, "token")
         await page.get_by_label("Token or key").fill("open-sesame")
         await page.keyboard.press("Enter")
         await until_state(page, "completed")

@@ -107,6 +107,8 @@ async def test_a_message_is_sent_again_and_edited(browser: "Browser") -> None:
         assert page.url != first
         assert await page.locator(".said p").all_inner_texts() == ["one", "one and two"]
         assert await page.locator(".versions").last.inner_text() == "2/2"
+        assert await page.locator(".waiting:visible").count() == 0
+        await take_picture(page, "versions")
         await page.keyboard.press("ArrowUp")
         assert await box.input_value() == "one and two"
         await page.get_by_role("button", name="Discard the edit").click()
@@ -157,6 +159,11 @@ async def test_files_are_pasted_and_dropped(browser: "Browser") -> None:
         )
         for name in ("pasted.txt", "dropped.txt"):
             await page.locator(".composer .badge", has_text=name).wait_for()
+        await page.evaluate(
+            """() => document.querySelector("tailrace-chat").shadowRoot.querySelector(".log")
+                .dispatchEvent(new DragEvent("dragover", { bubbles: true, cancelable: true }))"""
+        )
+        await take_picture(page, "dragging")
         await say(page, "two files")
         await until_articles(page, 1)
         assert sorted(echo.files) == ["dropped.txt", "pasted.txt"]

@@ -209,7 +209,8 @@ export class TaskView {
 		this.#badge.textContent = shown;
 		this.node.dataset.state = this.trouble ? "trouble" : this.state;
 		this.node.dataset.event = `${this.number}`;
-		this.#waiting.hidden = this.over || this.waits || this.#blocks.size > 0;
+		const runs = this.stream && !this.over && !this.waits;
+		this.#waiting.hidden = !runs || this.#blocks.size > 0;
 		// A failed response without text has its own button to try again, and nothing to copy.
 		this.#actions.hidden = !this.over || (this.state === "failed" && !this.answer) || !this.#lastParts.some((part) => isText(part) || part.raw);
 	}

@@ -417,7 +417,7 @@ class ClusterEngine(Engine):
                 if not is_alive:
                     await self._restart()
             except (StoreError, TimeoutError) as error:
-                logger.warning("the heartbeat of this node failed: %s", error or "no reply")
+                logger.warning("the heartbeat of this node failed: %s", str(error) or "no reply")
             except Exception:  # without heartbeats the others declare this node dead
                 logger.exception("the heartbeat of this node failed")
 
