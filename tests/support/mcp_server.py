@@ -28,6 +28,7 @@ from mcp.types import (
     TextContent,
     TextResourceContents,
     Tool,
+    ToolAnnotations,
 )
 
 PIXEL = base64.b64decode(
@@ -68,6 +69,7 @@ class McpServer:
                 description=f"The tool {name}.",
                 input_schema={"type": "object"},
                 output_schema=_OUT.get(name),
+                annotations=_HINTS.get(name),
             )
             for name in PAGES[page]
         ]
@@ -196,6 +198,11 @@ def _lie(_arguments: dict[str, Any]) -> CallToolResult:
 
 _NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 _OUT = {"count": _NUMBER, "lie": _NUMBER}
+_HINTS = {
+    "echo": ToolAnnotations(read_only_hint=True),
+    "count": ToolAnnotations(idempotent_hint=True),
+    "die": ToolAnnotations(read_only_hint=False, idempotent_hint=False),
+}
 _SIMPLE: dict[str, Callable[[dict[str, Any]], CallToolResult]] = {
     "echo": _echo,
     "pid": _pid,

@@ -6,7 +6,6 @@ from tailrace.server.settings import Settings, split_fallback
 from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.agent.continuation import ContinuationPolicy
 from tailrace.streaming.agent.trimming import TokenBudget, keep_all
-from tailrace.streaming.tools.approvals import ApprovalPolicy
 from tailrace.streaming.tools.command_line_tools import parse_approvals, parse_tools
 from tailrace.streaming.tools.tools import Tool, Toolset
 from tailrace.wrappers import ConfigurationError, providers
@@ -27,7 +26,7 @@ def create_agent(settings: Settings, gate: UpstreamGate) -> Agent[str]:
     return Agent(
         GatedModel(_recorded(create_model(settings), settings), gate),
         tools=_tools(settings),
-        approvals=_approvals(settings),
+        approvals=parse_approvals(settings.approvals, lifetime=settings.bounds.approval_timeout),
         instructions=settings.instructions,
         history_policy=TokenBudget(settings.bounds.max_history_tokens)
         if settings.bounds.max_history_tokens
@@ -88,12 +87,6 @@ def _create_other_model(settings: Settings, target: str, base_url: str | None = 
 
 def _provider_name(model: str) -> str:
     return providers.find_provider(model.partition(":")[0]).name
-
-
-def _approvals(settings: Settings) -> ApprovalPolicy | None:
-    if not settings.approvals:
-        return None
-    return parse_approvals(settings.approvals, lifetime=settings.bounds.approval_timeout)
 
 
 def _tools(settings: Settings) -> list[Tool | Toolset]:

@@ -469,4 +469,4 @@ def _as_handler(handler: Handler | HandlerFunction | None, settings: Settings, g
         return handler
     if handler is not None:
         return FunctionHandler(handler)
-    return AgentHandler(create_agent(settings, gate))
+    return AgentHandler(create_agent(settings, gate), on_lost_result=settings.on_lost_result)

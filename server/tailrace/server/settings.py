@@ -364,6 +364,9 @@ class Settings(BaseSettings):
         on_crash: Treatment of a task that a crash interrupted: ``continue`` continues the response of a model, and ends the task
             of another handler; ``restart`` begins the turn of any handler again; ``fail`` ends the task with its output so
             far.
+        on_lost_result: Treatment of a tool call that was running when the server stopped, unless the tool is idempotent, which is
+            run again: ``error`` gives the model an error as the result; ``ask`` asks the caller for an approval to run it
+            again; ``fail`` ends the task with its output so far.
         agent_name: Name on the card; that of the remote agent's card if not set.
         card: Other members of the agent card, as a JSON object (see below).
         endpoints: Endpoints besides A2A, separated by commas: ``openai`` (OpenAI-compatible API), ``ai-sdk`` (Vercel's AI SDK),
@@ -437,6 +440,7 @@ class Settings(BaseSettings):
     workers: PositiveInt = 1
     retention: RetentionSettings = RetentionSettings()
     on_crash: Literal["continue", "restart", "fail"] = "continue"
+    on_lost_result: Literal["error", "ask", "fail"] = "error"
     agent_name: str = "tailrace"
     card: CardSettings = CardSettings()
     endpoints: Annotated[tuple[Endpoint, ...], NoDecode, BeforeValidator(_split)] = DEFAULT_ENDPOINTS

@@ -14,7 +14,7 @@ from tailrace.server.cli.demo import PORT
 from tailrace.server.cli.replay_server import PROMPT
 
 COMMANDS = ("demo", "serve", "record", "convert", "ask", "doctor", "providers")
-SETTINGS_WITH_DEFAULTS = {"host", "on_crash", "port", "store", "workers"}
+SETTINGS_WITH_DEFAULTS = {"host", "on_crash", "on_lost_result", "port", "store", "workers"}
 
 PROGRAM = """
 import sys

@@ -85,6 +85,11 @@ async def at_an_address(server: McpServer, **options: Any) -> AsyncGenerator[Seq
         yield tools
 
 
+async def test_annotations_declare_tools_as_idempotent() -> None:
+    async with at_an_address(McpServer()) as tools:
+        assert {tool.definition.name for tool in tools if tool.idempotent} == {"echo", "count"}
+
+
 # --- a server of another project ---------------------------------------------------------------------------------
 
 

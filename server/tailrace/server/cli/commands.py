@@ -189,6 +189,13 @@ def serve(
             "[TAILRACE_ON_CRASH; default: continue]",
         ),
     ] = None,
+    on_lost_result: Annotated[
+        str | None,
+        typer.Option(
+            help="Treatment of a tool call that a crash interrupted, unless the tool is idempotent: error, ask or fail. "
+            "[TAILRACE_ON_LOST_RESULT; default: error]",
+        ),
+    ] = None,
     fallback: Annotated[
         list[str] | None,
         typer.Option(
@@ -227,6 +234,7 @@ def serve(
         tools=tools,
         approvals=approve,
         on_crash=on_crash,
+        on_lost_result=on_lost_result,
         fallback=fallback,
         filters=filters,
     )

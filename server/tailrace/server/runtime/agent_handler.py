@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from tailrace.server.runtime.approvals import LOST, decided_calls
 from tailrace.server.runtime.caller_message_checks import without_provider_metadata
 from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.lost_results import LostResultError, LostResultPolicy, first_calls
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message as A2AMessage
@@ -18,15 +18,14 @@ from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.agent.caller_options import CallerOptions, caller_options_cost
 from tailrace.streaming.agent.turn import DecidedCalls
 from tailrace.streaming.conversion.approval_parts import RequestOf, recorded_pending, waiting_message
-from tailrace.streaming.conversion.message_conversion import results_message
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
-from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, History, Message, Role
+from tailrace.streaming.tools.approvals import ApprovalRequest
+from tailrace.wrappers import ContentPartToolCall, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
-from tailrace.wrappers.request_options import RequestOptions
 
 _UNKNOWN_EFFECTS = (
     "the server stopped while the response used a tool of the provider; the tool may have had an effect"
@@ -47,12 +46,14 @@ class AgentHandler(Handler):
 
     Args:
         agent: The agent. The handler closes it when the server stops.
+        on_lost_result: See `tailrace.server.runtime.lost_results`.
     """
 
     continues = True
 
-    def __init__(self, agent: Agent[Any]) -> None:
+    def __init__(self, agent: Agent[Any], *, on_lost_result: LostResultPolicy = "error") -> None:
         self._agent = agent
+        self._on_lost_result: LostResultPolicy = on_lost_result
         self.accepts_native_tools = agent.model.accepts_native_tools
         self._overrides_run = type(self).run is not AgentHandler.run
 
@@ -95,10 +96,13 @@ class AgentHandler(Handler):
         if turn.has_provider_tool:
             return _only((StatusUpdate(TaskState.FAILED, agent_message(_UNKNOWN_EFFECTS)),))
         cost = history_cost(turn.history) + caller_options_cost(turn.facts)
-        request_of = self._request_of(turn)
-        history, opening, decided, options = await run_bounded(cost, _prepared, turn, request_of)
+        try:
+            history, opening, decided, request_of = await run_bounded(cost, self._prepared, turn)
+        except LostResultError as error:
+            return _only((StatusUpdate(TaskState.FAILED, agent_message(str(error))),))
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
+        options = turn.facts.options
         fold = self._agent.begin(history, collect_output=False)
         reader = self._agent.reader
         if options.output is not None:
@@ -125,35 +129,33 @@ class AgentHandler(Handler):
             persisted=turn.persisted,
         )
 
-    def _request_of(self, turn: Turn) -> RequestOf:
-        """Return a function that returns the approval request of a call, which has the same expiry until it is decided."""
-        earlier = {request.call_id: request for request in recorded_pending(turn.message)}
-        return lambda call: earlier.get(call.id) or self._agent.approval_request(call)
+    def _prepared(
+        self, turn: Turn
+    ) -> tuple[History, list[Update | MessageAdded], DecidedCalls | None, RequestOf]:
+        """Return the conversation for the model, the first updates of the turn, its first calls, and the requests of calls.
 
+        If the caller has not sent the results of all calls, the last of these updates ends the turn.
 
-def _prepared(
-    turn: Turn, request_of: RequestOf
-) -> tuple[History, list[Update | MessageAdded], DecidedCalls | None, RequestOptions]:
-    """Return the conversation for the model, the first updates of the turn, the decided calls, and the request options.
+        Raises:
+            LostResultError: As for `first_calls`.
+        """
+        opening: list[Update | MessageAdded] = [StatusUpdate(TaskState.WORKING)]
+        history = turn.history
+        if history.system_message != turn.facts.instructions:
+            history = history.model_copy(update={"system_message": turn.facts.instructions})
+        calls = _open_calls(history)
+        requests = {request.call_id: request for request in recorded_pending(turn.message)}
 
-    If the caller has not sent the results of all calls, the last of these updates ends the turn.
-    """
-    opening: list[Update | MessageAdded] = [StatusUpdate(TaskState.WORKING)]
-    history = turn.history
-    if history.system_message != turn.facts.instructions:
-        history = history.model_copy(update={"system_message": turn.facts.instructions})
-    decided = decided_calls(turn.message, _open_calls(history), turn.executing)
-    lost = () if decided is not None else _calls_lost(turn, request_of)
-    if lost:
-        results = tuple(
-            ContentPartToolResult(id=each.id, name=each.name, output=LOST, is_error=True) for each in lost
-        )
-        history = history.with_message(Message(role=Role.TOOL, content=results))
-        opening.append(MessageAdded(results_message(history.conversation[-1])))
-    owed = _open_calls(history) if decided is None and (_ends_in_results(history) or turn.resumed) else ()
-    if owed:
-        opening.append(StatusUpdate(TaskState.INPUT_REQUIRED, waiting_message(owed, request_of)))
-    return history, opening, decided, turn.facts.options
+        def request_of(call: ContentPartToolCall) -> ApprovalRequest | None:
+            """Return the approval request of a call, which has the same expiry until it is decided."""
+            return requests.get(call.id) or self._agent.approval_request(call)
+
+        first, repetitions = first_calls(turn, calls, request_of, self._agent, self._on_lost_result)
+        requests.update(repetitions)
+        owed = calls if first is None and (_ends_in_results(history) or turn.resumed) else ()
+        if owed:
+            opening.append(StatusUpdate(TaskState.INPUT_REQUIRED, waiting_message(owed, request_of)))
+        return history, opening, first, request_of
 
 
 async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
@@ -164,15 +166,6 @@ def _behind(turn: Turn) -> Sequence[Message]:
     """Return the messages that the turn had added to the conversation before a crash interrupted it."""
     conversation = turn.history.conversation
     return conversation[len(conversation) - turn.resumed :]
-
-
-def _calls_lost(turn: Turn, request_of: RequestOf) -> Sequence[ContentPartToolCall]:
-    """Return the tool calls that were running when a crash interrupted the turn. Their effects are unknown."""
-    if not turn.resumed:
-        return ()
-    caller_tools = turn.facts.tool_names
-    calls = [call for call in _open_calls(turn.history) if call.name not in caller_tools]
-    return [call for call in calls if call.id in turn.executing or request_of(call) is None]
 
 
 def _ends_in_results(history: History) -> bool:

@@ -4,7 +4,7 @@
 of the message. The message is an event of the task's log, so the decision and the new state of the task are one event: two decisions
 about one call cannot both be accepted. `decided_calls` returns the calls that the turn of this message runs. A turn that runs approved
 calls first writes their ids as ``executing`` to the log and waits until this event is persisted. If the server crashes after that,
-a call without a result is reported as lost, and does not run again.
+the result of such a call is lost (`tailrace.server.runtime.lost_results`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPa
 from tailrace.wrappers.messages import shortened
 
 LOST = "the server stopped before the tool returned a result; the tool may have had an effect"
-"""Result of a call that was running when the server stopped."""
+"""The circumstances of a call that was running when the server stopped."""
 
 _CALLER = "caller"
 _SCOPES, _ROLES = ("scope", "scp"), ("role", "roles")
@@ -105,7 +105,9 @@ def decided_message(message: Message, task: Task | None, *, may_approve: bool) -
 
 def _recorded(request: ApprovalRequest, response: ApprovalDecision) -> RecordedDecision:
     if response.decision == "reject":
-        return RecordedDecision(request.call_id, request.digest, "reject", response.reason)
+        return RecordedDecision(
+            request.call_id, request.digest, "reject", response.reason, lost=bool(request.reason)
+        )
     if datetime.now(UTC) >= request.expires_at:
         raise InvalidParamsError(
             f"message: the time to approve the call of {request.name} ended at {request.expires_at.isoformat()}; "
@@ -121,15 +123,12 @@ def _recorded(request: ApprovalRequest, response: ApprovalDecision) -> RecordedD
     return RecordedDecision(request.call_id, digest, "edit", arguments=response.arguments)
 
 
-def decided_calls(
-    message: Message, calls: Sequence[ContentPartToolCall], executing: Collection[str]
-) -> DecidedCalls | None:
+def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> DecidedCalls | None:
     """Return the calls that a turn begins with; None if its message decides about no call.
 
     Args:
         message: The message of the turn.
         calls: The calls of the conversation without a result, with the arguments of the decisions.
-        executing: The ids of the calls whose execution began before a crash. They have an error as their result.
     """
     decisions = {each.call_id: each for each in recorded_decisions(message)}
     decided = [(call, decisions[call.id]) for call in calls if call.id in decisions]
@@ -140,9 +139,8 @@ def decided_calls(
     for call, decision in decided:
         if decision.decision == "reject":
             reason = f": {decision.reason}" if decision.reason else ""
-            results.append(_error(call, f"the user rejected the call{reason}; the tool did not run"))
-        elif call.id in executing:
-            results.append(_error(call, LOST))
+            outcome = f"{LOST}; it did not run again" if decision.lost else "the tool did not run"
+            results.append(error_result(call, f"the user rejected the call{reason}; {outcome}"))
         else:
             approved.append((call, decision.digest))
     return DecidedCalls(tuple(calls), tuple(approved), tuple(results))
@@ -159,5 +157,6 @@ def executing_ids(metadata: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(map(str, cast("list[object]", ids))) if isinstance(ids, list) else frozenset()
 
 
-def _error(call: ContentPartToolCall, text: str) -> ContentPartToolResult:
+def error_result(call: ContentPartToolCall, text: str) -> ContentPartToolResult:
+    """Return an error as the result of a call."""
     return ContentPartToolResult(id=call.id, name=call.name, output=text, is_error=True)

@@ -325,7 +325,7 @@ class TurnRunner:
             max_event_bytes=self._max_event,
             external_context_id=self._external_ids.context_id(active.owner, record.context_id),
             external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
-            executing=executing_ids(record.extension_metadata),
+            executing=executing_ids(record.extension_metadata) if waiting.in_history else frozenset(),
             persisted=partial(_persisted, active),
         )
 

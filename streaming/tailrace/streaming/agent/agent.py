@@ -168,7 +168,7 @@ class Agent(Generic[T]):
         self._options = options
         self._max_rounds = max_rounds
         self._timeout = tool_timeout
-        self._approvals = approvals
+        self._approvals = approvals or ApprovalPolicy()
         self._concurrency = tool_concurrency
         self._policy = history_policy
         self._think_tags = think_tags
@@ -454,11 +454,29 @@ class Agent(Generic[T]):
         """Return True if the agent has a tool with this name. Tools of toolsets count once they are connected."""
         return self._runner is not None and self._runner.knows(name)
 
+    def is_idempotent(self, call: ContentPartToolCall) -> bool:
+        """Return True if the tool of a call is declared as idempotent (`Tool.idempotent`)."""
+        return self._runner is not None and self._runner.is_idempotent(call.name)
+
     def approval_request(self, call: ContentPartToolCall) -> ApprovalRequest | None:
         """Return the request for the approval of a call; None if the call requires no approval."""
-        if self._approvals is None or self._runner is None or not self._runner.needs_approval(call):
+        if self._runner is None or not self._runner.needs_approval(call):
             return None
         return ApprovalRequest.of(call, self._approvals.lifetime)
+
+    def repetition_request(self, call: ContentPartToolCall, reason: str) -> ApprovalRequest | None:
+        """Return the request for the approval to run a call again; None if the call cannot run.
+
+        Args:
+            call: The call. Its result was lost.
+            reason: The reason for the request.
+        """
+        if not self.has_tool(call.name):
+            return None
+        try:
+            return ApprovalRequest.of(call, self._approvals.lifetime, reason)
+        except ValueError:  # the arguments have no canonical form
+            return None
 
     def begin(self, history: History, *messages: Message, collect_output: bool = True) -> TurnAccumulator:
         """Create the accumulator of a turn, for `steps` and `drive`.

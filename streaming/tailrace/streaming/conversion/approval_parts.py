@@ -2,14 +2,14 @@
 
 A request is an entry of a data part in the message of the status ``input-required``::
 
-    {"approval_requests": [{"call_id", "name", "arguments", "canonical_arguments", "digest", "expires_at"}]}
+    {"approval_requests": [{"call_id", "name", "arguments", "canonical_arguments", "digest", "expires_at", "reason"}]}
 
 A decision is an entry of a data part in the next message of the caller to the task::
 
     {"approval_responses": [{"digest", "decision": "approve" | "reject" | "edit", "reason", "arguments"}]}
 
 The server records the decisions in the metadata ``approvals`` of this message, under the extension's URI, with the requests that
-still wait: ``{"decisions": [{"callId", "digest", "decision", "reason", "arguments"}], "pending": [request, …]}``.
+still wait: ``{"decisions": [{"callId", "digest", "decision", "reason", "arguments", "lost"}], "pending": [request, …]}``.
 """
 
 import json
@@ -51,13 +51,17 @@ def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf)
     if not requests:
         return calls_message(callers)
     parts = calls_message(callers).parts if callers else ()
-    names = ", ".join(dict.fromkeys(request.name for request in requests))
+    names = ", ".join(dict.fromkeys(map(_described, requests)))
     return Message(
         message_id=str(uuid4()),
         role=Role.AGENT,
         parts=(*parts, Part(text=f"Approval required: {names}"), requests_part(requests)),
         extensions=(EXTENSION_URI,),
     )
+
+
+def _described(request: ApprovalRequest) -> str:
+    return f"{request.name} ({request.reason})" if request.reason else request.name
 
 
 def requests_part(requests: Iterable[ApprovalRequest]) -> Part:
@@ -77,6 +81,7 @@ def request_entry(request: ApprovalRequest) -> dict[str, Any]:
         "canonical_arguments": request.arguments,
         "digest": request.digest,
         "expires_at": request.expires_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        **({"reason": request.reason} if request.reason else {}),
     }
 
 
@@ -114,6 +119,7 @@ def with_recorded_decisions(
                 "decision": each.decision,
                 "reason": each.reason,
                 "arguments": each.arguments,
+                **({"lost": True} if each.lost else {}),
             }
             for each in decisions
         ],
@@ -126,7 +132,12 @@ def recorded_decisions(message: Message) -> list[RecordedDecision]:
     """Return the decisions that the server recorded in a message of the caller."""
     return [
         RecordedDecision(
-            each["callId"], each["digest"], each["decision"], each["reason"], each.get("arguments")
+            each["callId"],
+            each["digest"],
+            each["decision"],
+            each["reason"],
+            each.get("arguments"),
+            each.get("lost", False),
         )
         for each in _recorded(message).get("decisions", ())
     ]
@@ -196,8 +207,11 @@ def _request(entry: object) -> ApprovalRequest | None:
     if not all(isinstance(text, str) for text in texts):
         return None  # of a remote agent
     *given, expires_at = cast("list[str]", texts)
+    reason = fields.get("reason", "")
+    if not isinstance(reason, str):
+        return None
     try:
-        return ApprovalRequest(*given, expires_at=datetime.fromisoformat(expires_at))
+        return ApprovalRequest(*given, expires_at=datetime.fromisoformat(expires_at), reason=reason)
     except ValueError:
         return None
 

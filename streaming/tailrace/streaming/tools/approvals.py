@@ -123,6 +123,7 @@ class ApprovalRequest:
         arguments: The canonical JSON of the arguments.
         digest: The digest of the call.
         expires_at: The time after which the call cannot be approved.
+        reason: The reason why a call is requested again whose result was lost; empty for other calls.
     """
 
     call_id: str
@@ -130,16 +131,17 @@ class ApprovalRequest:
     arguments: str
     digest: str
     expires_at: datetime
+    reason: str = ""
 
     @classmethod
-    def of(cls, call: ContentPartToolCall, lifetime: float) -> "ApprovalRequest":
+    def of(cls, call: ContentPartToolCall, lifetime: float, reason: str = "") -> "ApprovalRequest":
         """Create the request for a call.
 
         Raises:
             ValueError: The arguments have no canonical form.
         """
         expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=lifetime)
-        return cls(call.id, call.name, canonical_arguments(call), call_digest(call), expires_at)
+        return cls(call.id, call.name, canonical_arguments(call), call_digest(call), expires_at, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class RecordedDecision:
         decision: See `ApprovalDecision`.
         reason: See `ApprovalDecision`.
         arguments: See `ApprovalDecision`.
+        lost: The decision is about a call whose result was lost.
     """
 
     call_id: str
@@ -176,3 +179,4 @@ class RecordedDecision:
     decision: Literal["approve", "reject", "edit"]
     reason: str = ""
     arguments: dict[str, Any] | None = None
+    lost: bool = False

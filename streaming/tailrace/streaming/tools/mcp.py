@@ -181,6 +181,7 @@ class McpTool(Tool):
         self._link = link
         self._name = name
         self.annotations = annotations
+        self.idempotent = any(annotations.get(hint) is True for hint in ("readOnlyHint", "idempotentHint"))
         self.definition = definition
         self.timeout = timeout
 

@@ -82,11 +82,14 @@ class Tool(ABC):
         definition: The definition for the model.
         timeout: Timeout of a call in seconds, ``math.inf`` for no limit; None for the timeout of the agent.
         annotations: The annotations of an MCP server for the tool; None for a tool of another kind.
+        idempotent: A repeated call with the same arguments has no further effect. If a crash loses the result of a call, the
+            server runs it again.
     """
 
     definition: ToolDefinition
     timeout: float | None = None
     annotations: Mapping[str, Any] | None = None
+    idempotent: bool = False
 
     @abstractmethod
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
@@ -127,6 +130,7 @@ class FunctionTool(Tool):
         description: Description for the model; empty for the docstring without its sections.
         timeout: Timeout of a call in seconds; None for the timeout of the agent.
         strict: See `ToolDefinition`.
+        idempotent: See `Tool`.
 
     Raises:
         ConfigurationError: The signature cannot be converted to a JSON schema.
@@ -140,12 +144,14 @@ class FunctionTool(Tool):
         description: str = "",
         timeout: float | None = None,
         strict: bool | None = None,
+        idempotent: bool = False,
     ) -> None:
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 — checks whether calling it returns a coroutine
         )
         self.timeout = timeout
+        self.idempotent = idempotent
         inner = _without_partial(function)
         given = name or getattr(inner, "__name__", type(inner).__name__)
         words = docstring_parser.parse(inspect.getdoc(inner) or "")
@@ -188,11 +194,19 @@ def tool(
     description: str = "",
     timeout: float | None = None,
     strict: bool | None = None,
+    idempotent: bool = False,
 ) -> Any:
     """Create a tool from a function: ``@tool`` or ``@tool(name=…, timeout=…)``; see `FunctionTool`."""
 
     def make(given: ToolFunction) -> FunctionTool:
-        return FunctionTool(given, name=name, description=description, timeout=timeout, strict=strict)
+        return FunctionTool(
+            given,
+            name=name,
+            description=description,
+            timeout=timeout,
+            strict=strict,
+            idempotent=idempotent,
+        )
 
     return make if function is None else make(function)
 
@@ -237,6 +251,10 @@ class ToolRunner:
     def knows(self, name: str) -> bool:
         """Return True if a tool has this name."""
         return name in self._tools
+
+    def is_idempotent(self, name: str) -> bool:
+        """Return True if a tool has this name and is declared as idempotent."""
+        return name in self._tools and self._tools[name].idempotent
 
     def needs_approval(self, call: ContentPartToolCall) -> bool:
         """Return True if a call must be approved before it runs.

@@ -1,0 +1,80 @@
+"""Tool calls that were running when the server stopped. Their results are lost, and their effects are unknown.
+
+The turn that a crash interrupted begins with these calls:
+
+- A call of a tool that is declared as idempotent (`tailrace.streaming.tools.tools.Tool`) runs again.
+- Any other call is treated by the policy: ``error`` gives the model an error as the result; ``ask`` leaves the call without a
+  result and asks the caller for an approval to run it again; ``fail`` fails the task.
+
+A call whose arguments cannot be approved has an error as the result with ``ask``, too.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from tailrace.server.runtime.approvals import LOST, decided_calls, error_result
+from tailrace.server.runtime.handlers import Turn
+from tailrace.streaming.agent.agent import Agent
+from tailrace.streaming.agent.turn import DecidedCalls
+from tailrace.streaming.conversion.approval_parts import RequestOf
+from tailrace.streaming.tools.approvals import ApprovalRequest
+from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, TailraceError
+
+LostResultPolicy = Literal["error", "ask", "fail"]
+
+
+class LostResultError(TailraceError):
+    """The result of a call was lost, and the policy is ``fail``."""
+
+
+def first_calls(
+    turn: Turn,
+    calls: Sequence[ContentPartToolCall],
+    request_of: RequestOf,
+    agent: Agent[Any],
+    policy: LostResultPolicy,
+) -> tuple[DecidedCalls | None, Mapping[str, ApprovalRequest]]:
+    """Return the calls that a turn begins with, and the requests to run calls again, by the ids of the calls.
+
+    Args:
+        turn: The turn.
+        calls: The calls of its conversation without a result.
+        request_of: Returns the approval request of a call; None for a call that requires no approval.
+        agent: The agent.
+        policy: See the module.
+
+    Raises:
+        LostResultError: As for the policy ``fail``.
+    """
+    decided = decided_calls(turn.message, calls)
+    if decided is None:
+        lost = _running_calls(turn, calls, request_of)
+        if not lost:
+            return None, {}
+        decided = DecidedCalls(tuple(calls))
+    else:
+        lost = [(call, digest) for call, digest in decided.approved if call.id in turn.executing]
+    approved = [pair for pair in decided.approved if pair not in lost]
+    results: list[ContentPartToolResult] = [*decided.results]
+    requests: dict[str, ApprovalRequest] = {}
+    for call, digest in lost:
+        if agent.is_idempotent(call):
+            approved.append((call, digest))
+        elif policy == "fail":
+            raise LostResultError(f"{call.name}: {LOST}")
+        elif policy == "ask" and (request := agent.repetition_request(call, LOST)) is not None:
+            requests[call.id] = request
+        else:
+            results.append(error_result(call, LOST))
+    return DecidedCalls(decided.open, tuple(approved), tuple(results)), requests
+
+
+def _running_calls(
+    turn: Turn, calls: Sequence[ContentPartToolCall], request_of: RequestOf
+) -> Sequence[tuple[ContentPartToolCall, str]]:
+    """Return the calls that ran without an approval when a crash interrupted the turn, each with an empty digest."""
+    if not turn.resumed:
+        return ()
+    return [
+        (call, "") for call in calls if call.name not in turn.facts.tool_names and request_of(call) is None
+    ]
