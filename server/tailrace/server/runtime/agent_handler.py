@@ -9,7 +9,7 @@ from typing import Any
 
 from tailrace.server.runtime.caller_message_checks import without_provider_metadata
 from tailrace.server.runtime.handlers import Handler, Item, Turn
-from tailrace.server.runtime.lost_results import LostResultError, LostResultPolicy, first_calls
+from tailrace.server.runtime.lost_results import LostResultPolicy, first_calls
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message as A2AMessage
@@ -96,10 +96,7 @@ class AgentHandler(Handler):
         if turn.has_provider_tool:
             return _only((StatusUpdate(TaskState.FAILED, agent_message(_UNKNOWN_EFFECTS)),))
         cost = history_cost(turn.history) + caller_options_cost(turn.facts)
-        try:
-            history, opening, decided, request_of = await run_bounded(cost, self._prepared, turn)
-        except LostResultError as error:
-            return _only((StatusUpdate(TaskState.FAILED, agent_message(str(error))),))
+        history, opening, decided, request_of = await run_bounded(cost, self._prepared, turn)
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
         options = turn.facts.options
@@ -137,7 +134,7 @@ class AgentHandler(Handler):
         If the caller has not sent the results of all calls, the last of these updates ends the turn.
 
         Raises:
-            LostResultError: As for `first_calls`.
+            AgentError: As for `first_calls`.
         """
         opening: list[Update | MessageAdded] = [StatusUpdate(TaskState.WORKING)]
         history = turn.history

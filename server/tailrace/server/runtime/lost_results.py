@@ -15,16 +15,13 @@ from typing import Any, Literal
 from tailrace.server.runtime.approvals import LOST, decided_calls, error_result
 from tailrace.server.runtime.handlers import Turn
 from tailrace.streaming.agent.agent import Agent
+from tailrace.streaming.agent.events import AgentError
 from tailrace.streaming.agent.turn import DecidedCalls
 from tailrace.streaming.conversion.approval_parts import RequestOf
 from tailrace.streaming.tools.approvals import ApprovalRequest
-from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, TailraceError
+from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult
 
 LostResultPolicy = Literal["error", "ask", "fail"]
-
-
-class LostResultError(TailraceError):
-    """The result of a call was lost, and the policy is ``fail``."""
 
 
 def first_calls(
@@ -44,7 +41,7 @@ def first_calls(
         policy: See the module.
 
     Raises:
-        LostResultError: As for the policy ``fail``.
+        AgentError: The result of a call was lost, and the policy is ``fail``.
     """
     decided = decided_calls(turn.message, calls)
     if decided is None:
@@ -61,7 +58,7 @@ def first_calls(
         if agent.is_idempotent(call):
             approved.append((call, digest))
         elif policy == "fail":
-            raise LostResultError(f"{call.name}: {LOST}")
+            raise AgentError(f"{call.name}: {LOST}")
         elif policy == "ask" and (request := agent.repetition_request(call, LOST)) is not None:
             requests[call.id] = request
         else:
