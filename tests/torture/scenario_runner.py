@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 
 from torture import (
+    approvals,
     chaos,
     continuations,
     disks,
@@ -40,6 +41,7 @@ SCENARIOS: dict[str, Scenario] = {
     "nodes": nodes.run,
     "responses": responses.run,
     "continue": continuations.run,
+    "approvals": approvals.run,
 }
 
 

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from torture import chaos, continuations, disks, kills, leaks, llmock_verdict, responses, resumes, stalls
+from torture import (
+    approvals,
+    chaos,
+    continuations,
+    disks,
+    kills,
+    leaks,
+    llmock_verdict,
+    responses,
+    resumes,
+    stalls,
+)
 from torture.outcome import Outcome, table
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit and /proc")
@@ -47,6 +58,11 @@ async def test_the_responses_of_a_killed_server_are_continued(tmp_path: Path, rn
     outcome = Outcome("continue")
     await continuations.kill_server(tmp_path / "server", rng, outcome, "prefill", 1, 10, timed=False)
     check(outcome)
+
+
+async def test_the_approvals_of_a_killed_server_count_once(tmp_path: Path, rng: random.Random) -> None:
+    # `make torture` also kills nodes.
+    check(await approvals.run(tmp_path, rng, kills=3, node_kills=0))
 
 
 async def test_one_that_never_reads_takes_nothing_from_the_others(tmp_path: Path, rng: random.Random) -> None:

@@ -30,6 +30,11 @@ FINISH = (
     b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":'
     b'[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 )
+CALL = (
+    b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":'
+    b'[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_%b_%d","type":"function","function":{"name":"%b",'
+    b'"arguments":"{\\"line\\": \\"%b\\"}"}}]},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
+)
 ERROR_FRAME = b'data: {"error":{"message":"the GPU fell off","type":"server_error","code":"gpu"}}\n\n'
 _PREFILL = "/prefill/v1"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -47,6 +52,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
         refusals: The number of requests rejected before a response, for faults that are a status.
         begins_at: The earliest time of the first piece, on the monotonic clock.
         stamped: Whether each piece ends with its time of sending, in nanoseconds of the monotonic clock.
+        tool: The name of a tool to call with the key as the argument ``line``, before the text; empty for none.
     """
 
     key: str
@@ -57,6 +63,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     refusals: int = 1_000
     begins_at: float = 0.0
     stamped: bool = False
+    tool: str = ""
 
     def __str__(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -196,6 +203,11 @@ class _Answering:
         if fault == "hang-after-head":
             await anyio.sleep_forever()
         broken = bool(fault) and not fault.isdigit() and fault != "byte-by-byte"
+        if order.tool:
+            key = order.key.encode()
+            await self._send_body(CALL % (key, stats.requests, order.tool.encode(), key))
+            await self._stream.send(b"0\r\n\r\n")
+            return True
         first = 0
         if text:
             first = len(text.split(" "))
@@ -287,6 +299,9 @@ async def _noticed(reader: ByteReceiveStream, stats: ResponseStats) -> AsyncGene
 def _request(body: bytes) -> tuple[Order, str]:
     """The order of a request, and the text that the response continues; empty for a new response."""
     *before, last = msgspec.json.decode(body)["messages"]
+    if last["role"] == "tool":
+        question = next(each for each in reversed(before) if each["role"] == "user")
+        return msgspec.structs.replace(msgspec.json.decode(_text_of(question), type=Order), tool=""), ""
     text = ""
     if last["role"] == "assistant":
         text, last = _text_of(last), before[-1]

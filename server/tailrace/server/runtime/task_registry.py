@@ -70,6 +70,7 @@ class TaskRegistry:
         # would assign the same event numbers twice. The key includes the owner, so that a lookup with another caller's id
         # reads the store like a lookup with an unknown id and takes the same time.
         self._active: WeakValueDictionary[tuple[str, str], ActiveTask] = WeakValueDictionary()
+        self._retirements = 0  # number of calls of `retire`
         self._failed: dict[str, str] = {}  # ids and owners of tasks that the store still has as running
         self._has_failed = anyio.Event()
 
@@ -98,7 +99,8 @@ class TaskRegistry:
             active.log.end()
 
     def retire(self, task_id: str, owner: str) -> None:
-        """Drop a followed task that another process writes now. Its subscribers then look it up again."""
+        """Drop a followed task whose writer has changed. Its subscribers then look it up again."""
+        self._retirements += 1
         active = self._active.get((owner, task_id))
         if active is not None and active.followed:
             del self._active[owner, task_id]
@@ -144,12 +146,15 @@ class TaskRegistry:
         if active is not None and active.followed and self._remote_tasks is not None:
             await self._remote_tasks.refresh(active)
             active = self._first_active(ids, owner)
-        if active is None:
+        while active is None:
+            retirements = self._retirements
             stored = await self._store.load_task(ids[0], owner, *ids[1:])
             # It may have been loaded while the store was read.
-            active = self._first_active(ids, owner) or (stored and await self._revive(stored, owner))
-        if active is None:
-            raise TaskNotFoundError(metadata={"taskId": task_id})
+            active = self._first_active(ids, owner)
+            if active is None and stored is None:
+                raise TaskNotFoundError(metadata={"taskId": task_id})
+            if active is None and stored is not None:
+                active = await self._revive(stored, owner, retirements)
         return active
 
     def _first_active(self, ids: Iterable[str], owner: str) -> ActiveTask | None:
@@ -228,11 +233,22 @@ class TaskRegistry:
         while not active.record.state.terminal or active.log.number < active.record.number:
             await self.until_kept(active, active.log.number + 1)
 
-    async def _revive(self, stored: StoredTask, owner: str) -> ActiveTask:
+    async def _revive(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
+        """Add a task of the store; return None if its writer may have changed since the store was read.
+
+        A task that this process has taken over meanwhile must not be added as a task of another one: it would run here, and its
+        log would end when it is retired.
+        """
         record = await self._replayed(stored, owner)
         active = self._active.get((owner, record.id))
         if active is not None:
             return active
+        if (
+            self._remote_tasks is not None
+            and self._retirements != retirements
+            and self._remote_tasks.has(stored)
+        ):
+            return None
         active = ActiveTask(record, owner, TaskLog(record.number))
         self._active[owner, record.id] = active
         if record.state.terminal:
