@@ -92,6 +92,20 @@ async def test_the_demo_shows_a_real_models_answer_as_events_and_ends_by_itself(
     assert store.exists()
 
 
+@pytest.mark.skipif(available() is not None, reason="needs the local model")
+async def test_a_demo_cuts_the_local_model_and_its_text_grows_on():
+    done = await anyio.run_process([PROGRAM, "demo", "--once", "--cut", "--port", "0"], check=False)
+    printed = done.stdout.decode()
+    assert done.returncode == 0, printed + done.stderr.decode()
+    parts = re.findall(r"artifact  (so far|complete): \d+ events, (\d+) characters$", printed, re.MULTILINE)
+    assert [extent for extent, _ in parts] == ["so far", "complete"]
+    assert "  continued attempt 2 by prefill, after the error stream_truncated\n" in printed
+    final = re.search(r"final message +from the agent, (\d+) characters", printed)
+    assert final is not None
+    assert int(final[1]) == sum(int(length) for _, length in parts)
+    assert "same id: yes, same state: yes, same text: yes" in printed
+
+
 async def test_a_demo_that_goes_on_serves_others_and_ctrl_c_stops_it_and_the_model():
     async with await start("demo", "--port", "0", "--prompt", PROMPT) as demo:
         printed = await read_until(demo, "curl -N")

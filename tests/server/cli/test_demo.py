@@ -54,6 +54,18 @@ def test_if_the_model_cannot_run_the_demo_prints_the_reason_and_replays_a_record
     database.close()
 
 
+def test_a_response_that_is_cut_continues():
+    """The replay server cannot continue a text, so the response begins again."""
+    result = run("--recorded", "--cut", "--port", "0")
+    assert result.exit_code == 0, result.output
+    assert re.search(
+        r"\n +3-(\d+)  artifact  so far: \d+ events, \d+ characters\n"
+        r" +\d+  continued attempt 2 by replace, after the error stream_truncated\n",
+        result.output,
+    )
+    assert "same id: yes, same state: yes, same text: yes" in result.output
+
+
 @pytest.mark.parametrize("lines", [1, 9])
 def test_a_reader_that_leaves_ends_the_demo_without_a_traceback(lines: int):
     command = tailrace("demo", "--once", "--recorded", "--port", "0")

@@ -93,6 +93,28 @@ def test_reasoning_tool_calls_and_the_reason_of_a_failure_are_shown():
     ]
 
 
+def test_a_continuation_divides_the_text():
+    after = {"model": "openai:m", "error": {"type": "stream_truncated"}}
+    facts = {"attempt": 2, "route": "prefill", "model": "openai:m", "after": after}
+    printed = show(
+        text("The sky", name="Answer"),
+        TextDelta("text", " is"),
+        StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"continuation": facts}}),
+        TextDelta("text", " blue."),
+        StatusUpdate(TaskState.COMPLETED),
+    )
+    assert rows(printed)[1:9] == [
+        ["2", "artifact", '"Answer"'],
+        ["The", "sky", "is"],
+        ["2-3", "artifact", "so far: 2 events, 10 characters"],
+        ["4", "continued", "attempt 2 by prefill, after the error stream_truncated"],
+        ["4", "status", "working"],
+        ["5", "artifact", '"Answer"'],
+        ["blue."],
+        ["6", "status", "completed"],
+    ]
+
+
 def test_a_replaced_text_starts_again():
     printed = show(text("one"), text("two"), TextDelta("text", " three"), StatusUpdate(TaskState.COMPLETED))
     assert rows(printed)[1:6] == [

@@ -123,6 +123,13 @@ def demo(
     recorded: Annotated[
         bool, typer.Option("--recorded", help="Replay a recorded response instead of running the model.")
     ] = False,
+    cut: Annotated[
+        bool,
+        typer.Option(
+            "--cut",
+            help="Close the connection to the model in the middle of the response, which is continued.",
+        ),
+    ] = False,
 ) -> None:
     """Run a small real model on this machine behind an A2A server, send a prompt, and show the events as they stream.
 
@@ -131,7 +138,7 @@ def demo(
     the response was complete.
     """
     run = import_command("demo")
-    raise typer.Exit(run(prompt, port=port, store=store, recorded=recorded, once=once))
+    raise typer.Exit(run(prompt, port=port, store=store, recorded=recorded, cut=cut, once=once))
 
 
 def serve(

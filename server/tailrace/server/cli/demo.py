@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tailrace.server.app import create_app
+from tailrace.server.cli.cutting_relay import CuttingRelay
 from tailrace.server.cli.demo_view import DemoView
 from tailrace.server.cli.interrupts import INTERRUPTED
 from tailrace.server.cli.local_model import LocalModel, available, engine_missing
@@ -39,7 +40,13 @@ PORT = 8000
 
 
 def demo(
-    prompt: str | None, *, port: int | None, store: str | None, recorded: bool = False, once: bool = False
+    prompt: str | None,
+    *,
+    port: int | None,
+    store: str | None,
+    recorded: bool = False,
+    cut: bool = False,
+    once: bool = False,
 ) -> int:
     """Run the demo, and return the exit status.
 
@@ -48,10 +55,13 @@ def demo(
         port: Port to listen on, 0 for a free one; if None, `PORT` if it is free.
         store: Keeps the tasks; a temporary file if None.
         recorded: Replay a recorded response instead of running the model.
+        cut: Close the connection to the model in the middle of its first response.
         once: Stop after one response.
     """
     outcome = _Outcome()
-    run = partial(_run, outcome, prompt or PROMPT, port=port, store=store, recorded=recorded, once=once)
+    run = partial(
+        _run, outcome, prompt or PROMPT, port=port, store=store, recorded=recorded, cut=cut, once=once
+    )
     try:
         with _signals():
             anyio.run(run)
@@ -95,14 +105,26 @@ class _Outcome:
 
 
 async def _run(
-    outcome: _Outcome, prompt: str, *, port: int | None, store: str | None, recorded: bool, once: bool
+    outcome: _Outcome,
+    prompt: str,
+    *,
+    port: int | None,
+    store: str | None,
+    recorded: bool,
+    cut: bool,
+    once: bool,
 ) -> None:
     console = Console(highlight=False)
     view = DemoView(console)
     view.title("tailrace demo")
     async with AsyncExitStack() as stack:
         model = await _start_model(stack, console, view, recorded=recorded)
-        url = await stack.enter_async_context(_server(model, port=port, store=store))
+        base_url = model.base_url
+        if cut:
+            relay = await stack.enter_async_context(CuttingRelay(base_url))
+            base_url = relay.base_url
+            view.row("cut", "the connection to the model is closed in the middle of its first response")
+        url = await stack.enter_async_context(_server(model, base_url, port=port, store=store))
         view.row("server", f"{url}  (A2A 1.0, JSON-RPC over HTTP, answers as server-sent events)")
         view.row("tasks kept in", store or "a temporary SQLite file")
         good = await _show_answer(view, url, prompt)
@@ -199,14 +221,14 @@ class _Loading:
 
 @asynccontextmanager
 async def _server(
-    upstream: LocalModel | ReplayModel, *, port: int | None, store: str | None
+    upstream: LocalModel | ReplayModel, base_url: str, *, port: int | None, store: str | None
 ) -> AsyncGenerator[str]:
     """Run the A2A server in front of the model; yield its address."""
     with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder, _listen(port) as listener:
         url = f"http://{HOST}:{listener.getsockname()[1]}"
         settings = read_settings(
             model=f"openai:{upstream.model}",
-            base_url=upstream.base_url,
+            base_url=base_url,
             api_key="none",
             store=store or f"sqlite:///{folder}/tasks.db",
             public_url=f"{url}/",  # overrides the environment: the card must name this server

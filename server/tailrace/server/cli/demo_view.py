@@ -5,6 +5,7 @@ Without a terminal it consists of plain lines.
 
 import re
 from collections.abc import Sequence
+from typing import Any, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,6 +24,7 @@ from tailrace.server.cli.transcript import (
 )
 from tailrace.server.remote.client import StreamEvent
 from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 _LABEL = 15
 _NUMBER = 9
@@ -40,6 +42,7 @@ class DemoView:
         self._console = console
         self._pace = Pace()
         self._open: _ArtifactPrinter | None = None
+        self._names: dict[str, str] = {}  # of artifacts; only the first event of an artifact has its name
 
     def title(self, text: str) -> None:
         """Print the first line."""
@@ -58,8 +61,11 @@ class DemoView:
     def event(self, event: StreamEvent, items: Sequence[Item]) -> None:
         """Print an event and its new items."""
         update = event.response.artifact_update
+        continuation = _continuation(event)
         if self._open is not None and (update is None or update.artifact.artifact_id != self._open.source):
-            self._end_text()
+            self._end_text("so far" if continuation else "complete")
+        if continuation:
+            self._event_row(event.id, "continued", continuation)
         for item in items:
             if isinstance(item, Text):
                 self._text(event, item)
@@ -115,21 +121,23 @@ class DemoView:
             self._end_text()
         if self._open is None:
             update = event.response.artifact_update
-            name = update.artifact.name if update is not None else ""
+            if update is not None and update.artifact.name:
+                self._names[item.source] = update.artifact.name
+            name = self._names.get(item.source, item.source)
             channel = "" if item.channel == ANSWER else f" ({item.channel})"
-            self._event_row(event.id, "artifact", f'"{name or item.source}"{channel}')
+            self._event_row(event.id, "artifact", f'"{name}"{channel}')
             self._open = _ArtifactPrinter(self._console, item.source, event.id)
         self._pace.record_text()
         self._open.write(for_terminal(item.text))
 
-    def _end_text(self) -> None:
+    def _end_text(self, extent: str = "complete") -> None:
         growing, self._open = self._open, None
         if growing is None:
             return
         self._print()
         if growing.count > 1:
             numbers = f"{growing.first}-{growing.last}" if growing.first else ""
-            summary = f"complete: {growing.count} events, {growing.length:,} characters"
+            summary = f"{extent}: {growing.count} events, {growing.length:,} characters"
             self._event_row(numbers, "artifact", summary)
 
     def _status(self, event: StreamEvent, item: Status) -> None:
@@ -195,6 +203,17 @@ class _ArtifactPrinter:
         written.append(" " * self._spaces + word)
         self._column += self._spaces + width
         self._spaces = 0
+
+
+def _continuation(event: StreamEvent) -> str:
+    """Describe the attempt that an event announces for a response that broke off; empty for another event."""
+    update = event.response.status_update
+    facts = extension_metadata(update.metadata).get("continuation") if update is not None else None
+    if not isinstance(facts, dict):
+        return ""
+    fields = cast("dict[str, Any]", facts)
+    error = fields["after"].get("error", {}).get("type", "unknown error")
+    return f"attempt {fields['attempt']} by {fields['route']}, after the error {error}"
 
 
 def _excerpt(text: str, length: int = 60) -> str:
