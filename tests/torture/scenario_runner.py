@@ -77,7 +77,7 @@ def main() -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="torture",
-        description="Run `tailrace serve` under faults and check that no event is lost. A full run takes about 45 minutes.",
+        description="Run `tailrace serve` under faults and check that no event is lost.",
     )
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(10**6), help="repeat a run"
