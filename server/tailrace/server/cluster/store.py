@@ -20,7 +20,7 @@ from tailrace.server.cluster.node import Node, NodeDatabase
 from tailrace.server.store.database import parse_url
 from tailrace.server.store.event_rows import insert_events, read_events, rows_after
 from tailrace.server.store.push_config_rows import open_push_configs
-from tailrace.server.store.retention import drop_expired
+from tailrace.server.store.retention import drop_deleted, drop_expired, pending_deletion
 from tailrace.server.store.schema import claims, events, nodes, push_configs, tasks
 from tailrace.server.store.store import (
     EventsDropped,
@@ -294,8 +294,13 @@ class ClusterStore(Store):
         return is_deleted
 
     async def drop_expired(self) -> bool:
-        """Drop expired rows as `Store.drop_expired`, on one node at a time."""
+        """Drop expired rows as `Store.drop_expired`, on one node at a time, and the stream of a deleted task."""
         now = datetime.now(UTC)
+        deleted = await self._database.read(pending_deletion)  # maybe by a node that ended
+        if deleted is not None:
+            await self.streams.remove(deleted)
+            await self._database.write(lambda connection: drop_deleted(connection, deleted))
+            return True
 
         def work(connection: Connection) -> bool:
             alone = bool(connection.scalar(_DROPS_ALONE))

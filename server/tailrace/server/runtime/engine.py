@@ -248,7 +248,8 @@ class Engine(TaskAccess):
     async def delete_task(self, task_id: str, owner: str) -> None:
         """Delete a task with its events, webhooks and messages. If the task has not ended, cancel it first.
 
-        Cancelling this call before it returns may leave a canceled task, or content in the log of the database.
+        Cancelling this call before it returns may leave a canceled task, or content in the log of the database; as after a
+        crash, the store deletes the remaining events of a deleted task (`StoreWrites.delete_task`).
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -326,8 +327,11 @@ class Engine(TaskAccess):
             task = await self.cancel_task(task_id, owner)
         except TaskNotCancelableError:
             task = await self.snapshot(task_id, owner)
-        existed = await self._store.delete_task(task.id, owner)
-        await self._forget(task.id, owner)
+        try:
+            existed = await self._store.delete_task(task.id, owner)
+        finally:  # it may be deleted although its events are not
+            with anyio.CancelScope(shield=True):
+                await self._forget(task.id, owner)
         if not existed:
             raise TaskNotFoundError(metadata={"taskId": task_id})
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0009"
+HEAD = "0010"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -214,8 +214,11 @@ completion_metadata = Table(
     Column("value", Name, nullable=False),
 )
 
-TABLES_OF_TASKS = (events, messages, push_configs, send_keys, completions, completion_metadata)
-"""The tables whose rows belong to a task, beside its own: they are deleted with it."""
+TABLES_OF_TASKS = (messages, push_configs, send_keys, completions, completion_metadata)
+"""The tables whose rows belong to a task, beside its own and its events: they are deleted with it."""
+
+# The tasks that callers deleted, until their events are deleted too, in bounded steps.
+deletions = Table("deletions", metadata, Column("task_id", Name, primary_key=True))
 
 # The servers that share the database (`tailrace.server.cluster`); one without a row is dead.
 nodes = Table("nodes", metadata, Column("id", Name, primary_key=True), Column("beat", Time, nullable=False))

@@ -29,7 +29,8 @@ from tailrace.server.store.records import (
     TasksRefused,
     TaskWrite,
 )
-from tailrace.server.store.schema import events, messages, push_configs, send_keys, tasks
+from tailrace.server.store.retention import pending_deletion
+from tailrace.server.store.schema import deletions, events, messages, push_configs, send_keys, tasks
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.secret_rows import installation_secret
 from tailrace.server.store.sqlite import Durability, SqliteDatabase
@@ -121,11 +122,12 @@ class Store(StoreWrites):
             StoreError: It cannot be opened, is damaged, is of a newer version, or another process has it open.
         """
         await self._database.open()
-        if self._keys.is_configured:
-            await anyio.to_thread.run_sync(self._webhook_rows.load)
-            return
         try:
-            self._keys.use_stored(await self._database.write(installation_secret))
+            self._has_deletions = await self._database.read(pending_deletion) is not None
+            if self._keys.is_configured:
+                await anyio.to_thread.run_sync(self._webhook_rows.load)
+            else:
+                self._keys.use_stored(await self._database.write(installation_secret))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._database.close()
@@ -161,8 +163,11 @@ class Store(StoreWrites):
         return StoredTask(task, row.number, row.node)
 
     async def holds_task(self, task_id: str) -> bool:
-        """Return whether a task of that id exists, of any owner."""
-        return bool(await self._read(select(tasks.c.id).where(tasks.c.id == task_id)))
+        """Return whether a task of that id exists, of any owner, or has events that are still to be deleted."""
+        exists = select(tasks.c.id).where(tasks.c.id == task_id)
+        return bool(
+            await self._read(exists.union(select(deletions.c.task_id).where(deletions.c.task_id == task_id)))
+        )
 
     async def load_events(
         self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
@@ -271,25 +276,21 @@ class Store(StoreWrites):
     async def replace_message(
         self, context_id: str, owner: str, message_id: str, message: Message | None
     ) -> None:
-        """Replace a message among the newest `MAX_SEARCHED` of a conversation, or delete it when None.
+        """Replace a message of a conversation, or delete it when None.
 
-        Do nothing if the owner has no such message there.
+        The newest `MAX_SEARCHED` messages within `MAX_CONVERSATION_BYTES` are searched. Do nothing if the owner has no such
+        message among them.
         """
         body = message.to_json() if message is not None else None
         where = (messages.c.owner == owner, messages.c.context_id == context_id)
-
-        def work(connection: Connection) -> None:
-            newest = select(messages.c.position).where(*where).order_by(messages.c.position.desc())
-            for position in connection.scalars(newest.limit(MAX_SEARCHED)).all():
-                this = messages.c.position == position
-                # One at a time: together they may be larger than the memory of the process.
-                found = connection.scalar(select(messages.c.body).where(this))
-                if found is not None and Message.from_json(found).message_id == message_id:
-                    change = delete(messages) if body is None else update(messages).values(body=body)
-                    connection.execute(change.where(this))
-                    return
-
-        await self._database.write(work)
+        columns = (messages.c.position, messages.c.body)
+        rows = await self._newest_rows(*columns, where=where, limit=MAX_SEARCHED)
+        cost = sum(4 + json_text_cost(row.body) for row in rows)
+        positions = await run_bounded(cost, _positions_of, rows, message_id)
+        if positions:
+            change = delete(messages) if body is None else update(messages).values(body=body)
+            change = change.where(messages.c.position == positions[-1])
+            await self._database.write(lambda connection: connection.execute(change))
 
     # --- webhooks -----------------------------------------------------------------------------------------------
 
@@ -365,6 +366,11 @@ async def _parsed(rows: Sequence[bytes], model: type[M]) -> list[M]:
     """Parse rows into objects, in a thread if they are many or large."""
     cost = sum(4 + json_text_cost(row) for row in rows)
     return await run_bounded(cost, lambda: [model.from_json(row) for row in rows])
+
+
+def _positions_of(rows: Sequence[Any], message_id: str) -> list[int]:
+    """Return the positions of the messages with an id."""
+    return [row.position for row in rows if Message.from_json(row.body).message_id == message_id]
 
 
 def _database(url: str, durability: Durability) -> Database:

@@ -16,8 +16,8 @@ from tailrace.server.store.database import Database
 from tailrace.server.store.event_rows import Row
 from tailrace.server.store.push_config_rows import PushConfigRows
 from tailrace.server.store.records import Retention, TasksRefused, TaskWrite
-from tailrace.server.store.retention import drop_expired
-from tailrace.server.store.schema import TABLES_OF_TASKS, claims, tasks
+from tailrace.server.store.retention import delete_messages, drop_deleted, drop_expired, pending_deletion
+from tailrace.server.store.schema import TABLES_OF_TASKS, claims, deletions, tasks
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.task_rows import Bodies, holds_all, keep_tasks
 from tailrace.streaming.a2a.event import Event
@@ -59,6 +59,7 @@ class StoreWrites:
         self._database = database
         self._retention = retention
         self._in_doubt = False
+        self._has_deletions = False  # deleted tasks may have events
         self._keys = SecretKeys()
         self._webhook_rows = PushConfigRows(self._keys)
 
@@ -120,22 +121,34 @@ class StoreWrites:
         return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
 
     async def drop_expired(self) -> bool:
-        """Drop a small batch of expired rows; return whether there may be more.
+        """Drop a small batch of expired rows, or of events of deleted tasks; return whether there may be more.
 
         A task that has ended keeps its snapshot, which has the content of all its events. Rows of running tasks, and
         events that a webhook has yet to receive, are not dropped.
         """
+        if self._has_deletions:
+            self._has_deletions = await self._database.write(_drop_pending)
+            return True
         now = datetime.now(UTC)
         return await self._database.write(lambda connection: drop_expired(connection, self._retention, now))
 
     async def delete_task(self, task_id: str, owner: str) -> bool:
         """Delete a task with its events, webhooks and messages; return whether it existed.
 
-        The caller ensures that no write of it is under way, and calls `purge` after the last deletion.
+        The caller ensures that no write of it is under way, and calls `purge` after the last deletion. Other writes need
+        not wait for the deletion of a long task: it has many short transactions. After the end of this call by an error, a
+        crash or a cancellation, the task exists without some of its messages, and can be deleted again; or it does not
+        exist, and `drop_expired` deletes the rest of its events.
         """
-        return await self._database.write(
-            lambda connection: _delete_task(connection, task_id, owner), tasks=(task_id,)
-        )
+        write, tasks = self._database.write, (task_id,)
+        while await write(lambda connection: delete_messages(connection, task_id, owner)):
+            pass
+        if not await write(lambda connection: _delete_task(connection, task_id, owner), tasks=tasks):
+            return False
+        self._has_deletions = True
+        while await write(lambda connection: drop_deleted(connection, task_id), tasks=tasks):
+            pass
+        return True
 
     async def purge(self) -> None:
         """Remove deleted content from the files and caches of the database."""
@@ -459,9 +472,19 @@ def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
     return cost > MAX_INLINE_COST
 
 
+def _drop_pending(connection: Connection) -> bool:
+    """Drop some of the events of a deleted task; return whether there was one."""
+    task_id = pending_deletion(connection)
+    if task_id is not None:
+        drop_deleted(connection, task_id)
+    return task_id is not None
+
+
 def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
     gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
     if gone.rowcount:
         for table in TABLES_OF_TASKS:
             connection.execute(delete(table).where(table.c.task_id == task_id))
+        connection.execute(delete(deletions).where(deletions.c.task_id == task_id))
+        connection.execute(insert(deletions).values(task_id=task_id))
     return bool(gone.rowcount)
