@@ -5,14 +5,16 @@ process finds what it still refers to.
 """
 
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 from sqlalchemy import make_url, select
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -101,6 +103,17 @@ class Caller:
         ) as response:
             return response.status, await response.json()
 
+    async def follow(self, path: str, *, task_status: TaskStatus[None]) -> None:
+        """Read a stream to its end; signal when it has a word of its response."""
+        async with self._http.get(self._server.url + path, headers=self._headers) as response:
+            assert response.status == 200
+            async for line in response.content:
+                if b"output_text.delta" in line:
+                    task_status.started()
+                    break
+            async for _ in response.content:
+                pass
+
 
 async def fill(caller: Caller, word: str, upstream: ScriptedUpstream) -> dict[str, str]:
     """Create content with a word: a task with a webhook that fails, a response and a completion; return their paths.
@@ -134,15 +147,15 @@ async def fill(caller: Caller, word: str, upstream: ScriptedUpstream) -> dict[st
     }
 
 
-def scripts() -> list[Any]:
-    """Responses that repeat the word of one caller, whose last one stays open; then those of the other."""
+def scripts(servers: int = 1) -> list[Any]:
+    """Responses that repeat the word of one caller, whose last one stays open; those of the other; then long ones."""
     found: list[Any] = []
     for word in (OTHER, MARKER):
         repeated = answer(*(f"{word} {number} " for number in range(200)), reasoning=f"{word} hmm")
         open_ended = answer(*(f"{word} {number} " for number in range(50)), finish=None)
         found += [repeated, repeated, repeated, [*open_ended, Hang()]]
     filling = answer("fill " * 100_000)
-    return [*found, filling, filling]
+    return [*found, *[filling] * (2 * servers)]
 
 
 async def settled(find: Callable[[], object]) -> None:
@@ -171,17 +184,17 @@ async def delete(caller: Caller, paths: dict[str, str]) -> None:
         assert status == 404, body
 
 
-async def test_nothing_remains_of_deleted_content_in_the_broker_and_the_database(
+async def test_nothing_remains_of_deleted_content_in_a_cluster(
     tmp_path: Path, postgres: PostgresServer, valkey: ValkeyServer
 ) -> None:
     nodes = await Nodes.empty(postgres, valkey)
     environment = {**OVERWRITE, "TAILRACE_EVENTS": nodes.events, "TAILRACE_STORE": nodes.store}
-    async with ScriptedUpstream(*scripts()) as upstream, aiohttp.ClientSession() as http:
+    async with ScriptedUpstream(*scripts(servers=3)) as upstream, aiohttp.ClientSession() as http:
         options = ["--model", "openai:scripted", "--base-url", upstream.base_url]
         with ExitStack() as stack:
             servers = [
                 stack.enter_context(served(tmp_path / f"log-{number}", *options, **environment))
-                for number in range(2)
+                for number in range(3)
             ]
             for server in servers:
                 await server.ready()
@@ -189,21 +202,32 @@ async def test_nothing_remains_of_deleted_content_in_the_broker_and_the_database
             alice = [Caller(http, server, "alice") for server in servers]
             kept = await fill(bob[0], OTHER, upstream)
             paths = await fill(alice[0], MARKER, upstream)
-            # The other node follows the running task, and loads the others.
-            for name in ("task", "response", "background"):
-                assert (await alice[1].ask("GET", paths[name]))[0] == 200
             before = [await bob[1].ask("GET", kept[name]) for name in ("task", "response", "completion")]
-            assert found_in_memory(valkey.pid, MARKER)
-
-            await delete(alice[1], paths)
+            pids = [server.process.pid for server in servers]
+            async with anyio.create_task_group() as group:
+                # Each node streams the running task, and loads the others.
+                for node in alice:
+                    await group.start(node.follow, f"{paths['background']}?stream=true")
+                    for name in ("task", "response", "completion"):
+                        assert (await node.ask("GET", paths[name]))[0] == 200
+                for pid in (valkey.pid, *pids):
+                    assert found_in_memory(pid, MARKER)
+                await delete(alice[1], paths)
             assert await rows_with(nodes.store, MARKER) == []
             assert await rows_with(nodes.store, OTHER)
             valkey.command("SAVE")
             [dump] = valkey.folder.glob("*.rdb")
             assert pattern_of(MARKER).search(dump.read_bytes()) is None
-            assert [
-                await bob[1].ask("GET", kept[name]) for name in ("task", "response", "completion")
-            ] == before
+            for node in bob:
+                await overwrite_buffers(node)
+            for pid in pids:
+                await settled(lambda pid=pid: found_in_memory(pid, MARKER))
+            for node in bob:
+                again = [await node.ask("GET", kept[name]) for name in ("task", "response", "completion")]
+                assert again == before
+            for node in alice:
+                for name in ("task", "response", "completion", "background"):
+                    assert (await node.ask("GET", paths[name]))[0] == 404
 
 
 async def rows_with(url: str, word: str) -> list[str]:
@@ -251,3 +275,47 @@ async def test_nothing_remains_of_deleted_content_in_files_and_memory(tmp_path: 
             assert found_in_memory(server.process.pid, OTHER)
         assert found_in_files(store, MARKER) == []
         assert found_in_files(store, OTHER)
+
+
+async def test_a_deletion_that_a_crash_interrupts_is_completed(tmp_path: Path) -> None:
+    store = tmp_path / "data"
+    store.mkdir()
+    long = answer(*(f"{MARKER} {number} " for number in range(20_000)))
+    async with ScriptedUpstream(long) as upstream, aiohttp.ClientSession() as http:
+        options = ["--model", "openai:scripted", "--base-url", upstream.base_url]
+        options += ["--store", f"sqlite:///{store}/t.db"]
+        environment = {"TAILRACE_CALLER_KEYS": KEYS, "TAILRACE_COALESCE": "none"}
+        with served(tmp_path / "log", *options, **environment) as server:
+            await server.ready()
+            _, response = await Caller(http, server, "alice").ask(
+                "POST", "/v1/responses", {"model": "", "input": MARKER}
+            )
+            path = f"/v1/responses/{response['id']}"
+            async with anyio.create_task_group() as group:
+                group.start_soon(_delete_until_killed, Caller(http, server, "alice"), path)
+                await _until_deleted(store / "t.db")
+                server.kill()
+        with served(tmp_path / "log-2", *options, **environment) as server:
+            await server.ready()
+            assert (await Caller(http, server, "alice").ask("GET", path))[0] == 404
+            await settled(lambda: rows_of(store / "t.db", "events", "deletions"))
+        assert found_in_files(store, MARKER) == []
+
+
+async def _delete_until_killed(caller: Caller, path: str) -> None:
+    with suppress(aiohttp.ClientError):
+        await caller.ask("DELETE", path)
+
+
+async def _until_deleted(path: Path) -> None:
+    """Wait until the task is deleted; most of its events follow in further transactions."""
+    with anyio.fail_after(60):
+        while rows_of(path, "tasks"):
+            await anyio.lowlevel.checkpoint()
+
+
+def rows_of(path: Path, *tables: str) -> int:
+    """The number of rows in tables of a SQLite file."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+    return sum(counts)

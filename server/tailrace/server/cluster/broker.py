@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import anyio
 
@@ -57,6 +58,7 @@ class Broker:
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
         self._address = parse_address(url)
         self._timeout = timeout
+        self._connections: WeakSet[Link | Subscriber] = WeakSet()
         self.writing = self.link()
         self.reading = self.link()
         self.refuses = False
@@ -65,13 +67,22 @@ class Broker:
 
     def link(self) -> Link:
         """Open another connection."""
-        return Link(self._address, self._timeout)
+        link = Link(self._address, self._timeout)
+        self._connections.add(link)
+        return link
 
     def subscriber(
         self, began: Callable[[bytes], None], on_message: Callable[[bytes, bytes], None]
     ) -> Subscriber:
         """Open another connection for published messages; arguments as for `Subscriber`."""
-        return Subscriber(self._address, began, on_message, self._timeout)
+        subscriber = Subscriber(self._address, began, on_message, self._timeout)
+        self._connections.add(subscriber)
+        return subscriber
+
+    def drop_buffers(self) -> None:
+        """Release the buffers of all connections, which have content of earlier replies."""
+        for connection in self._connections:
+            connection.drop_buffer()
 
     @property
     def works(self) -> bool:

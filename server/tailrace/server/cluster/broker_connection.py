@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from hashlib import sha1
 from typing import Any, NamedTuple, cast
 
@@ -87,7 +88,10 @@ class _Exchange(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._pending: deque[_PendingRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._reader: Any = Reader(replyError=ReplyError, notEnoughData=_NOT_YET)
+        self._create_reader: Callable[[], Any] = partial(
+            Reader, replyError=ReplyError, notEnoughData=_NOT_YET
+        )
+        self._reader = self._create_reader()
         self.over: asyncio.Future[BrokerError] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._lost = anyio.Event()
@@ -134,6 +138,11 @@ class _Exchange(asyncio.Protocol):
         except Exception as error:  # the following bytes cannot be parsed either
             logger.exception("a reply of the broker cannot be parsed")
             self.end(error)
+
+    def drop_buffer(self) -> None:
+        """Release the buffer of the parser, which has earlier replies; do nothing within a reply."""
+        if not self._reader.has_data():
+            self._reader = self._create_reader()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection."""
@@ -223,6 +232,11 @@ class Link:
             exchange = await self._connect()
         data = b"".join(map(pack, commands))
         return await exchange.ask(data, len(commands), self._timeout + waits)
+
+    def drop_buffer(self) -> None:
+        """Release the buffer of earlier replies."""
+        if self._exchange is not None:
+            self._exchange.drop_buffer()
 
     async def close(self) -> None:
         """Close the connection; it can be used again."""
@@ -315,6 +329,11 @@ class Subscriber:
         """Unsubscribe from a channel; do nothing without a connection."""
         if self._exchange is not None:
             self._exchange.send(pack((b"UNSUBSCRIBE", channel)))
+
+    def drop_buffer(self) -> None:
+        """Release the buffer of earlier messages."""
+        if self._exchange is not None:
+            self._exchange.drop_buffer()
 
     async def run(self, channels: Callable[[], Collection[bytes]]) -> None:
         """Receive messages until the connection breaks.

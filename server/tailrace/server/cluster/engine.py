@@ -239,7 +239,7 @@ class ClusterEngine(Engine):
     async def _carry_out(self, command: Command) -> bytes:
         """Carry out the request of another node; raise `NotHere` if this node does not run the task."""
         if isinstance(command, Forget):
-            await super()._forget(command.task_id, command.owner)
+            await self._forget_here(command.task_id, command.owner)
             return b""
         if await self._locate(command.task_id, command.owner) is not None:
             raise NotHere
@@ -296,7 +296,7 @@ class ClusterEngine(Engine):
 
     async def _forget(self, task_id: str, owner: str) -> None:
         """Drop a deleted task on all nodes. A node that does not reply finds out when it reads the task's events."""
-        await super()._forget(task_id, owner)
+        await self._forget_here(task_id, owner)
 
         async def forget_at(node: str) -> None:
             try:
@@ -307,6 +307,10 @@ class ClusterEngine(Engine):
         async with anyio.create_task_group() as group:
             for node in await self._shared.node_ids() - {self._node.id}:
                 group.start_soon(forget_at, node)
+
+    async def _forget_here(self, task_id: str, owner: str) -> None:
+        await super()._forget(task_id, owner)
+        self._broker.drop_buffers()
 
     # --- conversations and other claims -------------------------------------------------------------------------
 

@@ -174,28 +174,32 @@ class Following:
         while True:
             await self._some.wait()
             await anyio.sleep(pause)
-            pause = POLL_INTERVAL
-            for key, followed in list(self._followed.items()):
-                if followed.task() is None:
-                    self._drop(key)
-            if not self._followed:
-                self._some = anyio.Event()
-                continue
-            tasks = {
-                active.record.id: each for each in self._followed.values() if (active := each.reference())
-            }
-            try:
-                known = await self._store.last_numbers(list(tasks))
-            except StoreError as error:
-                logger.warning("the states of followed tasks cannot be read: %s", error)
-                continue
-            for task_id, followed in tasks.items():
-                active = followed.reference()
-                if active is not None and task_id not in known:  # it was deleted
-                    active.log.end()
-                elif active is not None and known[task_id] > active.record.number:
-                    pause = REPEATED_POLL_INTERVAL
-                    self._repair_soon(followed)
+            pause = await self._poll()
+
+    async def _poll(self) -> float:
+        """Read the last numbers of the followed tasks; return the seconds until the next read."""
+        # A function of its own, as `_read_some`.
+        for key, followed in list(self._followed.items()):
+            if followed.task() is None:
+                self._drop(key)
+        if not self._followed:
+            self._some = anyio.Event()
+            return POLL_INTERVAL
+        tasks = {active.record.id: each for each in self._followed.values() if (active := each.reference())}
+        try:
+            known = await self._store.last_numbers(list(tasks))
+        except StoreError as error:
+            logger.warning("the states of followed tasks cannot be read: %s", error)
+            return POLL_INTERVAL
+        pause = POLL_INTERVAL
+        for task_id, followed in tasks.items():
+            active = followed.reference()
+            if active is not None and task_id not in known:  # it was deleted
+                active.log.end()
+            elif active is not None and known[task_id] > active.record.number:
+                pause = REPEATED_POLL_INTERVAL
+                self._repair_soon(followed)
+        return pause
 
     def _repair_soon(self, followed: _Followed) -> None:
         if not followed.is_repairing and self._group is not None:
