@@ -40,6 +40,7 @@ from tailrace.streaming.a2a.requests import (
 )
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.agent.caller_options import CallerOptions
+from tailrace.streaming.conversion.approval_parts import without_decisions
 from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
@@ -385,7 +386,11 @@ def _before_response(stored: Sequence[Message], task_id: str) -> Sequence[Messag
 
 
 def _is_results(stored: Message) -> bool:
-    message = to_common_message(stored)
+    """Return whether a message consists of results of tools, and decisions about calls."""
+    rest = without_decisions(stored)
+    if rest is None:
+        return True
+    message = to_common_message(rest)
     return bool(message.tool_results) and len(message.tool_results) == len(message.content)
 
 

@@ -14,6 +14,11 @@ from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Role as A2ARole
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.approval_parts import (
+    recorded_decisions,
+    recorded_pending,
+    without_decisions,
+)
 from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.wrappers import (
     ContentPart,
@@ -85,7 +90,10 @@ class _Side:
 
 
 def is_same_conversation(
-    given: Iterable[Message], stored: Sequence[A2AMessage], status_texts: Mapping[str, str] | None = None
+    given: Iterable[Message],
+    stored: Sequence[A2AMessage],
+    status_texts: Mapping[str, str] | None = None,
+    waiting: Collection[str] = (),
 ) -> bool:
     """Return True if the earlier messages of a client are equal to the stored conversation.
 
@@ -93,9 +101,11 @@ def is_same_conversation(
         given: The client's messages.
         stored: The conversation.
         status_texts: Texts of statuses, by the id of the stored message before them.
+        waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive them.
     """
-    given_sides = _joined(_given_sides(given, calls_run_here(stored)))
-    stored_sides = _joined(_stored_sides(stored, status_texts or {}))
+    own = calls_run_here(stored) | frozenset(waiting)
+    given_sides = _joined(_given_sides(given, own))
+    stored_sides = _joined(_stored_sides(stored, status_texts or {}, own))
     return len(given_sides) == len(stored_sides) and all(map(_agree, given_sides, stored_sides))
 
 
@@ -108,9 +118,10 @@ def _agree(given: _Side, stored: _Side) -> bool:
 
 
 def calls_run_here(stored: Iterable[A2AMessage]) -> frozenset[str]:
-    """Return the ids of the calls that the agent or its provider ran."""
+    """Return the ids of the calls that the agent or its provider ran, or that required an approval."""
     ran: set[str] = set()
     for message in stored:
+        ran |= {each.call_id for each in (*recorded_decisions(message), *recorded_pending(message))}
         if is_callers(message) or all(part.kind != "data" for part in message.parts):
             continue
         common = to_common_message(message)
@@ -139,12 +150,16 @@ def _given_sides(messages: Iterable[Message], ran_here: Collection[str]) -> Iter
             yield _side_of(given)
 
 
-def _stored_sides(stored: Sequence[A2AMessage], status_texts: Mapping[str, str]) -> Iterable[_Side]:
-    ran_here = calls_run_here(stored)
+def _stored_sides(
+    stored: Sequence[A2AMessage], status_texts: Mapping[str, str], ran_here: Collection[str]
+) -> Iterable[_Side]:
     wants_json = False
     for message in stored:
-        common = to_common_message(without_caller_options(message))
-        if is_callers(message):
+        rest = without_decisions(message)
+        common = to_common_message(without_caller_options(rest)) if rest is not None else None
+        if common is None:
+            pass  # only decisions
+        elif is_callers(message):
             wants_json = _wants_json(message)
             yield _Side(True, list(common.content))
         elif message.role is A2ARole.AGENT:

@@ -18,6 +18,7 @@ from tailrace.server.protocols.conversation_comparison import (
 )
 from tailrace.server.protocols.markdown import markdown_of
 from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.approvals import waiting_requests
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.streaming.a2a.errors import TaskNotFoundError
@@ -26,6 +27,7 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Part, Role, Task
 from tailrace.streaming.a2a.requests import GetTaskRequest, ListTasksRequest, ListTasksResponse
 from tailrace.streaming.a2a.version_codec import Operation
+from tailrace.streaming.conversion.approval_parts import without_requests
 from tailrace.streaming.conversion.message_conversion import is_callers, to_a2a_message, to_common_message
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
@@ -231,7 +233,13 @@ class _Placement:
         tasks = [task] if task is not None else []
 
         def is_same() -> bool:
-            return is_same_conversation(self.request.earlier, stored, _status_texts(tasks, stored))
+            waiting = [each.call_id for task in tasks for each in waiting_requests(task)]
+            earlier, texts = self.request.earlier, _status_texts(tasks, stored)
+            if is_same_conversation(earlier, stored, texts, waiting):
+                return True
+            # Protocols with a form for approval requests do not send the text of such a request.
+            fewer = _status_texts(tasks, stored, with_requests=False)
+            return fewer != texts and is_same_conversation(earlier, stored, fewer, waiting)
 
         if await run_bounded(self._cost(stored, task), is_same):
             return True
@@ -323,7 +331,9 @@ def _call_ids(stored: Iterable[Message]) -> frozenset[str]:
     return frozenset(call.id for call in calls)
 
 
-def _status_texts(tasks: Iterable[Task], stored: Sequence[Message]) -> dict[str, str]:
+def _status_texts(
+    tasks: Iterable[Task], stored: Sequence[Message], *, with_requests: bool = True
+) -> dict[str, str]:
     """Return the texts of statuses that a client received, by the id of the stored message before them."""
     texts: dict[str, str] = {}
     positions = {message.message_id: at for at, message in enumerate(stored)}
@@ -335,7 +345,8 @@ def _status_texts(tasks: Iterable[Task], stored: Sequence[Message]) -> dict[str,
             if message.role is Role.USER:
                 at = positions.get(message.message_id)
                 continue
-            text = markdown_of(to_common_message(message).content)
+            shown = message if with_requests else without_requests(message)
+            text = markdown_of(to_common_message(shown).content)
             if not text or at is None:
                 continue
             # After the agent's messages that follow the caller's.

@@ -4,8 +4,8 @@ A delta costs a few microseconds. Agents without the stream extension are read a
 data, and the text of their last status is the response if no artifact holds one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from tailrace.server.protocols import task_events, ui_events
 from tailrace.server.protocols.markdown import markdown_of
@@ -14,8 +14,11 @@ from tailrace.server.protocols.parallel_texts import DivergedError, GrowingText,
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata, provider_members
+from tailrace.streaming.conversion.approval_parts import RESPONSES, approval_requests, without_requests
 from tailrace.streaming.conversion.message_conversion import to_common_message
+from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.openai.converter import arguments_text
 
@@ -51,6 +54,7 @@ class EventTranslator:
             complete, and is not reported before.
         full_response: Include earlier turns that only continued with results of the client's tools.
         texts: Reports the texts; `ParallelTexts` by default.
+        with_approvals: The protocol has a form for approval requests. If not, the text of the status describes them.
 
     Attributes:
         task_id: The task; empty before its first event, and for a response without a task.
@@ -65,6 +69,7 @@ class EventTranslator:
         known_ids: Collection[str] = (),
         full_response: bool = False,
         texts: ParallelTexts | SerialTexts | None = None,
+        with_approvals: bool = True,
     ) -> None:
         self.task_id = ""
         self.context_id = ""
@@ -81,6 +86,8 @@ class EventTranslator:
         self._calls: dict[str, _Call] = {}  # by artifact
         self._started: dict[str, _Call] = {}  # by id
         self._with_result: set[str] = set()  # ids of calls
+        self._with_approvals = with_approvals
+        self._decisions: dict[str, str] = {}  # about calls of earlier turns, by id
 
     def feed(self, event: Event) -> list[ui_events.UiEvent]:
         """Return the turn's events for an event of the task.
@@ -110,6 +117,8 @@ class EventTranslator:
         if self._full_response:
             while self._first_turn > 1 and _has_only_results(messages[self._first_turn - 1]):
                 self._first_turn -= 1
+        for message in messages[self._first_turn - 1 :]:
+            self._add_decisions(message.metadata)
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted(task.id, task.context_id, self._first_turn)]
         for artifact in task.artifacts:
             events += self._feed_artifact(task_events.ArtifactUpdateView(artifact), is_copy=True)
@@ -179,14 +188,27 @@ class EventTranslator:
             for part in parts
             if task_events.is_mapping(data := part.get("data")) and "tool_results" in data
         ]
-        if not parts or not self._started:
+        if not parts or not (self._started or self._decisions):
             return []
         events: list[ui_events.UiEvent] = []
         for result in to_common_message({"role": "ROLE_USER", "parts": parts}).tool_results:
-            if result.id in self._started and result.id not in self._with_result:
+            decision = self._decisions.get(result.id)
+            if (decision or result.id in self._started) and result.id not in self._with_result:
                 self._with_result.add(result.id)
-                events.append(ui_events.CallResult(result.id, result.output, result.is_error, by_caller))
+                is_rejected = decision == "reject"
+                events.append(
+                    ui_events.CallResult(result.id, result.output, result.is_error, by_caller, is_rejected)
+                )
         return events
+
+    def _add_decisions(self, metadata: Mapping[str, Any]) -> None:
+        """Add the decisions of a caller's message, about calls whose results follow."""
+        approvals = extension_metadata(metadata).get("approvals")
+        decisions = approvals.get("decisions") if task_events.is_mapping(approvals) else None
+        given = cast("list[object]", decisions) if isinstance(decisions, list) else ()
+        for each in given:
+            if task_events.is_mapping(each):
+                self._decisions[str(each.get("callId"))] = str(each.get("decision"))
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -273,6 +295,8 @@ class EventTranslator:
         received = facts.get("received")
         if task_events.is_mapping(received):
             self._turn += 1
+            metadata = received.get("metadata")
+            self._add_decisions(metadata if task_events.is_mapping(metadata) else {})
             return self._feed_results(received.get("parts", ()), by_caller=True)
         if state is None:
             return []
@@ -286,7 +310,13 @@ class EventTranslator:
         self, state: TaskState, message: dict[str, Any] | None, facts: Mapping[str, Any]
     ) -> list[ui_events.UiEvent]:
         self.ended = True
-        content = to_common_message(message) if message is not None else None
+        approvals: Sequence[ApprovalRequest] = ()
+        shown: object = message
+        if message is not None and state is TaskState.INPUT_REQUIRED and self._with_approvals:
+            question = Message.model_validate(message)
+            approvals = tuple(approval_requests(question))
+            shown = without_requests(question)
+        content = to_common_message(shown) if shown is not None else None
         text = markdown_of(content.content) if content is not None else ""
         calls = content.tool_calls if content is not None and state is TaskState.INPUT_REQUIRED else ()
         finish = _TRUNCATED.get(str(facts.get("finishReason")), "")
@@ -313,6 +343,7 @@ class EventTranslator:
             error,
             usage if task_events.is_mapping(usage) else None,
             pending,
+            approvals,
             tuple(annotations) if isinstance(annotations, list) else (),  # pyright: ignore[reportUnknownArgumentType]
             provider_members(response) if task_events.is_mapping(response) else {},
         )
@@ -320,8 +351,9 @@ class EventTranslator:
 
 
 def _has_only_results(message: task_events.MessageView) -> bool:
-    """Return whether a message consists of results of tools."""
+    """Return whether a message consists of results of tools, and decisions about calls."""
     return bool(message.parts) and all(
-        task_events.is_mapping(data := part.get("data")) and isinstance(data.get("tool_results"), list)
+        task_events.is_mapping(data := part.get("data"))
+        and any(isinstance(data.get(name), list) for name in ("tool_results", RESPONSES))
         for part in message.parts
     )

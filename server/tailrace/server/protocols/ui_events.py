@@ -7,6 +7,7 @@ import msgspec
 
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 
 Channel = Literal["text", "reasoning", "refusal"]
@@ -113,12 +114,14 @@ class CallResult(UiEvent, frozen=True):
         output: Any JSON value.
         is_error: The tool failed; ``output`` states why.
         by_caller: The client ran the tool and sent the result in this part of the log.
+        is_rejected: The call was rejected, and the tool did not run.
     """
 
     id: str
     output: Any
     is_error: bool = False
     by_caller: bool = False
+    is_rejected: bool = False
 
 
 class FileAdded(UiEvent, frozen=True):
@@ -175,6 +178,7 @@ class TurnEnded(UiEvent, frozen=True):
         error: Why there is no complete response.
         usage: The fact ``usage`` of the task; None if nothing was counted.
         pending: The ids of the calls that wait for the client.
+        approvals: The calls that wait for an approval.
         annotations: The provider's citations.
         response: The provider's facts about its response.
     """
@@ -184,5 +188,6 @@ class TurnEnded(UiEvent, frozen=True):
     error: OpenAIError | None = None
     usage: Mapping[str, Any] | None = None
     pending: Sequence[str] = ()
+    approvals: Sequence[ApprovalRequest] = ()
     annotations: Sequence[Any] = ()
     response: Mapping[str, Any] = {}

@@ -34,6 +34,9 @@ from tailrace.wrappers.messages import shortened
 
 REQUESTS = "approval_requests"
 RESPONSES = "approval_responses"
+APPROVAL_CHANNEL = "approval"
+"""The channel of the parts of a request. Protocols with their own form for requests leave these parts out."""
+
 RequestOf = Callable[[ContentPartToolCall], ApprovalRequest | None]
 _DECISIONS = ("approve", "reject", "edit")
 
@@ -55,7 +58,14 @@ def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf)
     return Message(
         message_id=str(uuid4()),
         role=Role.AGENT,
-        parts=(*parts, Part(text=f"Approval required: {names}"), requests_part(requests)),
+        parts=(
+            *parts,
+            Part(
+                text=f"Approval required: {names}",
+                metadata=with_extension_metadata({}, channel=APPROVAL_CHANNEL),
+            ),
+            requests_part(requests),
+        ),
         extensions=(EXTENSION_URI,),
     )
 
@@ -68,7 +78,7 @@ def requests_part(requests: Iterable[ApprovalRequest]) -> Part:
     """Return the data part with approval requests."""
     return Part(
         data={REQUESTS: [request_entry(request) for request in requests]},
-        metadata=with_extension_metadata({}, channel="approval"),
+        metadata=with_extension_metadata({}, channel=APPROVAL_CHANNEL),
     )
 
 
@@ -80,9 +90,14 @@ def request_entry(request: ApprovalRequest) -> dict[str, Any]:
         "arguments": json.loads(request.arguments),
         "canonical_arguments": request.arguments,
         "digest": request.digest,
-        "expires_at": request.expires_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        "expires_at": time_text(request.expires_at),
         **({"reason": request.reason} if request.reason else {}),
     }
+
+
+def time_text(time: datetime) -> str:
+    """Return a time in UTC as text of ISO 8601."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def approval_requests(message: Message | None) -> list[ApprovalRequest]:
@@ -91,6 +106,14 @@ def approval_requests(message: Message | None) -> list[ApprovalRequest]:
         return []
     entries = [entry for part in message.parts for entry in _entries(part, REQUESTS)]
     return [request for entry in entries if (request := _request(entry)) is not None]
+
+
+def without_requests(message: Message) -> Message:
+    """Return a message of the agent without the parts of approval requests."""
+    parts = tuple(
+        part for part in message.parts if extension_metadata(part.metadata).get("channel") != APPROVAL_CHANNEL
+    )
+    return message.model_copy(update={"parts": parts})
 
 
 def approval_responses(message: Message) -> list[ApprovalDecision]:
@@ -105,6 +128,19 @@ def approval_responses(message: Message) -> list[ApprovalDecision]:
     ):
         raise ValueError(f"a message with {RESPONSES} has no other parts but tool_results")
     return [_decision(entry, f"{RESPONSES}[{at}]") for at, entry in enumerate(entries)]
+
+
+def decisions_data(decisions: Iterable[ApprovalDecision]) -> dict[str, Any]:
+    """Return decisions of a caller as the data of a part."""
+    entries: list[dict[str, Any]] = []
+    for each in decisions:
+        entry: dict[str, Any] = {"digest": each.digest, "decision": each.decision}
+        if each.reason:
+            entry["reason"] = each.reason
+        if each.arguments is not None:
+            entry["arguments"] = each.arguments
+        entries.append(entry)
+    return {RESPONSES: entries}
 
 
 def with_recorded_decisions(
@@ -159,12 +195,19 @@ def to_common_messages(messages: Iterable[Message]) -> list[CommonMessage]:
         edited = {each.call_id: each for each in recorded_decisions(message) if each.decision == "edit"}
         if edited:
             common = [_with_arguments(each, edited) for each in common]
-        parts = tuple(part for part in message.parts if not _entries(part, RESPONSES))
-        if parts:
-            metadata = without_extension_metadata(message.metadata, "approvals")
-            rest = message.model_copy(update={"parts": parts, "metadata": metadata})
+        rest = without_decisions(message)
+        if rest is not None:
             common.append(to_common_message(rest))
     return common
+
+
+def without_decisions(message: Message) -> Message | None:
+    """Return a message without its decisions and the record of them; None if it consists of decisions."""
+    if "approvals" not in extension_metadata(message.metadata):
+        return message
+    parts = tuple(part for part in message.parts if not _entries(part, RESPONSES))
+    metadata = without_extension_metadata(message.metadata, "approvals")
+    return message.model_copy(update={"parts": parts, "metadata": metadata}) if parts else None
 
 
 def _with_arguments(message: CommonMessage, edited: Mapping[str, RecordedDecision]) -> CommonMessage:

@@ -16,10 +16,23 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.conversion.approval_parts import time_text
+from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartFile
 
 PROTOCOL_VERSION = "1.0"
 """The supported version of AG-UI."""
+
+RESPONSE_SCHEMA: Fields = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "reason": {"type": "string", "description": "Why the call is rejected."},
+        "editedArgs": {"type": "object", "description": "Arguments that replace those of the call."},
+    },
+    "required": ["approved"],
+}
+"""The JSON schema of the decision about a call."""
 
 
 class AgUiEncoder(UiEncoder):
@@ -156,13 +169,31 @@ class AgUiEncoder(UiEncoder):
             return
         finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}
         if self._has_outcome:
-            outcome: Fields = {"type": "success" if ended.error is None else "cancelled"}
-            if ended.pending:
-                outcome["pendingToolCallIds"] = list(ended.pending)
-            finished["outcome"] = outcome
+            finished["outcome"] = _outcome(ended)
         if ended.error is None:
             finished["metadata"] = {EXTENSION_URI: {"finishReason": ended.finish}}
         yield finished
+
+
+def _outcome(ended: ui_events.TurnEnded) -> Fields:
+    """Return the outcome of a run that did not fail."""
+    if ended.error is not None:
+        return {"type": "cancelled"}
+    if ended.approvals:
+        return {"type": "interrupt", "interrupts": [_interrupt(request) for request in ended.approvals]}
+    return {"type": "success", **({"pendingToolCallIds": list(ended.pending)} if ended.pending else {})}
+
+
+def _interrupt(request: ApprovalRequest) -> Fields:
+    """Return the interrupt for the approval of a call. Its id is the digest of the call."""
+    return {
+        "id": request.digest,
+        "reason": "tool_call",
+        "message": f"Approval required: {request.name}",
+        "toolCallId": request.call_id,
+        "responseSchema": RESPONSE_SCHEMA,
+        "expiresAt": time_text(request.expires_at),
+    }
 
 
 def message_id(task_id: str, turn: int, number: int) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -14,12 +14,15 @@ from tailrace.server.protocols.chat_request import (
     conversation_key,
     split_history,
 )
-from tailrace.server.protocols.openai_error import reject_invalid
+from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
 from tailrace.server.protocols.option_parsers import facts_of, file_of
 from tailrace.server.protocols.task_events import is_mapping
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
+from tailrace.streaming.conversion.approval_parts import decisions_data
+from tailrace.streaming.tools.approvals import ApprovalDecision
 from tailrace.wrappers import (
     ContentPart,
+    ContentPartData,
     ContentPartText,
     ContentPartToolCall,
     ContentPartToolResult,
@@ -57,6 +60,12 @@ class _Context(LenientModel):
     value: Any = ""
 
 
+class _ResumeEntry(LenientModel):
+    interrupt_id: str = Field(alias="interruptId")
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
 class _RunAgentInput(LenientModel):
     thread_id: str = Field(alias="threadId", min_length=1)
     run_id: str = Field(alias="runId", min_length=1, max_length=MAX_ID_LENGTH)
@@ -65,6 +74,7 @@ class _RunAgentInput(LenientModel):
     tools: Items[dict[str, Any]] | None = None
     context: Items[_Context] | None = None
     forwarded_props: Any = Field(default=None, alias="forwardedProps")
+    resume: Items[_ResumeEntry] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,10 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
     with reject_invalid():
         run = _RunAgentInput.model_validate(body)
         conversation = tuple(_conversation(run.messages))
+    decisions = [_decision(entry, f"resume[{at}]") for at, entry in enumerate(run.resume or ())]
+    if decisions:
+        part = ContentPartData(data=decisions_data(decisions))
+        conversation = (*conversation, Message(role=Role.USER, content=(part,)))
     key = conversation_key(None, run.thread_id)
     if not conversation:
         return RunRequest(run.thread_id, run.run_id, run.protocol_version is not None, None)
@@ -106,6 +120,29 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
     facts = facts_of(options, run.tools, "\n\n".join(instructions))
     request = ChatRequest(earlier, new, facts, key=key)
     return RunRequest(run.thread_id, run.run_id, run.protocol_version is not None, request)
+
+
+def _decision(entry: _ResumeEntry, where: str) -> ApprovalDecision:
+    """Return the decision in a response to an interrupt. To cancel an interrupt is to reject its call.
+
+    Raises:
+        OpenAIError: The response has another form than `RESPONSE_SCHEMA`.
+    """
+    payload: Mapping[str, Any] = entry.payload if is_mapping(entry.payload) else {}
+    reason, arguments = payload.get("reason"), payload.get("editedArgs")
+    text = reason if isinstance(reason, str) else ""
+    if entry.status == "cancelled":
+        return ApprovalDecision(entry.interrupt_id, "reject", text)
+    approved = payload.get("approved")
+    if not isinstance(approved, bool):
+        raise OpenAIError(400, f"'{where}.payload.approved' must be a boolean", param=where)
+    if not approved:
+        return ApprovalDecision(entry.interrupt_id, "reject", text)
+    if arguments is None:
+        return ApprovalDecision(entry.interrupt_id, "approve")
+    if not is_mapping(arguments):
+        raise OpenAIError(400, f"'{where}.payload.editedArgs' must be an object", param=where)
+    return ApprovalDecision(entry.interrupt_id, "edit", arguments=dict(arguments))
 
 
 def _instructions(message: _Message) -> str:

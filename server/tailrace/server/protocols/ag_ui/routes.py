@@ -39,7 +39,9 @@ class AgUiEndpoint:
         if run.request is None:
             return await self._join(run, caller)
         stream, call_ids = await self._endpoint.send(run.request, caller)
-        turn = EventTranslator(tools=run.request.tool_names, known_ids=call_ids)
+        turn = EventTranslator(
+            tools=run.request.tool_names, known_ids=call_ids, with_approvals=run.has_outcome
+        )
         return await self._endpoint.stream(stream, _encoder(turn, run))
 
     async def _join(self, run: RunRequest, caller: Caller) -> Response:

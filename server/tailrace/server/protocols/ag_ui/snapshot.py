@@ -11,11 +11,13 @@ from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder, message_id, result_id
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.markdown import markdown_of
+from tailrace.server.runtime.approvals import waiting_requests
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Role as A2ARole
 from tailrace.streaming.a2a.models import Task
 from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.approval_parts import recorded_decisions, without_decisions
 from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.wrappers import ContentPartFile, ContentPartText, Message
 from tailrace.wrappers.conversion.text_joining import message_text
@@ -32,11 +34,18 @@ def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
     turns: dict[str, int] = {}
     rounds: dict[str, int] = {}
     for each in stored:
-        message = to_common_message(without_caller_options(each))
         task_id = each.task_id
         if is_callers(each):
             turns[task_id] = turns.get(task_id, 0) + 1
             rounds[task_id] = 0
+        for decision in recorded_decisions(each):
+            if decision.arguments is not None:
+                _replace_arguments(messages, decision.call_id, decision.arguments)
+        rest = without_decisions(each)
+        if rest is None:
+            continue
+        message = to_common_message(without_caller_options(rest))
+        if is_callers(each):
             messages += _callers(message, each.message_id)
         elif each.role is A2ARole.AGENT:
             rounds[task_id] = rounds.get(task_id, 0) + 1
@@ -62,8 +71,20 @@ def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
     started = (
         ui_events.TurnStarted(task.id, task.context_id) if task is not None else ui_events.TurnStarted("", "")
     )
-    ended = ui_events.TurnEnded(TaskState.COMPLETED, pending=tuple(call.id for call in calls))
+    ended = ui_events.TurnEnded(
+        TaskState.COMPLETED,
+        pending=tuple(call.id for call in calls),
+        approvals=waiting_requests(task) if task is not None else (),
+    )
     return encoder.payloads([started, ended])
+
+
+def _replace_arguments(messages: Iterable[Fields], call_id: str, arguments: object) -> None:
+    """Replace the arguments of a call in messages of AG-UI."""
+    for message in messages:
+        for call in message.get("toolCalls", ()):
+            if call["id"] == call_id:
+                call["function"]["arguments"] = json.dumps(arguments, ensure_ascii=False)
 
 
 def _callers(message: Message, own_id: str) -> Iterator[Fields]:

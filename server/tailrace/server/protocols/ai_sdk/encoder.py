@@ -1,7 +1,7 @@
 """The UI message stream of Vercel's AI SDK, version 1 (https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol). Sans-IO.
 
 Tools that the client declared are static tools (``tool-NAME``). Tools that the agent runs are dynamic and marked as executed by
-the provider, so that the client neither runs them nor waits for them.
+the provider, so that the client neither runs them nor waits for them. The id of an approval is the digest of its call.
 """
 
 import json
@@ -103,6 +103,12 @@ class UiMessageEncoder(UiEncoder):
             yield {"type": "start-step" if is_open else "finish-step"}
 
     def _end(self, ended: ui_events.TurnEnded) -> Iterator[Fields | msgspec.Raw]:
+        for request in ended.approvals:
+            yield {
+                "type": "tool-approval-request",
+                "approvalId": request.digest,
+                "toolCallId": request.call_id,
+            }
         yield from _sources(ended)
         yield from self._set_step(is_open=False)
         if ended.error is None:
@@ -131,6 +137,8 @@ def _input(ended: ui_events.CallEnded) -> Fields:
 
 def _output(result: ui_events.CallResult) -> Fields:
     """Return the chunk for the result of a call."""
+    if result.is_rejected:
+        return {"type": "tool-output-denied", "toolCallId": result.id}
     fields: Fields = {"toolCallId": result.id, **({} if result.by_caller else _BY_AGENT)}
     if not result.is_error:
         return {"type": "tool-output-available", **fields, "output": result.output}

@@ -17,8 +17,11 @@ from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
 from tailrace.server.protocols.option_parsers import facts_of, file_of
 from tailrace.server.protocols.task_events import is_mapping
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
+from tailrace.streaming.conversion.approval_parts import decisions_data
+from tailrace.streaming.tools.approvals import ApprovalDecision
 from tailrace.wrappers import (
     ContentPart,
+    ContentPartData,
     ContentPartReasoning,
     ContentPartText,
     ContentPartToolCall,
@@ -75,11 +78,12 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     conversation: list[Message] = []
     for at, message in enumerate(messages):
         where = f"messages[{at}]"
+        is_last = at == len(messages) - 1
         if message.role == "system":
             instructions += [text for part in message.parts if isinstance(text := part.get("text"), str)]
         elif message.role in ("user", "assistant"):
             with reject_invalid(where):
-                conversation += _read_message(message, where)
+                conversation += _read_message(message, where, has_decisions=is_last)
         else:
             raise OpenAIError(
                 400, f"Invalid value for '{where}.role': {shortened(message.role)}", param=where
@@ -101,18 +105,27 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def _read_message(message: _UIMessage, where: str) -> Iterator[Message]:
-    """Return a client's message as messages of the conversation: an assistant's has one for each step."""
+def _read_message(message: _UIMessage, where: str, *, has_decisions: bool) -> Iterator[Message]:
+    """Return a client's message as messages of the conversation: an assistant's has one for each step.
+
+    Args:
+        message: The message.
+        where: Its place in the request.
+        has_decisions: It is the last message: decisions about calls in it are new.
+    """
     if message.role == "user":
         yield Message(role=Role.USER, content=tuple(_content(message.parts, where)))
         return
     for parts in _steps(message.parts):
         content = tuple(_content(parts, where))
         results = tuple(result for part in parts if (result := _result_of(part)) is not None)
+        decisions = [decision for part in parts if (decision := _decision_of(part)) is not None]
         if content:
             yield Message(role=Role.MODEL, content=content)
         if results:
             yield Message(role=Role.TOOL, content=results)
+        if decisions and has_decisions:
+            yield Message(role=Role.USER, content=(ContentPartData(data=decisions_data(decisions)),))
 
 
 def _steps(parts: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -158,14 +171,31 @@ def _call_of(part: Mapping[str, Any]) -> ContentPartToolCall:
     return ContentPartToolCall.model_validate({**_names_of(part), **read})
 
 
+def _approval_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    approval: object = part.get("approval")
+    return approval if is_mapping(approval) else {}
+
+
+def _decision_of(part: Mapping[str, Any]) -> ApprovalDecision | None:
+    """Return the decision about a call of the agent; None if there is none, or if it was carried out."""
+    if part.get("state") != "approval-responded" or part.get("providerExecuted") is not True:
+        return None
+    approval = _approval_of(part)
+    digest, reason = approval.get("id"), approval.get("reason")
+    if not isinstance(digest, str):
+        return None
+    decision = "approve" if approval.get("approved") is True else "reject"
+    return ApprovalDecision(digest, decision, reason if isinstance(reason, str) else "")
+
+
 def _result_of(part: Mapping[str, Any]) -> ContentPartToolResult | None:
     """Return the result of a call; None if there is none yet."""
     if not _is_complete_call(part):
         return None
     state = part.get("state")
-    approval: object = part.get("approval")
-    decision: Mapping[str, Any] = approval if is_mapping(approval) else {}
-    is_denied = state == "approval-responded" and decision.get("approved") is False
+    decision = _approval_of(part)
+    is_own = part.get("providerExecuted") is not True
+    is_denied = is_own and state == "approval-responded" and decision.get("approved") is False
     output: object
     if state == "output-available" and part.get("preliminary") is not True:
         output = part.get("output")

@@ -12,6 +12,7 @@ from tailrace.server.protocols.ai_sdk.snapshot import ui_messages
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, add_routes, json_response
 from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.approvals import waiting_requests
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
@@ -77,8 +78,9 @@ class AiSdkEndpoint:
         """Return the messages of a chat, without the response that it is receiving."""
         caller = await self._endpoint.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
-        _, stored = await self._endpoint.conversation(key, caller)
-        return await json_response(await run_bounded(cost_of(stored), ui_messages, stored))
+        task, stored = await self._endpoint.conversation(key, caller)
+        waiting = waiting_requests(task) if task is not None else ()
+        return await json_response(await run_bounded(cost_of(stored), ui_messages, stored, waiting))
 
     async def _running_task(self, request: Request) -> tuple[Task | None, Caller]:
         caller = await self._endpoint.authenticate(request)

@@ -4,7 +4,7 @@ The agent's messages have the ids that they had in its stream: one message for e
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tailrace.server.protocols.conversation_comparison import calls_run_here
 from tailrace.server.protocols.encoder import Fields
@@ -12,7 +12,9 @@ from tailrace.server.protocols.task_events import is_mapping
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Role as A2ARole
 from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.approval_parts import recorded_decisions, without_decisions
 from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.streaming.tools.approvals import ApprovalRequest, RecordedDecision
 from tailrace.wrappers import (
     ContentPartData,
     ContentPartFile,
@@ -25,16 +27,19 @@ from tailrace.wrappers import (
 from tailrace.wrappers.conversion.files import data_url
 
 
-def ui_messages(stored: Iterable[A2AMessage]) -> list[Fields]:
+def ui_messages(stored: Iterable[A2AMessage], waiting: Sequence[ApprovalRequest] = ()) -> list[Fields]:
     """Return a conversation as ``UIMessage`` objects.
 
     Args:
         stored: Its messages, oldest first.
+        waiting: The calls that wait for an approval.
     """
     stored = list(stored)
-    snapshot = _Snapshot(calls_run_here(stored))
+    snapshot = _Snapshot(calls_run_here(stored) | {request.call_id for request in waiting})
     for each in stored:
         snapshot.add(each)
+    for request in waiting:
+        snapshot.add_request(request)
     return snapshot.messages
 
 
@@ -57,9 +62,14 @@ class _Snapshot:
 
     def add(self, stored: A2AMessage) -> None:
         """Add the next message."""
-        message = to_common_message(without_caller_options(stored))
         if is_callers(stored):
             self._turns[stored.task_id] = self._turns.get(stored.task_id, 0) + 1
+        for decision in recorded_decisions(stored):
+            self._add_decision(decision)
+        rest = without_decisions(stored)
+        if rest is None:
+            return
+        message = to_common_message(without_caller_options(rest))
         for result in message.tool_results:
             self._add_result(result)
         if is_callers(stored):
@@ -108,9 +118,29 @@ class _Snapshot:
         self._calls[call.id] = part
         return part
 
+    def add_request(self, request: ApprovalRequest) -> None:
+        """Add the request for the approval of a call."""
+        part = self._calls.get(request.call_id)
+        if part is not None:
+            part |= {"state": "approval-requested", "approval": {"id": request.digest}}
+
+    def _add_decision(self, decision: RecordedDecision) -> None:
+        part = self._calls.get(decision.call_id)
+        if part is None:
+            return
+        approval: Fields = {"id": decision.digest, "approved": decision.decision != "reject"}
+        if decision.reason:
+            approval["reason"] = decision.reason
+        part |= {"state": "approval-responded", "approval": approval}
+        if decision.arguments is not None:
+            part["input"] = decision.arguments
+
     def _add_result(self, result: ContentPartToolResult) -> None:
         part = self._calls.get(result.id)
         if part is None:
+            return
+        if part.get("approval", {}).get("approved") is False:
+            part["state"] = "output-denied"
             return
         if not result.is_error:
             part |= {"state": "output-available", "output": result.output}

@@ -1,12 +1,13 @@
 """The input items of a response: the conversation up to the message of its request, as the model receives it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai.stored_response_events import StoredTurn
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.approval_parts import without_decisions
 from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import History
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
@@ -39,6 +40,14 @@ def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[M
     return [*messages[:end], stored.message]
 
 
+def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
+    """Return messages without options of requests and decisions about approvals."""
+    for message in messages:
+        rest = without_decisions(message)
+        if rest is not None:
+            yield without_caller_options(rest)
+
+
 def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
     """Return messages as items of the Responses API.
 
@@ -46,7 +55,7 @@ def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
         messages: The messages.
         suffix: Makes the ids of the items unique.
     """
-    common = (to_common_message(without_caller_options(message)) for message in messages)
+    common = map(to_common_message, shown_messages(messages))
     given = ResponsesConverter().from_history(History(conversation=tuple(common)))
     return [_with_id(cast("Fields", dict(item)), at, suffix) for at, item in enumerate(given)]
 

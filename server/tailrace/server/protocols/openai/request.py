@@ -19,6 +19,7 @@ from tailrace.server.protocols.chat_request import (
     split_history,
 )
 from tailrace.server.protocols.conversation_lookup import response_id_of_item
+from tailrace.server.protocols.openai.approval_items import read_decisions
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.option_parsers import (
     function_definition,
@@ -29,7 +30,9 @@ from tailrace.server.protocols.option_parsers import (
 )
 from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.agent.caller_options import NATIVE_TOOLS
-from tailrace.wrappers import ContentPartText, Message, Role
+from tailrace.streaming.conversion.approval_parts import decisions_data
+from tailrace.streaming.tools.approvals import ApprovalDecision
+from tailrace.wrappers import ContentPartData, ContentPartText, History, Message, Role
 from tailrace.wrappers.messages import clipped, shortened
 from tailrace.wrappers.openai.converter import OpenAIConverter
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
@@ -311,11 +314,12 @@ def read_responses_request(
             code="mutually_exclusive_parameters",
         )
     items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
+    items, decisions, requested = read_decisions(items)
     items, referenced = _resolve_references(items)
     if not conversation:
-        previous = previous or referenced
+        previous = previous or requested or referenced
     history = read_history(ResponsesConverter(), items, param="input")
-    earlier, new = split_history(history, param="input")
+    earlier, new = _with_decisions(history, decisions)
     system = history.system_message if history.conversation else None
     native: list[dict[str, Any]] = []
     omitted: list[dict[str, Any]] = []
@@ -350,6 +354,19 @@ def read_responses_request(
         store=request.store,
         echo=_echo(body),
     )
+
+
+def _with_decisions(
+    history: History, decisions: Sequence[ApprovalDecision]
+) -> tuple[tuple[Message, ...], Message]:
+    """Return the result of `split_history`, with decisions in the new message."""
+    if not decisions:
+        return split_history(history, param="input")
+    part = ContentPartData(data=decisions_data(decisions))
+    if not history.conversation:
+        return (), Message(role=Role.USER, content=(part,))
+    earlier, new = split_history(history, param="input")
+    return earlier, new.model_copy(update={"content": (*new.content, part)})
 
 
 def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:

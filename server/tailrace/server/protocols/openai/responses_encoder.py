@@ -15,12 +15,14 @@ from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
 from tailrace.server.protocols.event_translator import EventTranslator
+from tailrace.server.protocols.openai.approval_items import REQUEST_PREFIX, approval_item
 from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import provider_usage
+from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_cost
 from tailrace.wrappers.openai_responses.tool_items import KEY
@@ -264,10 +266,10 @@ class ResponsesEncoder(Encoder):
 
     # --- items --------------------------------------------------------------------------------------------------
 
-    def _add_item(self, prefix: str, **fields: Any) -> tuple[Fields, Fields, bytes]:
-        """Add an item; return it, its place, and the event."""
+    def _add_item(self, prefix: str, id_end: str, **fields: Any) -> tuple[Fields, Fields, bytes]:
+        """Add an item; return it, its place, and the event. The id ends with ``id_end``, or with the index if that is empty."""
         index = len(self._output)
-        item: Fields = {"id": f"{prefix}_{self._suffix}_{index}", **fields}
+        item: Fields = {"id": f"{prefix}_{self._suffix}_{id_end or index}", **fields}
         self._output.append(item)
         frame = self._event("response.output_item.added", output_index=index, item=item)
         return item, {"item_id": item["id"], "output_index": index}, frame
@@ -279,7 +281,7 @@ class ResponsesEncoder(Encoder):
         item, frames = self._item, b""
         if item is None or self._part is None or self._part.item is not part.item:
             frames = self._close_item()
-            item, self._place, frame = self._add_item(part.item_prefix, **part.item, **{part.parts: []})
+            item, self._place, frame = self._add_item(part.item_prefix, "", **part.item, **{part.parts: []})
             self._item = item
             frames += frame
         else:
@@ -318,9 +320,15 @@ class ResponsesEncoder(Encoder):
         frames = self._close_item()
         kind = _CUSTOM if call.name in self._request.custom_tools else _FUNCTION
         fields = {"call_id": call.id, "name": call.name, kind.text: "", "status": "in_progress"}
-        item, place, frame = self._add_item(kind.item_prefix, type=kind.type, **fields)
+        item, place, frame = self._add_item(kind.item_prefix, "", type=kind.type, **fields)
         self._calls[call.id] = _Call(kind, item, place, [])
         return frames + frame
+
+    def _add_approval(self, request: ApprovalRequest) -> bytes:
+        """Add the request for the approval of a call."""
+        item, place, frame = self._add_item(REQUEST_PREFIX, request.digest, **approval_item(request))
+        done = self._event("response.output_item.done", output_index=place["output_index"], item=item)
+        return frame + done
 
     def _close_call(self, call: _Call) -> bytes:
         kind, item, place = call.kind, call.item, call.place
@@ -350,6 +358,7 @@ class ResponsesEncoder(Encoder):
             response["incomplete_details"] = {"reason": reason}
             return frames + self._event("response.incomplete", response=response)
         frames += b"".join(map(self._close_call, self._calls.values()))
+        frames += b"".join(map(self._add_approval, ended.approvals))
         response["status"] = "completed"
         return frames + self._event("response.completed", response=response)
 

@@ -214,7 +214,9 @@ class OpenAIFacade:
                     )
                 stream, call_ids = await self._endpoint.send(chat, caller)
                 texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
-                fold = EventTranslator(tools=chat.tool_names, known_ids=call_ids, texts=texts)
+                fold = EventTranslator(
+                    tools=chat.tool_names, known_ids=call_ids, texts=texts, with_approvals=False
+                )
                 encoder = create_encoder(fold, chat, *(previous for _, previous in turns[-1:]))
                 turns.append((stream, encoder))
             if choices[0].stream:

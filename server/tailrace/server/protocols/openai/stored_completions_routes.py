@@ -14,7 +14,7 @@ from tailrace.server.protocols.chat_request import ChatRequest, LenientModel
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai.chat_completions_encoder import ChatCompletionEncoder
-from tailrace.server.protocols.openai.input_items import received_messages
+from tailrace.server.protocols.openai.input_items import received_messages, shown_messages
 from tailrace.server.protocols.openai.list_pages import list_of, page_of, read_page_query, unknown_after
 from tailrace.server.protocols.openai.request import check_metadata
 from tailrace.server.protocols.openai.stored_response_events import (
@@ -34,7 +34,7 @@ from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.caller_options import NO_FACTS, without_caller_options
+from tailrace.streaming.agent.caller_options import NO_FACTS
 from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import History
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
@@ -134,7 +134,7 @@ class StoredCompletions:
         ended = events[-1] if events else None
         if found is None or not isinstance(ended, ui_events.TurnEnded) or ended.error is not None:
             raise not_found(stored.id, _KIND)
-        encoder = ChatCompletionEncoder(EventTranslator(), _request_of(stored))
+        encoder = ChatCompletionEncoder(EventTranslator(with_approvals=False), _request_of(stored))
         completion = await run_bounded(turn_cost(stored), encoder.complete, events, ended)
         return {**completion, "metadata": found.metadata}
 
@@ -206,7 +206,8 @@ def _read_filter(query: Mapping[str, str]) -> CompletionFilter:
 
 def _fold_of(stored: StoredTurn) -> EventTranslator:
     request = stored.request
-    return EventTranslator(tools=request.tools, texts=SerialTexts(live=False, last_round=request.has_format))
+    texts = SerialTexts(live=False, last_round=request.has_format)
+    return EventTranslator(tools=request.tools, texts=texts, with_approvals=False)
 
 
 def _request_of(stored: StoredTurn) -> ChatRequest:
@@ -222,7 +223,7 @@ def _request_of(stored: StoredTurn) -> ChatRequest:
 
 
 def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
-    received = (without_caller_options(message) for message in received_messages(stored, messages))
+    received = shown_messages(received_messages(stored, messages))
     history = History(conversation=tuple(map(to_common_message, received)))
     given = OpenAIConverter().from_history(history)
     return [_listed_message(cast("Fields", each), f"{stored.id}-{at}") for at, each in enumerate(given)]

@@ -1,0 +1,93 @@
+"""Items of the Responses API about approvals: ``mcp_approval_request`` in the output, ``mcp_approval_response`` in the input.
+
+The id of a request, ``mcpr_TASK_TURN_DIGEST``, names the response that has the request, and the digest of the call. Items with other
+ids belong to tools that a provider runs, and are forwarded. The API has no form for other arguments.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tailrace.server.protocols.conversation_lookup import response_id_of_item
+from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest
+
+REQUEST_PREFIX = "mcpr"
+"""The prefix of the ids of requests."""
+
+_ID = re.compile(rf"{REQUEST_PREFIX}_[^_].*_\d+_[0-9a-f]{{64}}")
+
+_REQUEST, _RESPONSE = "mcp_approval_request", "mcp_approval_response"
+
+# Items of the model, after which the caller's new items begin.
+_MODEL_ITEMS = (_REQUEST, "item_reference", "reasoning", "function_call", "custom_tool_call")
+
+_SERVER_LABEL = "tailrace"  # required by the API; the tools need not be of an MCP server
+
+
+class Decisions(NamedTuple):
+    """The decisions in the input of a request.
+
+    Attributes:
+        items: The input without items about approvals, and without the conversation before the decisions.
+        decisions: The decisions about calls that wait; empty if the input has none.
+        response: The id of the response that requested them; empty without decisions.
+    """
+
+    items: list[dict[str, Any]]
+    decisions: list[ApprovalDecision]
+    response: str
+
+
+def approval_item(request: ApprovalRequest) -> Fields:
+    """Return the members of the item of a request, except the id."""
+    return {
+        "type": _REQUEST,
+        "name": request.name,
+        "arguments": request.arguments,
+        "server_label": _SERVER_LABEL,
+    }
+
+
+def read_decisions(items: Sequence[dict[str, Any]]) -> Decisions:
+    """Return the decisions in the new items of an input. Decisions before the model's last item were carried out earlier.
+
+    Raises:
+        OpenAIError: A decision is invalid.
+    """
+    begins = 1 + max((at for at, item in enumerate(items) if _is_models(item)), default=-1)
+    responses = [item for item in items[begins:] if item.get("type") == _RESPONSE and _is_ours(item)]
+    if not responses:
+        return Decisions([item for item in items if not _is_ours(item)], [], "")
+    instructions = [item for item in items[:begins] if item.get("role") in ("system", "developer")]
+    others = [item for item in items[begins:] if not _is_ours(item)]
+    decisions = [_decision(item) for item in responses]
+    response = response_id_of_item(responses[0]["approval_request_id"])
+    return Decisions([*instructions, *others], decisions, response)
+
+
+def _is_models(item: Mapping[str, Any]) -> bool:
+    return item.get("role") == "assistant" or item.get("type") in _MODEL_ITEMS
+
+
+def _is_ours(item: Mapping[str, Any]) -> bool:
+    """Return whether an item is about an approval that this server requested."""
+    given: object = item.get(
+        {_REQUEST: "id", _RESPONSE: "approval_request_id"}.get(str(item.get("type")), "")
+    )
+    return isinstance(given, str) and _ID.fullmatch(given) is not None
+
+
+def _decision(item: Mapping[str, Any]) -> ApprovalDecision:
+    request_id, approve, reason = item["approval_request_id"], item.get("approve"), item.get("reason")
+    if not isinstance(approve, bool):
+        raise _invalid("'approve' must be a boolean")
+    if reason is not None and not isinstance(reason, str):
+        raise _invalid("'reason' must be text")
+    digest = request_id.rpartition("_")[2]
+    return ApprovalDecision(digest, "approve" if approve else "reject", reason or "")
+
+
+def _invalid(problem: str) -> OpenAIError:
+    return OpenAIError(400, f"Invalid value for 'input': {problem}", param="input", code="invalid_value")
