@@ -10,14 +10,17 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import msgspec
 import pytest
 import rfc8785
+from pydantic import SecretStr
 
 from support.live_server import serving
 from support.rounds import answer, model_at, sent
 from support.rpc import Rpc, message
 from support.upstream import ScriptedUpstream
 from tailrace.server import AgentHandler, Settings, create_app
+from tailrace.server.runtime.active_task import CallContext
 from tailrace.server.runtime.approvals import parse_approvers
 from tailrace.server.runtime.caller import Caller
 from tailrace.streaming import Agent
@@ -350,3 +353,30 @@ async def test_a_caller_without_the_scope_cannot_decide() -> None:
             error = await rpc.error("SendMessage", decision(task, entry))
     assert "TAILRACE_APPROVERS" in error["message"]
     assert tool.calls == []
+
+
+@pytest.mark.parametrize(("amount", "state"), [(500, "INPUT_REQUIRED"), (5, "COMPLETED")])
+async def test_a_function_that_the_settings_name_decides_which_calls_require_an_approval(
+    amount: int, state: str
+) -> None:
+    calls = [("c1", "buy", {"amount": amount})]
+    async with ScriptedUpstream(answer(calls=calls), answer("Done.")) as upstream:
+        settings = Settings(
+            store="sqlite://",
+            model="openai:scripted",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            tools=("support.approval_tools:buy",),
+            approvals=("support.approval_tools:is_expensive",),
+        )
+        async with serving(create_app(settings)) as url, Rpc(url) as rpc:
+            task = await ask(rpc)
+            assert state_of(task) == state
+            for request in requests_of(task):
+                task = await decide(rpc, task, {"digest": request["digest"], "decision": "approve"})
+        assert results_of(sent(await upstream.received(1))) == [f"bought for {amount}"]
+    assert state_of(task) == "COMPLETED"
+
+
+def test_a_request_that_an_older_node_forwards_cannot_approve_calls() -> None:
+    assert not msgspec.convert({}, CallContext).may_approve

@@ -102,7 +102,7 @@ class CallContext(msgspec.Struct, frozen=True):
         record: An API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be empty.
         completion: The stored chat completion that the request creates; None for other requests.
         operator_form: The form of the operator's webhook that is notified of the turn's end; may be empty.
-        may_approve: True if the caller may approve tool calls.
+        may_approve: True if the caller may approve tool calls; False for a request of an older node, which has no such field.
     """
 
     named_in: str = ""
@@ -114,7 +114,7 @@ class CallContext(msgspec.Struct, frozen=True):
     record: str = ""
     completion: NewCompletion | None = None
     operator_form: str = ""
-    may_approve: bool = True
+    may_approve: bool = False
 
     @property
     def spoken(self) -> str:
