@@ -77,7 +77,7 @@ def test_text_grows_by_what_is_new_and_adds_up_to_the_answer():
         Text("a", "text", "two"),
         Status(TaskState.COMPLETED),
     ]
-    assert transcript.answer == "one two"
+    assert transcript.response_text == "one two"
     assert (transcript.task_id, transcript.context_id) == ("t", "c")
     assert transcript.facts == {"usage": {"outputTokens": 2}}
 
@@ -89,7 +89,7 @@ def test_a_channel_is_named_once_and_holds_for_what_is_appended():
         artifact(Part(text="yes"), id_="t", channel="text"),
     )
     assert items == [Text("r", "reasoning", "hm"), Text("r", "reasoning", "m"), Text("t", "text", "yes")]
-    assert transcript.answer == "yes"
+    assert transcript.response_text == "yes"
 
 
 @given(st.text(min_size=1), st.text(), st.text())
@@ -99,9 +99,9 @@ def test_a_whole_copy_shows_what_it_has_more_or_else_all_of_it_again(first: str,
         *([Text("a", "text", more)] if more else []),
         Status(TaskState.WORKING),
     ]
-    assert transcript.answer == first + more
+    assert transcript.response_text == first + more
     items = transcript.read(artifact(Part(text=other)))
-    assert transcript.answer == other
+    assert transcript.response_text == other
     again = not other.startswith(first + more)
     rest = other if again else other.removeprefix(first + more)
     assert items == ([Text("a", "text", rest, again)] if rest or again else [])
@@ -133,7 +133,7 @@ def test_tool_calls_files_and_data_are_remarks_and_a_question_does_not_repeat_th
         Remark("data", "null"),
         Status(TaskState.INPUT_REQUIRED),
     ]
-    assert transcript.answer == ""
+    assert transcript.response_text == ""
 
 
 def test_a_call_whose_arguments_came_as_text_is_a_remark_in_the_end_and_no_text_again():
@@ -152,12 +152,12 @@ def test_a_direct_message_is_an_answer_that_is_complete():
     transcript, items = read(StreamResponse(message=message))
     assert items == [Text("m", "text", "hi")]
     assert transcript.status == Status(TaskState.COMPLETED)
-    assert (transcript.task_id, transcript.context_id, transcript.answer) == ("", "c", "hi")
+    assert (transcript.task_id, transcript.context_id, transcript.response_text) == ("", "c", "hi")
 
 
 def test_two_artifacts_of_text_are_two_lines_of_the_answer():
     transcript, _ = read(artifact(Part(text="a"), id_="1"), artifact(Part(text="b"), id_="2"))
-    assert transcript.answer == "a\nb"
+    assert transcript.response_text == "a\nb"
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"inputTokens": "many", "outputTokens": 1}, 7])

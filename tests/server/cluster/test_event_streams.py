@@ -145,7 +145,7 @@ async def test_a_broker_that_is_not_there_is_an_error_in_bounded_time() -> None:
     broker = Broker("redis://127.0.0.1:1/0")
     with pytest.raises(BrokerError, match="TAILRACE_EVENTS"):
         await TaskStreams(broker, AUTHENTICATION).read("t", 0, 1)
-    assert not await broker.answers()
+    assert not await broker.is_available()
 
 
 async def test_an_error_of_the_broker_keeps_its_message(streams: TaskStreams, valkey: ValkeyServer) -> None:

@@ -11,18 +11,18 @@ def create_authenticator(settings: Settings) -> Authenticator:
     Raises:
         ConfigurationError: A setting is invalid.
     """
-    known: list[Authenticator] = []
+    authenticators: list[Authenticator] = []
     if settings.caller_keys is not None:
-        known.append(ApiKeys(_read_caller_keys(settings.caller_keys.get_secret_value())))
+        authenticators.append(ApiKeys(_read_caller_keys(settings.caller_keys.get_secret_value())))
     if settings.caller_jwt.jwks_url:
         # Imported here, because a server without bearer tokens does not need the library for signatures.
         from tailrace.server.auth.bearer import JwtBearer
 
         tokens = settings.caller_jwt
-        known.append(JwtBearer(tokens.jwks_url, issuer=tokens.issuer, audience=tokens.audience))
-    if not known:
+        authenticators.append(JwtBearer(tokens.jwks_url, issuer=tokens.issuer, audience=tokens.audience))
+    if not authenticators:
         return Anonymous()
-    return known[0] if len(known) == 1 else AnyOf(*known)
+    return authenticators[0] if len(authenticators) == 1 else AnyOf(*authenticators)
 
 
 def _read_caller_keys(setting: str) -> dict[str, list[str]]:

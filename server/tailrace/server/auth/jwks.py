@@ -139,10 +139,10 @@ class IssuerKeys:
     ) -> None:
         try:
             parts = urlsplit(url)
-            known = parts.scheme in ("http", "https") and parts.hostname
+            is_valid = parts.scheme in ("http", "https") and parts.hostname
         except ValueError:
-            known = False
-        if not known:
+            is_valid = False
+        if not is_valid:
             raise ConfigurationError("TAILRACE_CALLER_JWT: jwks_url: must be http://… or https://…")
         self._url = url
         self._timeout = timeout

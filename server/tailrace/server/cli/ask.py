@@ -247,7 +247,7 @@ def _show_history(messages: Sequence[Message], screen: Screen, *, as_json: bool)
             if part.text and mine:
                 screen.note(f"> {part.text}", "bold")
             elif text:
-                screen.answer(text, message.message_id)
+                screen.print_response(text, message.message_id)
         for remark in remarks(message.parts):
             screen.show(remark)
     if not messages:
@@ -271,8 +271,8 @@ def _text_shower(screen: Screen, transcript: Transcript, pace: Pace) -> Shower:
                 pace.record_text()
             if isinstance(item, Status) and _concludes(item.state):
                 # Agents without artifacts put the response here.
-                if item.state is TaskState.COMPLETED and item.message and not transcript.answer:
-                    screen.answer(item.message, "status")
+                if item.state is TaskState.COMPLETED and item.message and not transcript.response_text:
+                    screen.print_response(item.message, "status")
             else:
                 screen.show(item)
 
@@ -312,7 +312,7 @@ def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, q
     reason = f": {status.message}" if status.message else ""
     if state is TaskState.COMPLETED:
         if not quiet:
-            suffix = reason if transcript.answer else ""
+            suffix = reason if transcript.response_text else ""
             screen.note(
                 f"completed{suffix} · {pace.describe(transcript)}{' · ' if place else ''}{place}", "dim"
             )

@@ -24,8 +24,8 @@ class Screen:
         self._notes = notes
         self._terminal = out.isatty()
         self._shared = self._terminal and notes.is_terminal  # both streams are on one screen
-        self._answer_from = ""  # the source of the last text in `out`
-        self._answer_open = False  # `out` is in the middle of a line
+        self._response_source = ""  # the source of the last text in `out`
+        self._is_response_open = False  # `out` is in the middle of a line
         self._notes_open = False  # `notes` (or the shared screen) is in the middle of a line
         self._aside_from = ""  # the source of the current text in `notes`
 
@@ -33,7 +33,7 @@ class Screen:
         """Print a new item."""
         if isinstance(item, Text):
             if item.channel == ANSWER:
-                self.answer(item.text, item.source, again=item.again)
+                self.print_response(item.text, item.source, again=item.again)
             else:
                 self._aside(item)
         elif isinstance(item, Remark):
@@ -41,21 +41,21 @@ class Screen:
         else:
             self.note(f"{in_words(item.state)}{f': {item.message}' if item.message else ''}", "dim")
 
-    def answer(self, text: str, source: str, *, again: bool = False) -> None:
+    def print_response(self, text: str, source: str, *, again: bool = False) -> None:
         """Print more of the response."""
         if again:
             self.note("the agent has replaced its response; the new response is:", "yellow")
-        if self._answer_open and (again or source != self._answer_from):
+        if self._is_response_open and (again or source != self._response_source):
             self._out.write("\n")
             self._notes_open = self._notes_open and not self._shared
         if self._aside_from:
             self._end_line()
         self._out.write(for_terminal(text) if self._terminal else text)
         self._out.flush()
-        self._answer_from = source
-        self._answer_open = not text.endswith("\n")
+        self._response_source = source
+        self._is_response_open = not text.endswith("\n")
         if self._shared:
-            self._notes_open = self._answer_open
+            self._notes_open = self._is_response_open
 
     def json_line(self, value: object) -> None:
         """Print a JSON value in one line, with escapes that are harmless for terminals and line readers."""
@@ -69,11 +69,11 @@ class Screen:
 
     def close(self) -> None:
         """End the current line of the response."""
-        if self._answer_open and (self._notes_open or not self._shared):
+        if self._is_response_open and (self._notes_open or not self._shared):
             self._out.write("\n")
             self._out.flush()
             self._notes_open = self._notes_open and not self._shared
-        self._answer_open = False
+        self._is_response_open = False
 
     def _aside(self, item: Text) -> None:
         """Print text beside the response, with a label before it: reasoning, a refusal."""
@@ -109,7 +109,7 @@ class MarkdownScreen(Screen):
         self._live: Live | None = None
         self._source = ""
 
-    def answer(self, text: str, source: str, *, again: bool = False) -> None:
+    def print_response(self, text: str, source: str, *, again: bool = False) -> None:
         """Render more of the response."""
         if again or source != self._source:
             self._finish()

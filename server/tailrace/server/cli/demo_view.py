@@ -83,8 +83,10 @@ class DemoView:
         """Print the complete message, tokens, and tokens a second."""
         self._end_text()
         self._print()
-        answer = transcript.answer
-        self.row("final message", f"from the agent, {len(answer):,} characters: {_excerpt(answer)}")
+        response_text = transcript.response_text
+        self.row(
+            "final message", f"from the agent, {len(response_text):,} characters: {_excerpt(response_text)}"
+        )
         self.row("usage", self._pace.describe(transcript))
         reason = transcript.facts.get("finishReason")
         if reason:
@@ -93,11 +95,11 @@ class DemoView:
     def fetched_again(self, seen: Transcript, fetched: Transcript) -> bool:
         """Compare the streamed task with the one from GetTask; return True if they are equal."""
         state = in_words(fetched.status.state) if fetched.status else "unknown"
-        self.row("GetTask", f"{fetched.task_id}  {state}, {len(fetched.answer):,} characters")
+        self.row("GetTask", f"{fetched.task_id}  {state}, {len(fetched.response_text):,} characters")
         same = {
             "id": seen.task_id == fetched.task_id,
             "state": seen.status == fetched.status,
-            "text": seen.answer == fetched.answer,
+            "text": seen.response_text == fetched.response_text,
         }
         words = ", ".join(f"same {name}: {'yes' if equal else 'no'}" for name, equal in same.items())
         good = all(same.values())

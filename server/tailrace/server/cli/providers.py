@@ -19,14 +19,14 @@ def providers(*, as_json: bool = False) -> None:
     Args:
         as_json: Print one JSON object a line instead, with all capabilities.
     """
-    known = list(registered())
+    available = list(registered())
     if as_json:
-        for provider in known:
+        for provider in available:
             print(json.dumps(_fields(provider)))  # noqa: T201
         return
     console = Console(highlight=False, soft_wrap=True)
-    for title in dict.fromkeys(provider.wire_format.title for provider in known):
-        group = [provider for provider in known if provider.wire_format.title == title]
+    for title in dict.fromkeys(provider.wire_format.title for provider in available):
+        group = [provider for provider in available if provider.wire_format.title == title]
         console.print(title, style="bold")
         console.print(fill(_capabilities(group[0].wire_format), _WIDTH), style="dim")
         for provider in group:

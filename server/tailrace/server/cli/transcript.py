@@ -88,10 +88,10 @@ class Transcript:
         self._remarks: set[Remark] = set()
 
     @property
-    def answer(self) -> str:
+    def response_text(self) -> str:
         """The text of the response so far; several artifacts are joined with a line end."""
-        answers = (texts for source, texts in self._texts.items() if self._channels[source] == ANSWER)
-        return "\n".join("".join(texts) for texts in answers if texts)
+        responses = (texts for source, texts in self._texts.items() if self._channels[source] == ANSWER)
+        return "\n".join("".join(texts) for texts in responses if texts)
 
     def read(self, response: StreamResponse) -> list[Item]:
         """Add one event; return its new items, in order."""
@@ -273,7 +273,7 @@ class Pace:
             tokens_in, tokens_out = int(usage["inputTokens"]), int(usage["outputTokens"])
         except (KeyError, TypeError, ValueError):
             taken = f" in {seconds:.1f} s" if self._live else ""
-            return f"{len(transcript.answer):,} characters{taken}{first}"
+            return f"{len(transcript.response_text):,} characters{taken}{first}"
         rate = f", {tokens_out / seconds:.1f} tokens/s" if self._live else ""
         return f"{tokens_in:,} tokens in, {tokens_out:,} out{rate}{first}"
 

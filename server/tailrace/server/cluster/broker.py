@@ -120,7 +120,7 @@ class Broker:
             with anyio.CancelScope(shield=True):
                 await probe.close()
 
-    async def answers(self) -> bool:
+    async def is_available(self) -> bool:
         """Return whether the broker accepts requests now. For example, it rejects requests while it loads its data."""
         return await _does(self.reading, (b"PING",))
 
@@ -134,12 +134,12 @@ class Broker:
         commands = [(b"CONFIG", b"GET", name.encode()) for name in _SETTINGS]
         replies = await self.reading.run(*commands)
         found: list[tuple[str, str]] = []
-        for (name, (wanted, loss)), reply in zip(_SETTINGS.items(), replies, strict=True):
+        for (name, (expected, loss)), reply in zip(_SETTINGS.items(), replies, strict=True):
             if isinstance(reply, ReplyError):
                 raise reply
-            given = reply[1].decode("utf-8", "replace") if len(reply) > 1 else ""
-            if given not in ("", wanted):
-                found.append((f"{name} is {given}: {loss}", f"set it to {wanted}"))
+            configured = reply[1].decode("utf-8", "replace") if len(reply) > 1 else ""
+            if configured not in ("", expected):
+                found.append((f"{name} is {configured}: {loss}", f"set it to {expected}"))
                 if name == "appendonly":
                     break  # the fsync policy does not matter without an append-only file
         return found

@@ -191,7 +191,7 @@ class ClusterEngine(Engine):
         problems = dict(known.problems)
         is_connected = False
         with anyio.move_on_after(HEALTH_TIMEOUT):
-            is_connected = self._broker.works and await self._broker.answers()
+            is_connected = self._broker.works and await self._broker.is_available()
         if not is_connected:
             problems["broker"] = "it rejects writes" if self._broker.refuses else "it does not respond"
         if not self._node.may_write:

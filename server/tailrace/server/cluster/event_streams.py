@@ -203,21 +203,21 @@ class TaskStreams:
         [page] = await self.read_several([(task_id, after)], limit)
         return page
 
-    async def read_several(self, wanted: Sequence[tuple[str, int]], limit: int) -> list[Page]:
+    async def read_several(self, positions: Sequence[tuple[str, int]], limit: int) -> list[Page]:
         """Read several tasks as `read`, in one round trip.
 
         Args:
-            wanted: Tasks, each with a number.
+            positions: Tasks, each with a number.
             limit: Entries of each at most.
         """
-        keys = [stream_key(task_id) for task_id, _ in wanted]
+        keys = [stream_key(task_id) for task_id, _ in positions]
         commands = [
             (b"XRANGE", key, f"({after}-0", b"+", b"COUNT", limit)
-            for key, (_, after) in zip(keys, wanted, strict=True)
+            for key, (_, after) in zip(keys, positions, strict=True)
         ]
         found = await self.broker.reading.run(*commands)
         pages: list[Page] = []
-        for key, (_, after), reply in zip(keys, wanted, found, strict=True):
+        for key, (_, after), reply in zip(keys, positions, found, strict=True):
             if not isinstance(reply, ReplyError):
                 pages.append(await self._page(key, after, reply, limit))
             elif _is_key_error(reply):

@@ -148,11 +148,11 @@ class Following:
     async def _read_some(self, some: Sequence[_Followed]) -> None:
         # A function of its own: its references are released on return, not at the next read.
         held = [(followed, active) for followed in some if (active := followed.task()) is not None]
-        wanted = [(active.record.id, active.record.number) for _, active in held]
-        if not wanted:
+        positions = [(active.record.id, active.record.number) for _, active in held]
+        if not positions:
             return
         try:
-            found = await self._streams.read_several(wanted, ENTRIES)
+            found = await self._streams.read_several(positions, ENTRIES)
         except (
             BrokerError
         ) as error:  # logged by the subscriber; when the broker works again, all streams are read

@@ -30,7 +30,7 @@ class GrowingText:
         self._pending: list[str] = []
         self._sent: list[str] = []
         self._replaced = ""  # the text sent before the replacement, which has to be repeated
-        self._repeated = 0  # how much of it was
+        self._repeated = 0  # the length of its repeated part
 
     def feed(self, text: str, *, append: bool = True) -> None:
         """Extend or replace the text."""
@@ -128,7 +128,7 @@ class ParallelTexts:
 
     Attributes:
         is_live: Texts are reported as they grow; else at the end.
-        only_pending_calls: The protocol has calls at the end of a response alone, and only those that wait for the client.
+        only_pending_calls: Report only calls that wait for the client, at the end of the response.
     """
 
     is_live = True
@@ -183,7 +183,7 @@ class ParallelTexts:
         return events + known.end() if update.last_chunk else events
 
     def start_call(self) -> list[ui_events.UiEvent]:
-        """End the open reasoning: reasoning after visible text or a call is another text."""
+        """End the open reasoning text. Reasoning after visible text or after a call is reported as a new text."""
         events = [event for text in self._reasoning for event in text.pause()]
         self._reasoning.clear()
         return events

@@ -14,13 +14,13 @@ from tailrace.wrappers.messages import join_surrogates
 _MAX_PAGE_TOKEN = 1_000  # characters
 
 
-def page_token(position: TaskPosition, wanted: TaskFilter) -> str:
+def page_token(position: TaskPosition, task_filter: TaskFilter) -> str:
     """Return the token of the page that begins after a position, for the same filter."""
-    fields = [position.updated.isoformat(), position.id, _fingerprint(wanted)]
+    fields = [position.updated.isoformat(), position.id, _fingerprint(task_filter)]
     return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
 
 
-def read_page_token(token: str, wanted: TaskFilter) -> TaskPosition:
+def read_page_token(token: str, task_filter: TaskFilter) -> TaskPosition:
     """Parse the token of a page.
 
     Raises:
@@ -37,10 +37,10 @@ def read_page_token(token: str, wanted: TaskFilter) -> TaskPosition:
                 position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))
     if position is None:
         raise InvalidParamsError("pageToken was not created by this agent")
-    if fingerprint != _fingerprint(wanted):
+    if fingerprint != _fingerprint(task_filter):
         raise InvalidParamsError("pageToken belongs to a request with other filters")
     return position
 
 
-def _fingerprint(wanted: TaskFilter) -> str:
-    return hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]
+def _fingerprint(task_filter: TaskFilter) -> str:
+    return hashlib.sha256(repr(task_filter).encode()).hexdigest()[:12]

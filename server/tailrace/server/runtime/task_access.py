@@ -65,17 +65,17 @@ class TaskAccess:
         return await run_bounded(cost, with_agent_messages, task, recorded, history_length)
 
     async def list_tasks(
-        self, wanted: TaskFilter, owner: str = "", *, after: TaskPosition | None = None, limit: int
+        self, task_filter: TaskFilter, owner: str = "", *, after: TaskPosition | None = None, limit: int
     ) -> TaskPage:
         """Return the caller's tasks as far as they are persisted, ordered by the time of their status, the newest first.
 
         Args:
-            wanted: The filter.
+            task_filter: The filter.
             owner: The caller.
             after: The position after which to continue.
             limit: The maximum number of tasks. The page has fewer tasks if they are large.
         """
-        page = await self._store.list_tasks(owner, wanted, after=after, limit=limit)
+        page = await self._store.list_tasks(owner, task_filter, after=after, limit=limit)
         tasks = [await self._tasks.current(task, owner) for _, task in page.tasks]
         return TaskPage(tasks, page.total, page.tasks[-1][0] if page.has_more else None)
 

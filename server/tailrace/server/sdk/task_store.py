@@ -127,14 +127,14 @@ class TaskStore(SdkTaskStore):
         """
         try:
             request = from_sdk(params, ListTasksRequest) if params is not None else ListTasksRequest()
-            wanted = TaskFilter(request.context_id, request.status, request.status_timestamp_after)
-            after = read_page_token(request.page_token, wanted) if request.page_token else None
+            task_filter = TaskFilter(request.context_id, request.status, request.status_timestamp_after)
+            after = read_page_token(request.page_token, task_filter) if request.page_token else None
             page = await self._store.list_tasks(
-                self._owner(context), wanted, after=after, limit=request.page_size
+                self._owner(context), task_filter, after=after, limit=request.page_size
             )
             return a2a_pb2.ListTasksResponse(
                 tasks=[to_sdk(task, a2a_pb2.Task) for _, task in page.tasks],
-                next_page_token=page_token(page.tasks[-1][0], wanted) if page.has_more else "",
+                next_page_token=page_token(page.tasks[-1][0], task_filter) if page.has_more else "",
                 page_size=len(page.tasks),
                 total_size=page.total,
             )

@@ -35,7 +35,7 @@ class CompletionStore:
     async def list(
         self,
         owner: str,
-        wanted: CompletionFilter,
+        completion_filter: CompletionFilter,
         *,
         after: tuple[str, int] | None,
         is_descending: bool,
@@ -45,7 +45,7 @@ class CompletionStore:
 
         Args:
             owner: The owner.
-            wanted: The filter.
+            completion_filter: The filter.
             after: The task and turn of the completion before the list; None for the beginning.
             is_descending: The newest completion is the first.
             limit: The maximum number of completions.
@@ -57,7 +57,9 @@ class CompletionStore:
             StoreError: The read failed.
         """
         position = completions.c.position
-        query = select(completions.c.task_id, completions.c.turn).where(*_conditions(owner, wanted))
+        query = select(completions.c.task_id, completions.c.turn).where(
+            *_conditions(owner, completion_filter)
+        )
         query = query.order_by(position.desc() if is_descending else position).limit(limit)
 
         def work(connection: Connection) -> Sequence[tuple[str, int]] | None:
@@ -114,7 +116,7 @@ def _pairs_of(task_id: str, turn: int) -> tuple[ColumnElement[bool], ...]:
     return completion_metadata.c.task_id == task_id, completion_metadata.c.turn == turn
 
 
-def _conditions(owner: str, wanted: CompletionFilter) -> list[ColumnElement[bool]]:
+def _conditions(owner: str, completion_filter: CompletionFilter) -> list[ColumnElement[bool]]:
     """Return the conditions of the complete completions of an owner that a filter matches."""
     later = completions.alias()
     conditions = [
@@ -124,10 +126,10 @@ def _conditions(owner: str, wanted: CompletionFilter) -> list[ColumnElement[bool
             exists().where(later.c.task_id == completions.c.task_id, later.c.turn > completions.c.turn),
         ),
     ]
-    if wanted.model:
-        conditions.append(completions.c.model == wanted.model)
+    if completion_filter.model:
+        conditions.append(completions.c.model == completion_filter.model)
     pair = completion_metadata.c
-    for name, value in wanted.metadata.items():
+    for name, value in completion_filter.metadata.items():
         of_turn = and_(pair.task_id == completions.c.task_id, pair.turn == completions.c.turn)
         conditions.append(exists().where(of_turn, pair.name == name, pair.value == value))
     return conditions

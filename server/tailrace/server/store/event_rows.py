@@ -76,8 +76,8 @@ def load_events(
         first = _first_kept(connection, task_id, after)
         if first > after + 1:
             raise EventsDropped(first)
-        wanted = (events.c.task_id == task_id, events.c.number > after)
-        if first <= after or not connection.scalar(select(func.count()).where(*wanted)):
+        conditions = (events.c.task_id == task_id, events.c.number > after)
+        if first <= after or not connection.scalar(select(func.count()).where(*conditions)):
             return []
 
 
@@ -85,11 +85,11 @@ def rows_after(
     connection: Connection, task_id: str, after: int, limit: int, max_bytes: int | None
 ) -> Sequence[Any]:
     """Return the rows of the events after number ``after``, within the limits of `load_events`: sizes are read first."""
-    wanted = (events.c.task_id == task_id, events.c.number > after)
+    conditions = (events.c.task_id == task_id, events.c.number > after)
     if max_bytes is not None:
-        sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
+        sizes = select(func.length(events.c.body)).where(*conditions).order_by(events.c.number).limit(limit)
         limit = count_within(max_bytes, connection.scalars(sizes))
-    query = select(events.c.number, events.c.body, events.c.state).where(*wanted)
+    query = select(events.c.number, events.c.body, events.c.state).where(*conditions)
     return connection.execute(query.order_by(events.c.number).limit(limit)).all()
 
 

@@ -44,9 +44,9 @@ class PushConfigRows:
         else:
             self._warn_of_credentials(webhook.config)
         values = {"dialect": webhook.dialect, "body": body, "node": node}
-        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
         # The successor of a webhook starts after the events that the webhook received.
-        changed = connection.execute(update(push_configs).where(*where).values(values))
+        changed = connection.execute(update(push_configs).where(*conditions).values(values))
         if not changed.rowcount:
             key = {
                 "task_id": task_id,

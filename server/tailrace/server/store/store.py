@@ -190,8 +190,8 @@ class Store(StoreWrites):
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
         """Return the newest ``limit`` messages of a conversation within `MAX_CONVERSATION_BYTES`, oldest first."""
-        where = (messages.c.owner == owner, messages.c.context_id == context_id)
-        rows = await self._newest_rows(messages.c.body, where=where, limit=limit)
+        conditions = (messages.c.owner == owner, messages.c.context_id == context_id)
+        rows = await self._newest_rows(messages.c.body, conditions=conditions, limit=limit)
         return await _parsed([row.body for row in rows], Message)
 
     async def load_history(
@@ -201,16 +201,18 @@ class Store(StoreWrites):
         running = select(tasks.c.id).where(
             tasks.c.owner == owner, tasks.c.context_id == context_id, has_running_turn()
         )
-        where = (messages.c.owner == owner, messages.c.context_id == context_id)
+        conditions = (messages.c.owner == owner, messages.c.context_id == context_id)
         runs = messages.c.task_id.in_(running).label("runs")
-        rows = await self._newest_rows(messages.c.body, messages.c.task_id, runs, where=where, limit=limit)
+        rows = await self._newest_rows(
+            messages.c.body, messages.c.task_id, runs, conditions=conditions, limit=limit
+        )
         found = await _parsed([row.body for row in rows], Message)
         return found, frozenset(row.task_id for row in rows if row.runs)
 
     async def load_task_messages(self, task_id: str, owner: str, limit: int | None = None) -> list[Message]:
         """Return the newest ``limit`` messages of a task, all when None, within `MAX_CONVERSATION_BYTES`; oldest first."""
-        where = (messages.c.task_id == task_id, messages.c.owner == owner)
-        rows = await self._newest_rows(messages.c.body, where=where, limit=limit)
+        conditions = (messages.c.task_id == task_id, messages.c.owner == owner)
+        rows = await self._newest_rows(messages.c.body, conditions=conditions, limit=limit)
         return await _parsed([row.body for row in rows], Message)
 
     async def load_send_key(self, owner: str, key: str) -> SendKey | None:
@@ -220,13 +222,13 @@ class Store(StoreWrites):
         return SendKey(key, rows[0].fingerprint, rows[0].task_id) if rows else None
 
     async def list_tasks(
-        self, owner: str, wanted: TaskFilter, *, after: TaskPosition | None, limit: int
+        self, owner: str, task_filter: TaskFilter, *, after: TaskPosition | None, limit: int
     ) -> StoredPage:
         """Return tasks of an owner as last persisted, newest status first.
 
         Args:
             owner: The owner.
-            wanted: The filter.
+            task_filter: The filter.
             after: The position after which to continue.
             limit: The maximum number of tasks: fewer if they are larger than `MAX_PAGE_BYTES` together, but at least one.
 
@@ -234,12 +236,12 @@ class Store(StoreWrites):
             The tasks with their positions, and the number of all matching tasks, before and after ``after``.
         """
         conditions = [tasks.c.owner == owner, tasks.c.listed.is_(True)]
-        if wanted.context_id:
-            conditions.append(tasks.c.context_id == wanted.context_id)
-        if wanted.state is not None:
-            conditions.append(tasks.c.state == wanted.state)
-        if wanted.since is not None:
-            conditions.append(tasks.c.updated >= wanted.since)
+        if task_filter.context_id:
+            conditions.append(tasks.c.context_id == task_filter.context_id)
+        if task_filter.state is not None:
+            conditions.append(tasks.c.state == task_filter.state)
+        if task_filter.since is not None:
+            conditions.append(tasks.c.updated >= task_filter.since)
         count = select(func.count()).select_from(tasks).where(*conditions)
         if after is not None:
             conditions.append(
@@ -282,9 +284,9 @@ class Store(StoreWrites):
         message among them.
         """
         body = message.to_json() if message is not None else None
-        where = (messages.c.owner == owner, messages.c.context_id == context_id)
+        conditions = (messages.c.owner == owner, messages.c.context_id == context_id)
         columns = (messages.c.position, messages.c.body)
-        rows = await self._newest_rows(*columns, where=where, limit=MAX_SEARCHED)
+        rows = await self._newest_rows(*columns, conditions=conditions, limit=MAX_SEARCHED)
         cost = sum(4 + json_text_cost(row.body) for row in rows)
         positions = await run_bounded(cost, _positions_of, rows, message_id)
         if positions:
@@ -309,8 +311,8 @@ class Store(StoreWrites):
 
     async def holds_push_config(self, task_id: str, config_id: str) -> bool:
         """Return whether a webhook exists."""
-        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-        return bool(await self._read(select(push_configs.c.id).where(*where)))
+        conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        return bool(await self._read(select(push_configs.c.id).where(*conditions)))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
         """Return every webhook with notifications to deliver, certain or possible, and whether they are certain."""
@@ -318,13 +320,15 @@ class Store(StoreWrites):
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
         """Delete a webhook, if it exists. The caller checks the owner."""
-        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-        await self._database.write(lambda connection: connection.execute(delete(push_configs).where(*where)))
+        conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        await self._database.write(
+            lambda connection: connection.execute(delete(push_configs).where(*conditions))
+        )
 
     async def mark_delivered(self, task_id: str, config_id: str, number: int) -> None:
         """Persist that a webhook received an event; do nothing if the webhook was deleted."""
-        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-        change = update(push_configs).where(*where).values(delivered=number)
+        conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        change = update(push_configs).where(*conditions).values(delivered=number)
         await self._database.write(lambda connection: connection.execute(change))
 
     async def load_status_numbers(self, task_id: str, after: int, limit: int) -> list[tuple[int, TaskState]]:
@@ -338,14 +342,14 @@ class Store(StoreWrites):
         return [(row.number, TaskState(row.state)) for row in await self._read(query)]
 
     async def _newest_rows(
-        self, *columns: ColumnElement[Any], where: Sequence[ColumnElement[bool]], limit: int | None
+        self, *columns: ColumnElement[Any], conditions: Sequence[ColumnElement[bool]], limit: int | None
     ) -> list[Any]:
         """Return the columns of the newest messages up to `MAX_CONVERSATION_BYTES`, but at least one; oldest first.
 
         Sizes are read first: PostgreSQL's driver loads all rows of a result.
         """
         position = messages.c.position
-        sizes = select(position, func.length(messages.c.body).label("size")).where(*where)
+        sizes = select(position, func.length(messages.c.body).label("size")).where(*conditions)
         sizes = sizes.order_by(position.desc()).limit(limit)
 
         def work(connection: Connection) -> list[Any]:
@@ -354,7 +358,7 @@ class Store(StoreWrites):
             if not rows:
                 return []
             newest = position.between(rows[-1].position, rows[0].position)
-            return [*connection.execute(select(*columns).where(*where, newest).order_by(position)).all()]
+            return [*connection.execute(select(*columns).where(*conditions, newest).order_by(position)).all()]
 
         return await self._database.read(work)
 

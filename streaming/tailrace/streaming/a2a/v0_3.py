@@ -164,18 +164,18 @@ def read_message(value: object) -> Fields:
     return fields
 
 
-def read_part(value: object, where: str, discriminator: str = "kind") -> Fields:
+def read_part(value: object, path: str, discriminator: str = "kind") -> Fields:
     """Convert a part to the JSON of 1.0.
 
     Args:
         value: The part.
-        where: The path of the part, for the error.
+        path: The path of the part, for the error.
         discriminator: The member with the kind of the part: ``kind``, or ``type`` before 0.2.
 
     Raises:
         InvalidParamsError: The part has an unknown kind, or no content of its kind.
     """
-    fields = mapping(value, where)
+    fields = mapping(value, path)
     # Clients of other versions may send another discriminator, or none.
     kind = fields.get(discriminator) or fields.get("type") or fields.get("kind")
     kind = kind or next((name for name in ("text", "file", "data") if name in fields), None)
@@ -185,7 +185,7 @@ def read_part(value: object, where: str, discriminator: str = "kind") -> Fields:
     if kind == "data" and "data" in fields:
         return {**read, "data": fields["data"]}
     if kind == "file":
-        file = mapping(fields.get("file"), f"{where}.file")
+        file = mapping(fields.get("file"), f"{path}.file")
         names = {"filename": "name", "mediaType": "mimeType", "raw": "bytes", "url": "uri"}
         if discriminator == "type" and "bytes" not in file:
             names["raw"] = "data"  # the first examples of the protocol used this name
@@ -193,7 +193,7 @@ def read_part(value: object, where: str, discriminator: str = "kind") -> Fields:
         if "url" not in read and "raw" not in read and isinstance(file.get("url"), str):
             read["url"] = file["url"]
         return read
-    raise InvalidParamsError(f"{where}: a part of kind {shortened(kind)} has no content of this kind")
+    raise InvalidParamsError(f"{path}: a part of kind {shortened(kind)} has no content of this kind")
 
 
 def read_config(value: object) -> Fields:
@@ -218,7 +218,7 @@ def config_id(given: object, task_id: object) -> object:
     return DEFAULT_CONFIG_ID if given in (None, "", task_id) else given
 
 
-def mapping(value: object, where: str) -> Fields:
+def mapping(value: object, path: str) -> Fields:
     """Return the members of an object that are not null; null is an empty object.
 
     Raises:
@@ -227,7 +227,7 @@ def mapping(value: object, where: str) -> Fields:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidParamsError(f"{where}: must be an object")
+        raise InvalidParamsError(f"{path}: must be an object")
     return given_fields(cast("Mapping[str, Any]", value))
 
 

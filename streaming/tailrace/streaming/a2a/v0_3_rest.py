@@ -214,30 +214,30 @@ def read_proto_message(fields: Fields) -> Fields:
     return fields
 
 
-def read_proto_part(value: object, where: str) -> Fields:
+def read_proto_part(value: object, path: str) -> Fields:
     """Convert a part, of the proto or of JSON-RPC, to the JSON of A2A 1.0.
 
     Args:
         value: The part.
-        where: The path of the part, for the error message.
+        path: The path of the part, for the error message.
 
     Raises:
         InvalidParamsError: The type of the part is unknown.
     """
     # A client that sends all members means only the member that is not null.
-    fields = {name: member for name, member in mapping(value, where).items() if member is not None}
+    fields = {name: member for name, member in mapping(value, path).items() if member is not None}
     if "kind" in fields:
-        return read_part(fields, where)
+        return read_part(fields, path)
     if "data" in fields:
         data = fields["data"]
         inner = cast("Fields", data).get("data", data) if isinstance(data, Mapping) else data
-        return read_part({**fields, "kind": "data", "data": inner}, where)
+        return read_part({**fields, "kind": "data", "data": inner}, path)
     if "file" in fields:
-        file = _camel(mapping(fields["file"], f"{where}.file"))
+        file = _camel(mapping(fields["file"], f"{path}.file"))
         names = {"bytes": "fileWithBytes", "uri": "fileWithUri"}
         file |= {name: file[given] for name, given in names.items() if file.get(given)}
-        return read_part({**fields, "file": file}, where)
-    return read_part(fields, where)
+        return read_part({**fields, "file": file}, path)
+    return read_part(fields, path)
 
 
 def _read_create(fields: Fields) -> Fields:

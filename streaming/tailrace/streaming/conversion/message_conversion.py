@@ -320,7 +320,7 @@ def _tool_entries(data: object) -> tuple[list[object], list[object]] | None:
     return calls, results
 
 
-def _tool_call(entry: object, where: str, written: object) -> ContentPartToolCall:
+def _tool_call(entry: object, path: str, written: object) -> ContentPartToolCall:
     fields = _mapping(entry)
     given = _given(fields, "arguments_text", "arguments_error", "kind", "synthetic_id", "metadata")
     arguments: object = fields.get("arguments")
@@ -333,15 +333,15 @@ def _tool_call(entry: object, where: str, written: object) -> ContentPartToolCal
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         given = parse_arguments(text) | given
     return ContentPartToolCall(
-        id=_required_text(fields, "call_id", where), name=_required_text(fields, "name", where), **given
+        id=_required_text(fields, "call_id", path), name=_required_text(fields, "name", path), **given
     )
 
 
-def _tool_result(entry: object, where: str) -> ContentPartToolResult:
+def _tool_result(entry: object, path: str) -> ContentPartToolResult:
     fields = _mapping(entry)
     given = _given(fields, "output", "is_error", "metadata")
     return ContentPartToolResult(
-        id=_required_text(fields, "call_id", where), name=fields.get("name", "unknown"), **given
+        id=_required_text(fields, "call_id", path), name=fields.get("name", "unknown"), **given
     )
 
 
@@ -349,10 +349,10 @@ def _given(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: fields[name] for name in names if name in fields}
 
 
-def _required_text(fields: Mapping[str, Any], name: str, where: str) -> str:
+def _required_text(fields: Mapping[str, Any], name: str, path: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"{where} has no {name} that is text")
+        raise ValueError(f"{path} has no {name} that is text")
     return value
 
 

@@ -482,6 +482,6 @@ def _joined_text(blocks: list[Fields]) -> str:
     return join_texts(as_text(block.get("text")) for block in blocks)
 
 
-def _metadata(block: Mapping[str, Any], *known: str) -> Fields:
+def _metadata(block: Mapping[str, Any], *standard: str) -> Fields:
     """Return metadata with all fields of the block except the known fields."""
-    return plain_json(own_metadata(KEY, block, *known))
+    return plain_json(own_metadata(KEY, block, *standard))

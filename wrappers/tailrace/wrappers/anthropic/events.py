@@ -480,9 +480,9 @@ def _response_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _other_fields(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+def _other_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     return {
-        name: value for name, value in fields.items() if name not in known and value not in (None, "", [])
+        name: value for name, value in fields.items() if name not in standard and value not in (None, "", [])
     }
 
 

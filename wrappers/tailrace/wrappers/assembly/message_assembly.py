@@ -505,22 +505,24 @@ class MessageAssembly:
         """
         index = delta.index
         if index is not None:
-            known = self._by_index.get(index)
-            if known is None or (delta.name and delta.id and known.id and delta.id != known.id):
-                known = self._by_index[index] = self._open_call()
-            return known
+            call_state = self._by_index.get(index)
+            if call_state is None or (
+                delta.name and delta.id and call_state.id and delta.id != call_state.id
+            ):
+                call_state = self._by_index[index] = self._open_call()
+            return call_state
         if delta.id:
-            known = self._by_id.get(delta.id)
-            if known is not None:
-                return known
+            call_state = self._by_id.get(delta.id)
+            if call_state is not None:
+                return call_state
         if delta.id or delta.name or not self._calls:
             return self._open_call()
         return self._calls[-1]
 
     def _know_id(self, call: ToolCallAssembly) -> None:
         """Register the id of a call. If a later call already has this id, the later call stays registered."""
-        known = self._by_id.get(call.id)
-        if known is None or known.position < call.position:
+        call_state = self._by_id.get(call.id)
+        if call_state is None or call_state.position < call.position:
             self._by_id[call.id] = call
 
     def _without_repetition(self, reasoning: str, restates: bool) -> str:

@@ -99,12 +99,12 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
     return value
 
 
-def own_fields(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     """Return metadata with all fields of an object except the known fields, so that a later request sends them back."""
     others = {
         name: plain_json(wire_json(value))
         for name, value in fields.items()
-        if name not in known and name not in PADDING and value is not None
+        if name not in standard and name not in PADDING and value is not None
     }
     return {KEY: others} if others else {}
 

@@ -374,11 +374,11 @@ class ConverseEvents:
         return BedrockWrapper({name: payload}, details=ChunkDetails(error=error))
 
 
-def _facts(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+def _facts(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     return {
         name: wire_json(value)
         for name, value in fields.items()
-        if name not in known and name not in PADDING and value not in (None, {})
+        if name not in standard and name not in PADDING and value not in (None, {})
     }
 
 

@@ -348,8 +348,8 @@ def _read_usage(value: object) -> Usage | None:
     return Usage(input_tokens or 0, output_tokens or 0, (input_tokens or 0) + (output_tokens or 0), usage)
 
 
-def _facts(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+def _facts(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     """Return the non-empty fields except the known fields."""
     return {
-        name: value for name, value in fields.items() if name not in known and value not in (None, "", [])
+        name: value for name, value in fields.items() if name not in standard and value not in (None, "", [])
     }

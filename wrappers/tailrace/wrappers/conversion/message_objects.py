@@ -19,9 +19,9 @@ def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
     return dict(as_mapping(metadata.get(key)) or {})
 
 
-def own_metadata(key: str, fields: Mapping[str, Any], *known: str) -> Fields:
+def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
     """Return metadata with all fields of an object except known fields and nulls; empty if no field is left."""
-    others = {name: value for name, value in fields.items() if name not in known and value is not None}
+    others = {name: value for name, value in fields.items() if name not in standard and value is not None}
     return {key: others} if others else {}
 
 

@@ -333,12 +333,12 @@ def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> Cont
     )
 
 
-def own_fields(fields: Mapping[str, Any], *known: str) -> Fields:
+def own_fields(fields: Mapping[str, Any], *standard: str) -> Fields:
     """Return the non-empty fields of an object except the known fields."""
     return {
         name: value
         for name, value in fields.items()
-        if name not in known and value is not None and value != ""
+        if name not in standard and value is not None and value != ""
     }
 
 

@@ -118,8 +118,10 @@ def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
     return ContentPartFile(data=data, media_type=media_type, filename=filename, metadata=own)
 
 
-def _own(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+def _own(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     others = {
-        name: plain_json(value) for name, value in fields.items() if name not in known and value is not None
+        name: plain_json(value)
+        for name, value in fields.items()
+        if name not in standard and value is not None
     }
     return {KEY: others} if others else {}

@@ -67,7 +67,7 @@ class Playground:
             endpoint = _File((_FOLDER / name).read_bytes(), media_type)
             router.add_api_route(
                 path,
-                endpoint.answer,
+                endpoint.respond,
                 methods=["GET", "HEAD"],
                 include_in_schema=False,
                 route_class_override=route_class,
@@ -84,7 +84,7 @@ class _File:
     def _compressed(self) -> bytes:
         return gzip.compress(self._body, mtime=0)
 
-    async def answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
         headers, body = _HEADERS, self._body
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers, body = {**_HEADERS, "Content-Encoding": "gzip"}, self._compressed

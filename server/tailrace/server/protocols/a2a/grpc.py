@@ -124,14 +124,14 @@ class GrpcBinding:
 
         async def respond(body: bytes, context: _Context) -> bytes:
             message, caller = await self._admit(operation, method, body, context)
-            result = await self._answer(operation, message, caller)
+            result = await self._execute(operation, message, caller)
             version = self._version.for_client(_metadata(context).get("user-agent", ""))
             cost = cost_of_result(result)
             written = await run_bounded(cost, _written, version, operation, result, kind)
             await _confirm_extensions(context, caller)
             return written
 
-        async def answer(body: bytes, context: _Context) -> bytes:
+        async def handle(body: bytes, context: _Context) -> bytes:
             try:
                 return await respond(body, context)
             except Exception as error:
@@ -140,9 +140,9 @@ class GrpcBinding:
                 del body  # gRPC keeps the frames of an aborted call until the garbage collector runs
                 await self._abort(context, error)
 
-        return answer
+        return handle
 
-    async def _answer(self, operation: Operation, message: A2AModel, caller: Caller) -> A2AModel | None:
+    async def _execute(self, operation: Operation, message: A2AModel, caller: Caller) -> A2AModel | None:
         is_card = operation is Operation.GET_EXTENDED_CARD
         if is_card and self._public_card is not None and not self._operations.has_extended_card:
             return self._public_card()
@@ -155,7 +155,7 @@ class GrpcBinding:
             message, caller = await self._admit(operation, method, body, context)
             return await self._stream(operation, message, caller, context)
 
-        async def answer(body: bytes, context: _Context) -> None:
+        async def handle(body: bytes, context: _Context) -> None:
             try:
                 taken = await respond(body, context)
             except Exception as error:
@@ -170,7 +170,7 @@ class GrpcBinding:
                 logger.info("closed the stream of a client that read nothing for %s", seconds)
                 await context.abort(grpc.StatusCode.ABORTED, f"the client read nothing for {seconds}")
 
-        return answer
+        return handle
 
     async def _stream(
         self, operation: Operation, message: A2AModel, caller: Caller, context: _Context

@@ -117,7 +117,7 @@ class ServedModels:
 
 
 def _checked(name: str) -> str:
-    """Return an unlisted name, if it is valid in a response."""
+    """Check that a response can contain an unlisted name, and return the name."""
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
         message = f"a model's name has at most {MAX_NAME_LENGTH} printable characters"
         raise OpenAIError(400, message, code="invalid_value", param="model")
