@@ -11,7 +11,6 @@ import aiohttp
 import openai
 import pytest
 from openai import AsyncOpenAI
-from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from support.live_server import serving
@@ -168,7 +167,9 @@ async def test_a_background_response_and_its_stream_end_with_the_request() -> No
             "response.output_item.done",
             "response.completed",
         ]
-        response: Response = events[-1].response  # pyright: ignore[reportAttributeAccessIssue]
+        completed = events[-1]
+        assert completed.type == "response.completed"
+        response = completed.response
         [request] = response.output
         assert request.type == "mcp_approval_request"
         assert (await server.client.responses.retrieve(response.id)).output == response.output
