@@ -66,7 +66,8 @@ _FIELD = re.compile(
 )
 _JSON_FIELD = re.compile(rf"""(?xi) (["']{_FIELD_NAME}["'] \s{{0,4}}:\s{{0,4}}) (?: "[^"]*"? | '[^']*'? )""")
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY)-----[^-]*+(?:-(?!----END)[^-]*+)*+(?:-----END \1-----)?"
+    # No possessive quantifiers: those of Python 3.11.2 match too much here.
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-(?!----END)[^-]*)*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
 )
 _CODE_POINT = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
 _INVISIBLE = re.compile(r"[\s\u00ad\u200b-\u200f\u2060\ufeff]+")

@@ -16,7 +16,7 @@ from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest
 REQUEST_PREFIX = "mcpr"
 """The prefix of the ids of requests."""
 
-_ID = re.compile(rf"{REQUEST_PREFIX}_[^_].*_\d+_[0-9a-f]{{64}}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _REQUEST, _RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
@@ -76,7 +76,13 @@ def _is_ours(item: Mapping[str, Any]) -> bool:
     given: object = item.get(
         {_REQUEST: "id", _RESPONSE: "approval_request_id"}.get(str(item.get("type")), "")
     )
-    return isinstance(given, str) and _ID.fullmatch(given) is not None
+    if not isinstance(given, str):
+        return False
+    response, _, digest = given.rpartition("_")
+    prefix, _, turn = response.partition("_")
+    task_id, _, number = turn.rpartition("_")
+    is_response = prefix == REQUEST_PREFIX and task_id[:1] not in ("", "_") and number.isdecimal()
+    return is_response and _DIGEST.fullmatch(digest) is not None
 
 
 def _decision(item: Mapping[str, Any]) -> ApprovalDecision:
