@@ -39,7 +39,7 @@ test: sync-local ## run all tests
 coverage: sync-local ## run all tests and report the coverage of lines and branches; takes 50 % longer
 	$(RUN) pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term $(ARGS)
 
-e2e: sync-local sync-browser browser ## run tests with browsers, the official clients of all versions, languages and protocols, and the local model
+e2e: sync-local sync-browser browser ## run tests of complete programs: killed servers, browsers, official clients of all versions and languages, the local model
 	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
 	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are skipped.')
 	$(RUN) python $(UI)/node.py npm ci --prefix $(UI)/javascript --ignore-scripts --no-audit --no-fund

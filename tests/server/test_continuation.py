@@ -9,15 +9,21 @@ from typing import Any
 
 import aiohttp
 import anyio
+import grpc.aio
 import pytest
+from a2a.types import a2a_pb2_grpc
+from google.protobuf.json_format import MessageToDict
 
-from support.continuing import ContinuingServer
+from support.continuing import FORMAT_OF, ContinuingServer
+from support.grpc_agents import grpc_address
+from support.http_json import HttpJson
 from support.live_server import serving
 from support.metrics import scrape
 from support.processes import Served, served
 from support.provider_cases import CASES
 from support.proxy import CuttingProxy
 from support.rpc import Rpc, message
+from support.sdk import send
 from support.upstream import Hang, ScriptedUpstream, Wait, openai_stream, sse
 from tailrace.server import Settings, create_app
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -37,7 +43,8 @@ async def continued(kind: str, **settings: Any) -> AsyncGenerator[tuple[str, Con
     server = ContinuingServer(kind, PIECES)
     server.cut = server.first_body.index(b"- Aare")
     async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
-        model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
+        model = {"model": f"{FORMAT_OF[kind]}:m", "base_url": upstream.base_url, "api_key": "none"}
+        settings.setdefault("upstream_background", kind == "openai-background")
         async with serving(create_app(Settings(store="sqlite://", **model, **settings))) as url:
             yield url, server
 
@@ -100,6 +107,39 @@ RUN: dict[str, Any] = {
 }
 
 
+async def received(url: str, wire: str) -> Events:
+    """The events of a stream of A2A, in the JSON of 1.0, whatever the binding."""
+    if wire == "grpc":
+        events: Events = []
+        async with grpc.aio.insecure_channel(await grpc_address(url)) as channel:
+            stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)
+            async for event in stub.SendStreamingMessage(send("Rivers?"), metadata=(("a2a-version", "1.0"),)):
+                events.append((len(events) + 1, MessageToDict(event)))
+        return events
+    async with Rpc(url) as rpc:
+        if wire == "jsonrpc":
+            return await rpc.stream("SendStreamingMessage", message("Rivers?"))
+        body, headers = message("Rivers?"), {"A2A-Version": "1.0"}
+        stream = await HttpJson(rpc).stream("POST", "/message:stream", body, headers)
+        return [(int(number), result) for number, _, result in stream]
+
+
+@pytest.mark.parametrize("wire", ["jsonrpc", "http+json", "grpc"])
+@pytest.mark.parametrize(
+    ("kind", "route"), [("openai-background", "attach"), ("llamacpp", "prefill"), ("other", "replace")]
+)
+async def test_every_binding_of_a2a_has_the_text_of_the_last_attempt(
+    kind: str, route: str, wire: str
+) -> None:
+    async with continued(kind, grpc_port=0) as (url, _):
+        events = await received(url, wire)
+    text, steps, last = folded(events)
+    assert text == (ContinuingServer.SECOND + TEXT if route == "replace" else TEXT)
+    assert [step["route"] for step in steps] == [route]
+    assert [each.get("route") for each in last["attempts"]] == [None, route]
+    assert [number for number, _ in events] == list(range(1, len(events) + 1))
+
+
 async def streamed(url: str, wire: str) -> tuple[str, str]:
     """The text of a stream of a protocol that only grows, and the code or text of its error."""
     if wire == "chat":
@@ -126,8 +166,9 @@ async def streamed(url: str, wire: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "ai-sdk", "ag-ui"])
 async def test_a_stream_that_only_grows_has_a_continued_text_and_ends_at_a_replaced_one(wire: str) -> None:
-    async with continued("llamacpp") as (url, _):
-        assert await streamed(url, wire) == (TEXT, "")
+    for kind in ("openai-background", "llamacpp"):
+        async with continued(kind) as (url, _):
+            assert await streamed(url, wire) == (TEXT, "")
     async with continued("other") as (url, _):
         text, error = await streamed(url, wire)
         assert TEXT.startswith(text)
@@ -254,7 +295,8 @@ MESSAGE_START: dict[str, Any] = {
 }
 SEARCH: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 QUERY = {"type": "input_json_delta", "partial_json": '{"query": "rivers"}'}
-WEB_SEARCH_BEGINS = {
+CODE = {"executableCode": {"language": "PYTHON", "code": "print(1)"}}
+PROVIDER_TOOL_BEGINS = {
     "anthropic": sse(
         {"type": "message_start", "message": MESSAGE_START},
         {"type": "content_block_start", "index": 0, "content_block": SEARCH},
@@ -262,6 +304,11 @@ WEB_SEARCH_BEGINS = {
         {"type": "content_block_stop", "index": 0},
         {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Rivers are"}},
+    ),
+    # Gemini reports a tool of its own when the call is complete: there is no event for its beginning.
+    "gemini": sse(
+        {"candidates": [{"content": {"role": "model", "parts": [CODE]}, "index": 0}]},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "Rivers are"}]}, "index": 0}]},
     ),
     "openai-responses": sse(
         {"type": "response.created", "response": {"id": "resp_1", "model": "m"}},
@@ -279,13 +326,13 @@ WEB_SEARCH_BEGINS = {
         },
     ),
 }
-"""Starts of responses in which the provider searches the web, by format."""
+"""Starts of responses in which the provider searches the web or runs code, by format."""
 
 
-@pytest.mark.parametrize("form", WEB_SEARCH_BEGINS)
+@pytest.mark.parametrize("form", PROVIDER_TOOL_BEGINS)
 async def test_a_response_with_a_tool_of_the_provider_fails_after_a_kill(form: str, tmp_path: Path) -> None:
     """The effects of the tool are unknown, so the response is not requested again."""
-    script = CASES[form].response(WEB_SEARCH_BEGINS[form], Hang())
+    script = CASES[form].response(PROVIDER_TOOL_BEGINS[form], Hang())
     again = CASES[form].response(ContinuingServer(form, PIECES).first_body)
     async with ScriptedUpstream(script, again) as upstream:
         arguments = ["--model", f"{form}:m", "--base-url", upstream.base_url, "--store", f"sqlite:///{tmp_path}/t.db"]  # fmt: skip
