@@ -647,6 +647,7 @@ async def test_files_are_sent_and_received_and_a_key_is_required(browser: "Brows
             [{"name": "mine.png", "mimeType": "image/png", "buffer": png(40, 40)}]
         )
         await say(page, "draw")
+        await page.get_by_label("Token or key").wait_for()
         assert await page.locator(".waiting:visible").count() == 0
         await take_picture(page, "token")
         await page.get_by_label("Token or key").fill("open-sesame")
