@@ -26,6 +26,7 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_cost
 from tailrace.wrappers.openai_responses.tool_items import KEY
+from tailrace.wrappers.usage_details import UsageDetails
 
 # Reasons of incomplete responses, by the finish reasons of Chat Completions.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -111,26 +112,17 @@ def responses_usage(usage: Mapping[str, Any]) -> Fields:
     Args:
         usage: The fact ``usage`` of a task, with the provider's own object in any form.
     """
-    raw = provider_usage(usage)
-    inputs = ("input_tokens_details", "prompt_tokens_details")
-    cached, written = _detail(raw, "cached_tokens", *inputs), _detail(raw, "cache_write_tokens", *inputs)
-    thought = _detail(raw, "reasoning_tokens", "output_tokens_details", "completion_tokens_details")
+    details = UsageDetails.of(provider_usage(usage))
     return {
         "input_tokens": usage.get("inputTokens", 0),
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "input_tokens_details": {
+            "cached_tokens": details.cached,
+            "cache_write_tokens": details.cache_written,
+        },
         "output_tokens": usage.get("outputTokens", 0),
-        "output_tokens_details": {"reasoning_tokens": thought},
+        "output_tokens_details": {"reasoning_tokens": details.reasoning},
         "total_tokens": usage.get("totalTokens", 0),
     }
-
-
-def _detail(raw: Mapping[str, Any], name: str, *places: str) -> int:
-    for place in places:
-        details = raw.get(place)
-        count = details.get(name) if isinstance(details, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        if isinstance(count, int):
-            return count
-    return 0
 
 
 def _namespace(call: ContentPartToolCall) -> Fields:

@@ -1,0 +1,56 @@
+"""Token counts of the usage objects of providers that are parts of the counts in `Usage`: cached tokens and reasoning."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tailrace.wrappers.decoding.lenient_json import as_count, as_mapping
+
+_DETAILS = (
+    "input_tokens_details",
+    "prompt_tokens_details",
+    "output_tokens_details",
+    "completion_tokens_details",
+)
+_CACHED = (
+    "cached_tokens",  # OpenAI's formats (a detail), Moonshot, Cohere
+    "prompt_cache_hit_tokens",  # DeepSeek
+    "cache_read_input_tokens",  # Anthropic
+    "cacheReadInputTokens",  # Bedrock
+    "cacheReadInputTokenCount",
+    "cachedContentTokenCount",  # Gemini
+    "total_cached_tokens",
+)
+_CACHE_WRITTEN = (
+    "cache_write_tokens",
+    "cache_creation_input_tokens",
+    "cacheWriteInputTokens",
+    "cacheWriteInputTokenCount",
+)
+_REASONING = ("reasoning_tokens", "thoughtsTokenCount", "total_thought_tokens")
+
+
+class UsageDetails(msgspec.Struct, frozen=True):
+    """Parts of the token counts of one request.
+
+    Attributes:
+        cached: Input tokens that the provider read from its cache.
+        cache_written: Input tokens that the provider wrote to its cache.
+        reasoning: Output tokens of reasoning.
+    """
+
+    cached: int = 0
+    cache_written: int = 0
+    reasoning: int = 0
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> "UsageDetails":
+        """Return the details in a usage object of any provider (`Usage.raw`). A missing count is 0."""
+        places = [raw, *(found for name in _DETAILS if (found := as_mapping(raw.get(name))) is not None)]
+        return cls(_count(places, _CACHED), _count(places, _CACHE_WRITTEN), _count(places, _REASONING))
+
+
+def _count(places: list[Mapping[str, Any]], names: tuple[str, ...]) -> int:
+    counts = (as_count(place.get(name)) for place in places for name in names)
+    return max(0, next((count for count in counts if count is not None), 0))
