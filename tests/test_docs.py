@@ -33,6 +33,7 @@ from tailrace.server import (
     Bounds,
     CardSettings,
     JwtSettings,
+    ModelPrice,
     OpenAIWebhookSettings,
     RetentionSettings,
     Settings,
@@ -110,14 +111,11 @@ def test_the_python_of_the_pages_runs_and_prints_the_documented_output(
     assert capsys.readouterr().out == (block.output or "")
 
 
-@pytest.mark.parametrize(
-    "block", blocks(ROOT / "docs/authentication.md", "python"), ids=lambda block: f"line {block.line}"
-)
-def test_the_servers_of_the_page_on_authentication_refuse_unknown_callers(
-    block: Block, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(block)
-    assert capsys.readouterr().out == block.output
+@pytest.mark.parametrize("page", ["authentication", "usage"])
+def test_the_servers_of_a_page_respond_as_documented(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks(ROOT / f"docs/{page}.md", "python"):
+        run(block)
+        assert capsys.readouterr().out == block.output
 
 
 def _say_as_the_page_says(request: Received) -> list[bytes]:
@@ -349,6 +347,7 @@ def settings_tables() -> list[str]:
     return [
         _fields_table(Settings, "TAILRACE_{}"),
         _fields_table(RetentionSettings),
+        _fields_table(ModelPrice),
         _fields_table(JwtSettings),
         _fields_table(OpenAIWebhookSettings),
         _fields_table(Bounds),

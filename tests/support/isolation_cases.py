@@ -32,6 +32,7 @@ NOTHING_NAMED: Mapping[str, str] = {
     "GET /healthz": "the server's health",
     "GET /readyz": "the server's health",
     "GET /metrics": "metrics without callers",
+    "GET /usage": "its names are of callers and models; tests/server/http/test_usage_endpoint.py has its cases",
     "GET /v1/models": "the names of the agent",
     "POST /v1/conversations": "begins a conversation with a new id",
     "POST /v1/embeddings": "sent on to a provider without a task; nothing is stored",

@@ -397,7 +397,7 @@ def openai_chunk(
 
 
 def openai_stream(
-    text_pieces: Sequence[str], finish: str | None = "stop", usage: Mapping[str, int] | None = None
+    text_pieces: Sequence[str], finish: str | None = "stop", usage: Mapping[str, Any] | None = None
 ) -> list[bytes]:
     """A text response as a list of events: steps of a script, or a body when joined.
 

@@ -23,8 +23,10 @@ from tailrace.server.http.request_guard import RequestGuard
 from tailrace.server.http.shutdown_signals import handle_signals
 from tailrace.server.http.sse_frames import STOP_TIMEOUT
 from tailrace.server.http.upload_deadlines import Uploads
+from tailrace.server.http.usage_endpoint import UsageEndpoint
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.request_observation import observed_route
+from tailrace.server.observability.telemetry import Telemetry
 from tailrace.server.observability.telemetry_factory import create_telemetry
 from tailrace.server.protocols.a2a.card import CardEndpoint
 from tailrace.server.protocols.a2a.http_json import VERSION_1_0, HttpJsonBinding
@@ -48,8 +50,10 @@ from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFu
 from tailrace.server.runtime.limits import Limits
 from tailrace.server.runtime.observer import Observer
 from tailrace.server.runtime.operations import ExtendedCard, Operations
+from tailrace.server.runtime.prices import PriceTable
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import UpstreamGate
+from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.settings import Settings
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Retention, Store
@@ -58,6 +62,7 @@ from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
 from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.providers import find_provider
 
 if TYPE_CHECKING:
     from tailrace.server.cluster.node_factory import Cluster  # an extra, too
@@ -210,6 +215,7 @@ def create_router(
     limits = _limits(settings)
     create_engine = cluster.engine if cluster else partial(Engine, store)
     work = _as_handler(handler, settings, gate)
+    prices = PriceTable(settings.prices)
     engine = create_engine(
         work,
         max_history_messages=settings.bounds.max_history_messages or _ANY_NUMBER,
@@ -226,6 +232,7 @@ def create_router(
         stop_grace=settings.shutdown_grace,
         keys=keys,
         filters=filters,
+        ledger=_create_ledger(settings, prices, telemetry, has_model=handler is None),
         observer=telemetry,
     )
     if telemetry.metrics is not None:
@@ -260,6 +267,7 @@ def create_router(
 
     @asynccontextmanager
     async def lifespan(_app: object) -> AsyncGenerator[None]:
+        await prices.load()
         async with (
             authentication.running(),
             engine.running(),
@@ -296,6 +304,10 @@ def create_router(
         telemetry.metrics,
         token=token.get_secret_value() if token else None,
         guard=guard,
+    ).add_to(router)
+    token = settings.operator_token
+    UsageEndpoint(
+        store, authentication, token=token.get_secret_value() if token else None, guard=guard
     ).add_to(router)
     router.add_api_route("/", jsonrpc.handle, methods=["POST"], include_in_schema=False)
     if "openai" in settings.endpoints:
@@ -379,7 +391,17 @@ def _create_signers(settings: Settings) -> "Sequence[CardSigner]":
 
 
 def _retention(settings: Settings) -> Retention:
-    return Retention(settings.retention.events or None, settings.retention.tasks or None)
+    retention = settings.retention
+    return Retention(retention.events or None, retention.tasks or None, retention.usage or None)
+
+
+def _create_ledger(
+    settings: Settings, prices: PriceTable, observer: Telemetry, *, has_model: bool
+) -> UsageLedger:
+    """Create the ledger. A handler in code or a remote agent calls models that the server does not know."""
+    provider, _, model = (settings.model or "").partition(":") if has_model else ("", "", "")
+    provider = find_provider(provider).name if provider else ""
+    return UsageLedger(observer.agent, provider, model, prices, observer.usage_recorded)
 
 
 def _create_cluster(

@@ -5,6 +5,7 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
@@ -279,6 +280,22 @@ class Bounds(BaseModel):
     node_ttl: Annotated[float, Field(ge=1)] = 10.0
 
 
+class ModelPrice(BaseModel):
+    """The price of a model in US dollars for a million tokens.
+
+    Attributes:
+        input: Price of input tokens.
+        output: Price of output tokens.
+        cached: Price of input tokens that the provider reads from its cache; that of ``input`` if None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: Annotated[Decimal, Field(ge=0, le=1_000_000)]
+    output: Annotated[Decimal, Field(ge=0, le=1_000_000)]
+    cached: Annotated[Decimal, Field(ge=0, le=1_000_000)] | None = None
+
+
 class RetentionSettings(BaseModel):
     """Times after which the content of tasks that have ended is deleted. Callers can delete their tasks at any time.
 
@@ -286,6 +303,7 @@ class RetentionSettings(BaseModel):
         events: Seconds after the end of a task for which its stream can be resumed; its single events are deleted
             then. 0: as long as the task exists.
         tasks: Seconds after its end for which a task is stored, with its messages and webhooks. 0: forever.
+        usage: Seconds after the end of a call to a model for which its usage is stored. 0: forever.
         streams: Seconds after the end of a task for which the broker of several servers retains its stream; at most
             ``events``.
     """
@@ -294,6 +312,7 @@ class RetentionSettings(BaseModel):
 
     events: NonNegativeFloat = 24 * 3600.0
     tasks: NonNegativeFloat = 0.0
+    usage: NonNegativeFloat = 0.0
     streams: PositiveFloat = 3600.0
 
 
@@ -398,6 +417,9 @@ class Settings(BaseSettings):
             too (loopback and private addresses); ``false``: webhooks are disabled.
         openai_webhook: Webhook for the ends of background responses of the OpenAI-compatible API, as a JSON object (see below).
         metrics_token: Bearer token of the metrics scraper, from any machine; callers without it are rejected.
+        operator_token: Bearer token with which operators read the usage of all callers at ``/usage``.
+        prices: Prices of models, as a JSON object with the members ``PROVIDER:MODEL`` (see below). They override the table of
+            ``tailrace[prices]``.
         trace_content: Record messages, and arguments and results of tools, in spans.
         log_format: ``text``, or ``json``: one object per line, with the ids of task, context and trace.
     """
@@ -465,6 +487,8 @@ class Settings(BaseSettings):
     push_notifications: bool | Literal["private"] = True
     openai_webhook: OpenAIWebhookSettings | None = None
     metrics_token: SecretStr | None = None
+    operator_token: SecretStr | None = None
+    prices: dict[str, ModelPrice] = Field(default_factory=dict[str, ModelPrice])
     trace_content: bool = False
     log_format: Literal["text", "json"] = "text"
 

@@ -173,7 +173,7 @@ class ClusterStore(Store):
     def _keep(self, connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies) -> None:
         node = self._node.id
         created = {write.task_id for write in writes if write.events and write.events[0].number == 1}
-        known = {write.task_id for write in writes} - created
+        known = {write.task_id for write in writes if write.task_id} - created
         self._foreign = (known - _ours_of(connection, known, node)) | (created & self._abandoned)
         writes = [write for write in writes if write.task_id not in self._foreign]
         insert_events(connection, rows_of(writes))
@@ -190,7 +190,7 @@ class ClusterStore(Store):
     def _behind_complete(self, bound: list[TaskWrite]) -> list[Addition]:
         additions = _additions([write for write in bound if write.task_id not in self._foreign], self._ours)
         for write in bound:
-            if write.task_id not in self._foreign:
+            if write.task_id and write.task_id not in self._foreign:
                 self._ours.setdefault(write.task_id, False)
         ended = {
             write.task_id: write.snapshot.status.state.terminal

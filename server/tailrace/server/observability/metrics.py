@@ -22,6 +22,8 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from tailrace.server.runtime.prices import NANO
+from tailrace.server.store.store import UsageRecord
 from tailrace.server.store.writer import Distribution
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -138,7 +140,26 @@ class Metrics:
             "Entries of the broker that were skipped because they are malformed, of an unknown version, or not authentic",
             "purpose",
         )
+        usage = ("gen_ai_provider_name", "gen_ai_request_model")
+        self.usage_attempts = counter(
+            "tailrace_usage_attempts", "Attempts of model calls in the ledger", *usage, "state"
+        )
+        self.usage_tokens = counter(
+            "tailrace_usage_tokens", "Tokens of model calls in the ledger", *usage, "gen_ai_token_type"
+        )
+        self.usage_cost = counter(
+            "tailrace_usage_cost_usd", "Costs of model calls in the ledger, in US dollars", *usage
+        )
         self.failed_commits = counter("tailrace_store_failed_commits", "Failed attempts to commit")
+
+    def count_usage(self, record: UsageRecord, provider: str) -> None:
+        """Count an attempt of a model call. Its labels contain no name that a caller or a remote agent chose."""
+        labels = (provider, record.model)
+        self.usage_attempts.labels(*labels, record.state.value).inc()
+        self.usage_tokens.labels(*labels, "input").inc(record.input_tokens)
+        self.usage_tokens.labels(*labels, "output").inc(record.output_tokens)
+        if record.cost is not None:
+            self.usage_cost.labels(*labels).inc(record.cost / NANO)
 
     def watch(self, name: str, words: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is computed each time the metrics are scraped."""

@@ -32,6 +32,7 @@ from tailrace.server.observability.tracing import (
 )
 from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.runtime.observer import Observer, StreamKind, TurnWatch
+from tailrace.server.store.store import UsageRecord
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.accumulator import Attempt
@@ -121,6 +122,11 @@ class Telemetry(Observer):
         """Record the duration of a wait."""
         if self.metrics is not None:
             self.metrics.wait_seconds.observe(seconds)
+
+    def usage_recorded(self, record: UsageRecord) -> None:
+        """Count an attempt with its tokens and its cost."""
+        if self.metrics is not None:
+            self.metrics.count_usage(record, provider_name(record.provider))
 
     def broker_entry_rejected(self, purpose: str) -> None:
         """Count a rejected entry."""

@@ -11,7 +11,7 @@ import anyio
 import msgspec
 from opentelemetry.trace import SpanContext
 
-from tailrace.server.store.store import PushConfig, SendKey, StoredCompletion
+from tailrace.server.store.store import PushConfig, SendKey, StoredCompletion, UsageRecord
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -38,6 +38,8 @@ class ActiveTask:
         ending: The last status that a cancelled turn writes; None if the turn is not cancelled.
         new_messages: Messages to persist with the next event.
         recorded_rounds: If a crash interrupted the turn, the number of its model responses that are in the conversation.
+        recorded_attempts: If a crash interrupted the turn, the number of its attempts of model calls in the ledger.
+        usage: Attempts of model calls to persist with the next event.
         round_calls: The ids of the tool calls in the last message that was added to the conversation.
         webhooks: Webhooks to persist with the next event. They receive this event.
         send_key: The idempotency key of the message that causes the next event, to persist with it.
@@ -59,6 +61,8 @@ class ActiveTask:
     ending: StatusUpdate | None = None
     new_messages: list[Message] = field(default_factory=list[Message])
     recorded_rounds: int = 0
+    recorded_attempts: int = 0
+    usage: tuple[UsageRecord, ...] = ()
     round_calls: frozenset[str] = frozenset()
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
     send_key: SendKey | None = None

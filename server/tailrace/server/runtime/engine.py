@@ -32,6 +32,7 @@ from tailrace.server.runtime.task_access import TaskAccess
 from tailrace.server.runtime.task_registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.upstream_gate import UpstreamGate
+from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Store, TaskWrite
@@ -82,6 +83,7 @@ class Engine(TaskAccess):
         keys: The keys of the installation, from which identifiers for other systems are derived. If None, the engine creates
             a random secret, and the identifiers change with each process.
         filters: Applied to the updates of the handler, in order.
+        ledger: Records the attempts of model calls; None for a ledger without prices.
         observer: Receives notifications of turns and transactions.
 
     Attributes:
@@ -108,8 +110,10 @@ class Engine(TaskAccess):
         stop_grace: float = 0,
         keys: SecretKeys | None = None,
         filters: Sequence[StreamFilter] = (),
+        ledger: UsageLedger | None = None,
         observer: Observer = NO_OBSERVER,
     ) -> None:
+        ledger = ledger or UsageLedger()
         super().__init__(store, TaskRegistry(store, self._end_lost, self._remote_tasks()), max_lag)
         self.stop_requested = anyio.Event()
         self._stop_grace = stop_grace
@@ -130,9 +134,12 @@ class Engine(TaskAccess):
             parallel=parallel_tasks,
             max_event_bytes=max_event_bytes,
             filters=filters,
+            ledger=ledger,
             observer=observer,
         )
-        self._interrupted = InterruptedTasks(store, self._tasks, self._turns, restart=restart_interrupted)
+        self._interrupted = InterruptedTasks(
+            store, self._tasks, self._turns, ledger, restart=restart_interrupted
+        )
         self._intake = MessageIntake(
             self,
             store,

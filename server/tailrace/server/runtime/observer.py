@@ -11,6 +11,7 @@ from typing import Literal, Self
 from opentelemetry.trace import SpanContext
 
 from tailrace.server.runtime.active_task import ActiveTask
+from tailrace.server.store.store import UsageRecord
 from tailrace.streaming.task.updates import StatusUpdate
 
 StreamKind = Literal["message", "subscription", "resume"]
@@ -71,6 +72,9 @@ class Observer:
         Args:
             seconds: The duration of the wait.
         """
+
+    def usage_recorded(self, record: UsageRecord) -> None:
+        """Report the usage of an attempt of a model call."""
 
     def broker_entry_rejected(self, purpose: str) -> None:
         """Report that an entry of the broker is malformed or not authentic and was skipped.

@@ -4,6 +4,7 @@ When the engine starts, `InterruptedTasks` finds these tasks in the store. It fa
 """
 
 import logging
+from collections.abc import Sequence
 
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
 from tailrace.server.runtime.limits import Permit
@@ -15,9 +16,10 @@ from tailrace.server.runtime.messages import (
 )
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
+from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.store.store import Store
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.a2a.models import Role
+from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
 from tailrace.streaming.conversion.message_conversion import is_callers
@@ -36,6 +38,7 @@ class InterruptedTasks:
         store: The store with the tasks.
         tasks: The registry of this process.
         turns: Runs and fails tasks.
+        ledger: Records the attempts of model calls that were interrupted.
         restart: Start them again, instead of failing them.
     """
 
@@ -44,12 +47,14 @@ class InterruptedTasks:
         store: Store,
         tasks: TaskRegistry,
         turns: TurnRunner,
+        ledger: UsageLedger,
         *,
         restart: bool,
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._turns = turns
+        self._ledger = ledger
         self._restart = restart
 
     async def recover_all(self) -> None:
@@ -64,7 +69,10 @@ class InterruptedTasks:
         except ValueError:
             logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
             return
-        active.waiting.extend(await self._unanswered(active))
+        messages = await self._messages(active)
+        active.waiting.extend(_unanswered(active, messages))
+        if active.waiting:
+            await self._record_attempt(active, messages)
         restarts = extension_metadata(active.record.snapshot(0).metadata).get("restarts", 0)
         if self._restart and active.waiting and restarts < MAX_RESTARTS:
             logger.warning("task %s was interrupted by a crash, and starts again", task_id)
@@ -80,27 +88,34 @@ class InterruptedTasks:
             active, failed_because("the server stopped unexpectedly before the response was complete")
         )
 
-    async def _unanswered(self, active: ActiveTask) -> list[PendingMessage]:
-        """Return the messages of an interrupted task that have no complete response in the conversation, oldest first."""
-        messages = [
-            message
-            for message in await self._store.load_task_messages(active.record.id, active.owner)
-            if message.task_id == active.record.id
-        ]
-        turns = sum(map(is_callers, messages))
-        is_open = bool(messages) and ends_in_round(messages[-1])
-        if is_open:
-            active.recorded_rounds = rounds_since_caller(messages)
-            results = results_in_artifacts(active.record.artifacts, open_call_ids(messages))
-            if results is not None:
-                ids = {"context_id": active.record.context_id, "task_id": active.record.id}
-                active.new_messages.append(results.model_copy(update=ids))
-        answered = turns - is_open
-        questions = [message for message in active.record.history if message.role is Role.USER]
-        return [
-            PendingMessage(
-                message, SendMessageRequest(message=message), (), number, in_history=number <= turns
-            )
-            for number, message in enumerate(questions, 1)
-            if number > answered
-        ]
+    async def _messages(self, active: ActiveTask) -> list[Message]:
+        """Return the messages of a task in its conversation."""
+        messages = await self._store.load_task_messages(active.record.id, active.owner)
+        return [message for message in messages if message.task_id == active.record.id]
+
+    async def _record_attempt(self, active: ActiveTask, messages: Sequence[Message]) -> None:
+        """Record the attempt of a model call that was interrupted, unless tools were running."""
+        attempts = await self._store.usage.count(active.record.id, active.waiting[0].number)
+        if active.record.state is not TaskState.SUBMITTED and not open_call_ids(messages):
+            attempts += 1
+            self._ledger.lost(active, attempts, active.record.status.timestamp)
+        active.recorded_attempts = attempts
+
+
+def _unanswered(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
+    """Return the messages of an interrupted task that have no complete response in the conversation, oldest first."""
+    turns = sum(map(is_callers, messages))
+    is_open = bool(messages) and ends_in_round(messages[-1])
+    if is_open:
+        active.recorded_rounds = rounds_since_caller(messages)
+        results = results_in_artifacts(active.record.artifacts, open_call_ids(messages))
+        if results is not None:
+            ids = {"context_id": active.record.context_id, "task_id": active.record.id}
+            active.new_messages.append(results.model_copy(update=ids))
+    answered = turns - is_open
+    questions = [message for message in active.record.history if message.role is Role.USER]
+    return [
+        PendingMessage(message, SendMessageRequest(message=message), (), number, in_history=number <= turns)
+        for number, message in enumerate(questions, 1)
+        if number > answered
+    ]

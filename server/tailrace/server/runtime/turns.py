@@ -38,6 +38,7 @@ from tailrace.server.runtime.messages import (
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import OWNER
+from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.store.store import PushConfig, Store, TaskWrite
 from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
@@ -77,6 +78,7 @@ class TurnRunner:
         conversations: Returns the lock of a conversation, which a turn holds so that no other turn of the conversation runs.
             By default, the lock works within this process.
         max_history: The maximum number of messages of a conversation that a turn receives.
+        ledger: Records the attempts of model calls.
         max_seconds: The maximum duration of a turn in seconds, not counting the wait for other turns of the conversation.
         max_wait: The maximum duration of the wait for other turns of the conversation, in seconds.
         parallel: True if turns of different tasks of a conversation run in parallel, unless the caller requests otherwise.
@@ -100,6 +102,7 @@ class TurnRunner:
         *,
         external_ids: ExternalIds,
         max_history: int,
+        ledger: UsageLedger,
         max_seconds: float = math.inf,
         max_wait: float = math.inf,
         parallel: bool = False,
@@ -109,6 +112,7 @@ class TurnRunner:
     ) -> None:
         self._filters = tuple(filters)
         self._observer = observer
+        self._ledger = ledger
         self._max_seconds = max_seconds
         self._max_wait = max_wait
         self._parallel = parallel
@@ -195,7 +199,7 @@ class TurnRunner:
         lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
         async with LazyContext(lock) as conversation:
             external_id = self._external_ids.context_id(active.owner, active.record.context_id)
-            with self._observer.turn(active, external_id) as watch:
+            with self._observer.turn(active, external_id) as watch, self._ledger.turn(active) as usage:
                 turn = _Turn(conversation)
                 try:
                     with active.scope:
@@ -209,9 +213,11 @@ class TurnRunner:
                     turn.ending = self._ending_of(active, watch, error)
                 if reply is None or reply.message is None:
                     watch.ending = active.ending or turn.ending
+                    usage.ended(watch.ending)
                     self._end_turn(active, watch.ending)
                 else:
                     watch.direct = True
+                    self._keep_usage(active)
                 if reply is not None:
                     reply.ready.set()
             turn.has_next = bool(active.waiting)
@@ -417,7 +423,7 @@ class TurnRunner:
         if results is not None:
             self._add_message(active, results)
         message = messages_from_artifacts(made, record, active.recorded_rounds)
-        active.recorded_rounds, active.round_calls = 0, frozenset()
+        active.recorded_rounds, active.recorded_attempts, active.round_calls = 0, 0, frozenset()
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
@@ -425,6 +431,13 @@ class TurnRunner:
             active.new_messages += [waiting.message for waiting in active.waiting if not waiting.in_history]
             active.waiting.clear()
         self.keep(active, (last,), snapshot=True)
+
+    def _keep_usage(self, active: ActiveTask) -> None:
+        """Persist the attempts of a turn whose response was a message without a task."""
+        usage, active.usage = active.usage, ()
+        if usage:
+            write = TaskWrite("", active.owner, active.record.context_id, (), usage=usage)
+            self._writer.put(write, _ignore, partial(logger.error, "the usage of a turn is lost: %s"))
 
     def keep(
         self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False, is_large: bool = False
@@ -444,6 +457,7 @@ class TurnRunner:
         webhooks, active.webhooks = active.webhooks, []
         send_key, active.send_key = active.send_key, None
         completion, active.completion = active.completion, None
+        usage, active.usage = active.usage, ()
         write = TaskWrite(
             record.id,
             active.owner,
@@ -457,6 +471,7 @@ class TurnRunner:
             active.holds_conversation,
             is_large,
             completion,
+            usage=usage,
         )
         changes_status = events[-1].state is not None
         publish = partial(self._publish_status, active, webhooks) if changes_status else active.log.publish
@@ -532,6 +547,10 @@ async def _persisted(active: ActiveTask) -> None:
 def _messages_since_caller(messages: Sequence[Message]) -> int:
     """Return the number of messages after the last message of the caller."""
     return next((count for count, message in enumerate(reversed(messages)) if is_callers(message)), 0)
+
+
+def _ignore(_events: Sequence[Event]) -> None:
+    """Publish nothing: the write has no events."""
 
 
 def failed_because(reason: str) -> StatusUpdate:

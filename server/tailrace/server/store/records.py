@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -110,6 +111,67 @@ class StoredCompletion(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
 
 
+class AttemptState(StrEnum):
+    """The end of an attempt of a model call."""
+
+    FINAL = "final"
+    """The response is complete, and the provider reported its usage."""
+    UNREPORTED = "unreported"
+    """The response is complete, and the provider reported no usage."""
+    CUT = "cut"
+    """The response is incomplete: it broke off or was cancelled. The counts are those that were reported until then."""
+    ATTACHED = "attached"
+    """The connection broke off, and the next attempt, whose usage includes this one, received the rest of the response."""
+    FAILED = "failed"
+    """The request was not sent, or the provider rejected it."""
+    LOST = "lost"
+    """The process of the server ended during the attempt, or immediately before it."""
+
+
+INCOMPLETE_STATES = (AttemptState.UNREPORTED, AttemptState.CUT, AttemptState.LOST)
+"""States of attempts that may have used more tokens than their counts."""
+
+
+class UsageRecord(msgspec.Struct, frozen=True):
+    """The usage of one attempt of a model call.
+
+    Attributes:
+        turn: The number of the turn in the task.
+        attempt: The number of the attempt in the turn.
+        caller: The authenticated name of the caller; empty without authentication.
+        agent: The name of the agent.
+        provider: The provider; empty for the usage that a custom handler or a remote agent reported.
+        model: The requested model; empty as ``provider``.
+        state: The end of the attempt.
+        started: The start, in milliseconds since 1970.
+        ended: The end, in milliseconds since 1970.
+        reported_model: The model that the provider reported; may be empty.
+        input_tokens: Tokens of the input, including cached ones.
+        cached_tokens: Tokens of the input that the provider read from its cache.
+        output_tokens: Tokens of the output, including reasoning.
+        reasoning_tokens: Tokens of reasoning.
+        cost: The cost in 1e-9 US dollars; None if the price is unknown.
+        chunks: The number of chunks that arrived: at least one token of output for most providers.
+    """
+
+    turn: int
+    attempt: int
+    caller: str
+    agent: str
+    provider: str
+    model: str
+    state: AttemptState
+    started: int
+    ended: int
+    reported_model: str = ""
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: int | None = None
+    chunks: int = 0
+
+
 class TaskWrite(msgspec.Struct, frozen=True):
     """A write of one task: new events, and the changes that come with the last of them.
 
@@ -128,6 +190,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         is_large: One of ``events`` is large, though it does not change the status.
         completion: The chat completion that the message of these events requested; None without one.
         is_listed: Lists of tasks have the task, if this write creates it.
+        usage: Attempts of model calls that ended before these events.
     """
 
     task_id: str
@@ -143,6 +206,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     is_large: bool = False
     completion: StoredCompletion | None = None
     is_listed: bool = True
+    usage: Sequence[UsageRecord] = ()
 
 
 class StoredTask(msgspec.Struct, frozen=True):
@@ -232,7 +296,9 @@ class Retention(msgspec.Struct, frozen=True):
         events: Seconds after a task's end for which its events are stored, so that a stream can be resumed. None: as
             long as the task.
         tasks: Seconds after its end for which a task is stored, with its messages. None: without limit.
+        usage: Seconds after its end for which the usage of an attempt is stored. None: without limit.
     """
 
     events: float | None = 24 * 3600.0
     tasks: float | None = None
+    usage: float | None = None

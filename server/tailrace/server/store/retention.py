@@ -12,6 +12,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, delete, exists, f
 from tailrace.server.store.event_rows import count_within
 from tailrace.server.store.records import Retention
 from tailrace.server.store.schema import TABLES_OF_TASKS, deletions, events, messages, push_configs, tasks
+from tailrace.server.store.usage_store import drop_usage, forget_tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 BATCH = 500
@@ -37,6 +38,10 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
     Returns:
         Whether there may be more.
     """
+    if retention.usage is not None and drop_usage(
+        connection, now - timedelta(seconds=retention.usage), batch
+    ):
+        return True
     if retention.tasks is not None:
         before = now - timedelta(seconds=retention.tasks)
         found = _over_since(connection, before)
@@ -47,6 +52,7 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
                 *(table.c.task_id for table in TABLES_OF_TASKS if table is not events),
             ):
                 connection.execute(delete(column.table).where(column.in_(complete)))
+            forget_tasks(connection, complete)
         if batch <= 0 or len(found) == _BATCH:
             return True
     if retention.events is not None:

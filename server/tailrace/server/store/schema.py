@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0010"
+HEAD = "0011"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -219,6 +219,37 @@ TABLES_OF_TASKS = (messages, push_configs, send_keys, completions, completion_me
 
 # The tasks that callers deleted, until their events are deleted too, in bounded steps.
 deletions = Table("deletions", metadata, Column("task_id", Name, primary_key=True))
+
+# The attempts of model calls, for bills and budgets. A row outlives its task: then it has no task id, so that nothing identifies
+# the content.
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("position", Position, primary_key=True, autoincrement=True),
+    Column("task_id", Name),
+    Column("turn", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("caller", Name, nullable=False),
+    Column("agent", Name, nullable=False),
+    Column("provider", Name, nullable=False),
+    Column("model", Name, nullable=False),
+    Column("reported_model", Name, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("chunks", BigInteger, nullable=False),
+    # In 1e-9 US dollars; NULL if the price is unknown.
+    Column("cost", BigInteger),
+    # In milliseconds since 1970.
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    # Rows of deleted tasks have no task id, so they do not conflict.
+    Index("ledger_by_attempt", "task_id", "turn", "attempt", unique=True),
+    Index("ledger_by_caller", "caller", "ended"),
+    Index("ledger_by_time", "ended"),
+)
 
 # The servers that share the database (`tailrace.server.cluster`); one without a row is dead.
 nodes = Table("nodes", metadata, Column("id", Name, primary_key=True), Column("beat", Time, nullable=False))

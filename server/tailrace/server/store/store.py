@@ -15,6 +15,7 @@ from tailrace.server.store.database import Database, parse_url
 from tailrace.server.store.event_rows import count_within, load_events, read_events
 from tailrace.server.store.push_config_rows import PushConfigRows, open_push_configs
 from tailrace.server.store.records import (
+    AttemptState,
     EventsDropped,
     NotOurs,
     PushConfig,
@@ -28,6 +29,7 @@ from tailrace.server.store.records import (
     TaskPosition,
     TasksRefused,
     TaskWrite,
+    UsageRecord,
 )
 from tailrace.server.store.retention import pending_deletion
 from tailrace.server.store.schema import deletions, events, messages, push_configs, send_keys, tasks
@@ -35,6 +37,7 @@ from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.secret_rows import installation_secret
 from tailrace.server.store.sqlite import Durability, SqliteDatabase
 from tailrace.server.store.task_rows import has_running_turn
+from tailrace.server.store.usage_store import UsageStore
 from tailrace.server.store.writer import StoreWrites
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -43,6 +46,7 @@ from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 
 __all__ = [
+    "AttemptState",
     "Durability",
     "EventsDropped",
     "NotOurs",
@@ -57,6 +61,7 @@ __all__ = [
     "TaskPosition",
     "TaskWrite",
     "TasksRefused",
+    "UsageRecord",
 ]
 
 M = TypeVar("M", bound=A2AModel)
@@ -89,6 +94,7 @@ class Store(StoreWrites):
 
     Attributes:
         completions: The stored chat completions.
+        usage: The usage of attempts of model calls.
 
     Raises:
         ConfigurationError: The URL is not one of a supported database, or its driver is missing.
@@ -104,6 +110,7 @@ class Store(StoreWrites):
     ) -> None:
         super().__init__(database or _database(url, durability), retention or Retention())
         self.completions = CompletionStore(self._database)
+        self.usage = UsageStore(self._database)
 
     @property
     def keys(self) -> SecretKeys:

@@ -22,6 +22,7 @@ from tailrace.server.store.completion_store import insert_completion
 from tailrace.server.store.push_config_rows import PushConfigRows
 from tailrace.server.store.records import TaskWrite
 from tailrace.server.store.schema import events, messages, send_keys, tasks
+from tailrace.server.store.usage_store import insert_usage
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task
 
@@ -92,6 +93,7 @@ def keep_tasks(
             connection.execute(insert(send_keys).values(owner=write.owner, **values))
         if write.completion is not None:
             insert_completion(connection, write.owner, write.completion)
+    insert_usage(connection, writes)
 
 
 def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:

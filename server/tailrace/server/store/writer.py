@@ -20,6 +20,7 @@ from tailrace.server.store.retention import delete_messages, drop_deleted, drop_
 from tailrace.server.store.schema import TABLES_OF_TASKS, claims, deletions, tasks
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.task_rows import Bodies, holds_all, keep_tasks
+from tailrace.server.store.usage_store import forget_tasks
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.wrappers import StoreError
@@ -445,6 +446,7 @@ def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
             or write.webhooks
             or write.send_key is not None
             or write.completion is not None
+            or write.usage
         ):
             further.append(write)  # noqa: PERF401 — as above
     return further
@@ -485,6 +487,7 @@ def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
     if gone.rowcount:
         for table in TABLES_OF_TASKS:
             connection.execute(delete(table).where(table.c.task_id == task_id))
+        forget_tasks(connection, (task_id,))
         connection.execute(delete(deletions).where(deletions.c.task_id == task_id))
         connection.execute(insert(deletions).values(task_id=task_id))
     return bool(gone.rowcount)

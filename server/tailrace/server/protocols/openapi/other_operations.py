@@ -1,27 +1,59 @@
-"""The operations outside the protocols: agent cards, health, metrics, the playground, and the OpenAPI description."""
+"""The operations outside the protocols: agent cards, health, metrics, usage, the playground, and the OpenAPI description."""
 
 from tailrace.server.http.operator_endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 from tailrace.server.http.playground import COMPONENT_PATH, EMBED_PATH, MODULE_PATHS
 from tailrace.server.http.playground.pages import PAGE_PATH
+from tailrace.server.http.usage_endpoint import COUNTS, USAGE_PATH
 from tailrace.server.protocols.a2a.card import CARD_PATH, OLD_CARD_PATH
 from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
 from tailrace.server.protocols.openapi.builders import (
     ERRORS,
     Address,
     Json,
+    array_of,
     content,
     errors,
     operation,
+    parameter,
     reference,
     response,
     text,
 )
+from tailrace.server.store.usage_store import GROUPS
 
 DESCRIPTION_PATH = "/openapi.json"
 KEYS_PATH = "/.well-known/jwks.json"
 
 _CODES = tuple(code for code in ERRORS if code in ("400", "401", "403", "404", "405", "500", "503"))
 _OBJECT: Json = {"type": "object"}
+_COUNT: Json = {"type": "integer", "minimum": 0}
+_SUMS: Json = {
+    "type": "object",
+    "required": [*COUNTS, "cost_usd"],
+    "properties": {
+        **dict.fromkeys(GROUPS, text()),
+        **dict.fromkeys(COUNTS, _COUNT),
+        "cost_usd": text("US dollars, as a decimal number."),
+    },
+}
+_USAGE: Json = {
+    "type": "object",
+    "required": ["start", "end", "groups", "total"],
+    "properties": {"start": text(), "end": text(), "groups": array_of(_SUMS), "total": _SUMS},
+}
+_USAGE_PARAMETERS = (
+    parameter(
+        "start",
+        text(),
+        description="Date or time of ISO 8601, in UTC without an offset. Default: 30 days before `end`.",
+    ),
+    parameter("end", text(), description="As `start`; not part of the period. Default: now."),
+    parameter("caller", text(), description="Attempts of this caller only."),
+    parameter("agent", text(), description="Attempts of this agent only."),
+    parameter("model", text(), description="Attempts at this model only."),
+    parameter("group_by", text(), description=f"Names separated by commas: {', '.join(GROUPS)}."),
+    parameter("format", {"type": "string", "enum": ["json", "csv"]}, description="Overrides `Accept`."),
+)
 
 
 def pages() -> dict[Address, Json]:
@@ -30,6 +62,7 @@ def pages() -> dict[Address, Json]:
     html, script = content(text(), "text/html"), content(text(), "text/javascript")
     health = content({"type": "object", "required": ["status"]})
     metrics = content(text(), "text/plain", "application/openmetrics-text")
+    usage = {**content(_USAGE), **content(text(), "text/csv")}
     described = {
         CARD_PATH: ("agentCard", "The agent card", card, True),
         OLD_CARD_PATH: ("agentCardOf03", "The agent card for clients of 0.3", card, True),
@@ -39,6 +72,12 @@ def pages() -> dict[Address, Json]:
         LIVE_PATH: ("healthz", "Whether the process responds", health, True),
         READY_PATH: ("readyz", "Whether the server can work", health, True),
         METRICS_PATH: ("metrics", "Metrics for Prometheus", metrics, False),
+        USAGE_PATH: (
+            "usage",
+            "The usage of model calls: of the caller, or, for operators, of all callers",
+            usage,
+            False,
+        ),
         PAGE_PATH: ("playground", "The playground", html, True),
         COMPONENT_PATH: ("playgroundElement", "The playground's custom element", script, True),
         EMBED_PATH: ("playgroundEmbedded", "A page with the custom element", html, True),
@@ -54,7 +93,12 @@ def pages() -> dict[Address, Json]:
             if public and path not in (LIVE_PATH, READY_PATH):
                 responses["304"] = response("The client has the current version.")
             found[(method, path)] = operation(
-                name if method == "GET" else f"{name}Head", summary, responses, tag="Server", public=public
+                name if method == "GET" else f"{name}Head",
+                summary,
+                responses,
+                tag="Server",
+                public=public,
+                parameters=_USAGE_PARAMETERS if path == USAGE_PATH else (),
             )
     return found
 

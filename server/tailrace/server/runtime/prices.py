@@ -1,0 +1,105 @@
+"""The costs of model calls: prices of the settings, and the table of the package genai-prices (``tailrace[prices]``)."""
+
+import logging
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import anyio
+
+from tailrace.server.settings import ModelPrice
+from tailrace.server.store.store import UsageRecord
+from tailrace.wrappers import Usage
+from tailrace.wrappers.usage_details import UsageDetails
+
+logger = logging.getLogger("tailrace.server")
+
+NANO = 10**9
+"""Units of a cost in one US dollar."""
+
+MAX_COST = 1_000_000 * NANO
+"""The maximum cost of an attempt. A higher cost is the result of a wrong count or price."""
+
+_PER_TOKEN = Decimal(NANO) / 1_000_000  # of a price in US dollars for a million tokens
+
+# The names of providers in the table, if they differ.
+_PROVIDERS = {
+    "openai-responses": "openai",
+    "gemini": "google",
+    "bedrock": "aws",
+    "xai": "x-ai",
+    "moonshot": "moonshotai",
+}
+
+_Calculate = Callable[[str, str, Usage, UsageDetails], Decimal | None]
+
+
+class PriceTable:
+    """Calculates the cost of attempts.
+
+    Args:
+        prices: Prices by ``PROVIDER:MODEL``; they override the table of the package.
+    """
+
+    def __init__(self, prices: Mapping[str, ModelPrice] | None = None) -> None:
+        self._prices = prices or {}
+        self._calculate: _Calculate | None = None
+
+    async def load(self) -> None:
+        """Load the table of the package, if the package is installed. This takes some tenths of a second, in a thread."""
+        self._calculate = await anyio.to_thread.run_sync(_load_package)
+
+    def cost(self, record: UsageRecord, usage: Usage, details: UsageDetails) -> int | None:
+        """Return the cost of an attempt in 1e-9 US dollars; None if the price is unknown.
+
+        Args:
+            record: Contains the provider, and the names of the model.
+            usage: The tokens.
+            details: The parts of the tokens.
+        """
+        price = self._prices.get(f"{record.provider}:{record.model}")
+        if price is not None:
+            cached_price = price.input if price.cached is None else price.cached
+            cached = min(details.cached, usage.input_tokens)
+            cost = (usage.input_tokens - cached) * price.input + cached * cached_price
+            return _rounded((cost + usage.output_tokens * price.output) * _PER_TOKEN)
+        if self._calculate is None or not record.provider:
+            return None
+        provider = _PROVIDERS.get(record.provider, record.provider)
+        for name in filter(None, (record.reported_model, record.model)):
+            found = self._calculate(provider, name, usage, details)
+            if found is not None:
+                return _rounded(found * NANO)
+        return None
+
+
+def _rounded(cost: Decimal) -> int | None:
+    """Return a cost as an integer; None for a cost that no response has, since sums of such costs exceed 64 bits."""
+    return int(cost.to_integral_value()) if cost <= MAX_COST else None
+
+
+def _load_package() -> _Calculate | None:
+    try:
+        import genai_prices  # an extra
+    except ImportError:
+        return None
+
+    def calculate(provider: str, model: str, usage: Usage, details: UsageDetails) -> Decimal | None:
+        parts: dict[str, Any] = {
+            "input_tokens": usage.input_tokens,
+            "cache_read_tokens": details.cached,
+            "cache_write_tokens": details.cache_written,
+            "output_tokens": usage.output_tokens,
+        }
+        try:
+            return genai_prices.calc_price(
+                genai_prices.Usage(**parts), model_ref=model, provider_id=provider
+            ).total_price
+        except LookupError:
+            return None
+        except ValueError as error:  # counts that contradict each other
+            logger.warning("the cost of a response of %s:%s is unknown: %s", provider, model, error)
+            return None
+
+    calculate("openai", "gpt-5-mini", Usage(1, 1, 2), UsageDetails())  # loads the table
+    return calculate

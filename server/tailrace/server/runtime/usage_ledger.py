@@ -1,0 +1,287 @@
+"""Records the usage of each attempt of a model call, for the ledger in the store.
+
+An attempt is recorded when it ends: `ActiveTask.usage` has the records until the next event of the task, which persists them in
+its transaction. Nothing is recorded for single tokens. An attempt that a crash interrupted is recorded by the recovery of its
+task (`UsageLedger.lost`).
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import datetime
+from time import time
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+import msgspec
+
+from tailrace.server.runtime.active_task import ActiveTask
+from tailrace.server.runtime.limits import user_of
+from tailrace.server.runtime.prices import PriceTable
+from tailrace.server.store.store import AttemptState, UsageRecord
+from tailrace.server.store.usage_store import milliseconds
+from tailrace.streaming.a2a.stream_extension import extension_metadata, provider_usage
+from tailrace.streaming.accumulator import Attempt
+from tailrace.streaming.instrumentation import (
+    RUN_OBSERVER,
+    ResponseObservation,
+    RunObserver,
+    ToolCallObservation,
+)
+from tailrace.streaming.task.updates import StatusUpdate
+from tailrace.streaming.turn_accumulator import TurnAccumulator
+from tailrace.wrappers import ContentPartToolCall, UpstreamFault, Usage
+from tailrace.wrappers.continuation import Route
+from tailrace.wrappers.decoding.lenient_json import as_count, as_mapping, as_text
+from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.request_options import RequestOptions
+from tailrace.wrappers.usage_details import UsageDetails
+
+_MAX_TOKENS = 10**12  # of one attempt
+_MAX_NAME = 200  # characters of a model's name that a provider reports
+
+
+class UsageLedger:
+    """Creates the records of all attempts of a server.
+
+    Args:
+        agent: The name of the agent.
+        provider: The provider of the server's model; empty without one.
+        model: The server's model; empty without one.
+        prices: Calculates the costs; None for unknown costs.
+        recorded: Called with each record.
+    """
+
+    def __init__(
+        self,
+        agent: str = "",
+        provider: str = "",
+        model: str = "",
+        prices: PriceTable | None = None,
+        recorded: Callable[[UsageRecord], object] = lambda _: None,
+    ) -> None:
+        self._agent = agent
+        self._provider = provider
+        self._model = model
+        self._prices = prices or PriceTable()
+        self._recorded = recorded
+
+    @contextmanager
+    def turn(self, active: ActiveTask) -> Generator["TurnUsage"]:
+        """Record the attempts of model calls in the block, which is the turn of the oldest waiting message of a task."""
+        usage = TurnUsage(self, active, RUN_OBSERVER.get())
+        token = RUN_OBSERVER.set(usage)
+        try:
+            yield usage
+        finally:
+            RUN_OBSERVER.reset(token)
+            usage.close()
+
+    def lost(self, active: ActiveTask, attempt: int, last_event: datetime | None) -> None:
+        """Record an attempt that a crash interrupted. Do nothing if the server has no model.
+
+        Args:
+            active: The task; the turn of its oldest waiting message was interrupted.
+            attempt: The number of the attempt.
+            last_event: The time of the last change of the task's status.
+        """
+        if not self._model:
+            return
+        now = _now()
+        started = min(milliseconds(last_event), now) if last_event is not None else now
+        key = (active.waiting[0].number, attempt, user_of(active.owner), self._agent)
+        record = UsageRecord(*key, self._provider, self._model, AttemptState.LOST, started, now)
+        self._add(active, record, Usage(0, 0, 0))
+
+    def record(
+        self,
+        active: ActiveTask,
+        key: tuple[int, int],
+        model: tuple[str, str],
+        state: AttemptState,
+        started: int,
+        usage: Usage | None,
+        reported_model: str,
+        chunks: int,
+    ) -> None:
+        """Record an attempt that ends now.
+
+        Args:
+            active: The task.
+            key: The numbers of the turn and of the attempt.
+            model: The provider and the requested model.
+            state: The end of the attempt.
+            started: The start.
+            usage: The reported usage; None if none was reported.
+            reported_model: The model that the provider reported.
+            chunks: The number of chunks that arrived.
+        """
+        usage = usage or Usage(0, 0, 0)
+        record = UsageRecord(
+            *key,
+            user_of(active.owner),
+            self._agent,
+            *model,
+            state,
+            started,
+            max(started, _now()),
+            reported_model[:_MAX_NAME],
+            chunks=chunks,
+        )
+        self._add(active, record, usage)
+
+    def _add(self, active: ActiveTask, record: UsageRecord, usage: Usage) -> None:
+        """Add a record to a task, with the counts of a usage and their cost."""
+        details = UsageDetails.of(usage.raw)
+        record = msgspec.structs.replace(
+            record,
+            input_tokens=_bounded(usage.input_tokens),
+            cached_tokens=_bounded(details.cached),
+            output_tokens=_bounded(usage.output_tokens),
+            reasoning_tokens=_bounded(details.reasoning),
+            cost=self._prices.cost(record, usage, details),
+        )
+        active.usage += (record,)
+        self._recorded(record)
+
+
+class TurnUsage(RunObserver):
+    """Records the attempts of one turn, and forwards all notifications to another observer.
+
+    Args:
+        ledger: Creates the records.
+        active: The task.
+        inner: The other observer.
+    """
+
+    def __init__(self, ledger: UsageLedger, active: ActiveTask, inner: RunObserver) -> None:
+        self._ledger = ledger
+        self._active: ActiveTask | None = active
+        self._inner = inner
+        self._turn = active.waiting[0].number
+        self._attempts = active.recorded_attempts
+        self._began = _now()
+
+    def observe_response(
+        self, model: Model, options: RequestOptions, turn: TurnAccumulator
+    ) -> ResponseObservation:
+        """Observe an attempt."""
+        return _ObservedAttempt(self, model, turn, self._inner.observe_response(model, options, turn))
+
+    def continued(self, attempt: Attempt, model: str, route: Route) -> None:
+        """Mark the last attempt if the next one receives the rest of the same response."""
+        active = self._active
+        if route is Route.ATTACH and active is not None and active.usage:
+            *others, last = active.usage
+            active.usage = (*others, msgspec.structs.replace(last, state=AttemptState.ATTACHED))
+        self._inner.continued(attempt, model, route)
+
+    def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
+        """Return the observation of the other observer."""
+        return self._inner.observe_call(call)
+
+    def add(
+        self,
+        provider: str,
+        model: str,
+        state: AttemptState,
+        started: int,
+        usage: Usage | None,
+        reported_model: str,
+        chunks: int = 0,
+    ) -> None:
+        """Record an attempt that ends now. After the end of the turn, nothing is recorded."""
+        if self._active is None:
+            return
+        self._attempts += 1
+        key = (self._turn, self._attempts)
+        self._ledger.record(
+            self._active, key, (provider, model), state, started, usage, reported_model, chunks
+        )
+
+    def ended(self, ending: StatusUpdate) -> None:
+        """Record the usage in the last status of a turn that called no model of this server."""
+        facts = extension_metadata(ending.metadata or {})
+        reported = as_mapping(facts.get("usage"))
+        if self._attempts or reported is None:
+            return
+        counts = [as_count(reported.get(name)) for name in ("inputTokens", "outputTokens")]
+        if counts == [None, None]:
+            return
+        given, made = (max(0, count or 0) for count in counts)
+        usage = Usage(given, made, given + made, provider_usage(cast("dict[str, Any]", reported)))
+        response: Mapping[str, Any] = as_mapping(facts.get("response")) or {}
+        self.add("", "", AttemptState.FINAL, self._began, usage, as_text(response.get("model")))
+
+    def close(self) -> None:
+        """Release the task: connections that the turn opened have its context, and so this object."""
+        self._active = None
+
+
+class _ObservedAttempt(ResponseObservation):
+    """Observes one attempt."""
+
+    def __init__(
+        self, usage: TurnUsage, model: Model, turn: TurnAccumulator, inner: ResponseObservation
+    ) -> None:
+        self._usage = usage
+        self._model = model
+        self._turn = turn
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._started = _now()
+        self._inner.__enter__()
+        return self
+
+    def sent(
+        self, stream: AbstractAsyncContextManager[ChunkBatches]
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
+        """Return the request of the other observation."""
+        return self._inner.sent(stream)
+
+    def first_chunk(self) -> None:
+        """Notify the other observation."""
+        self._inner.first_chunk()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        response = self._turn.response
+        usage = response.usage if response is not None else None
+        reported = str(response.metadata.get("model") or "") if response is not None and self.chunks else ""
+        state = self._state(error)
+        names = self._model.provider, self._model.name
+        self._usage.add(*names, state, self._started, usage, reported, self.chunks)
+        self._inner.chunks = self.chunks
+        self._inner.__exit__(kind, error, trace)
+
+    def _state(self, error: BaseException | None) -> AttemptState:
+        response = self._turn.response
+        if response is None:
+            return AttemptState.FAILED
+        failure = response.error
+        if error is None and failure is None:
+            is_complete = True
+        else:  # a response whose end has arrived is complete, also if it is closed then
+            is_complete = failure is None and response.finished and self.chunks > 0
+        if is_complete:
+            return AttemptState.FINAL if response.usage is not None else AttemptState.UNREPORTED
+        if self.chunks:
+            return AttemptState.CUT
+        is_cancelled = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
+        was_rejected = failure is not None and failure.fault is UpstreamFault.STATUS
+        return (
+            AttemptState.FAILED
+            if was_rejected or (error is not None and not is_cancelled)
+            else AttemptState.CUT
+        )
+
+
+def _bounded(count: int) -> int:
+    """Return a count within the bounds that the sums of the database require."""
+    return min(max(count, 0), _MAX_TOKENS)
+
+
+def _now() -> int:
+    return int(time() * 1000)

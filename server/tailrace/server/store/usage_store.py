@@ -1,0 +1,187 @@
+"""The ledger: the usage of each attempt of a model call. Rows are inserted in the transaction of the task's next events."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Executable, case, delete, func, select, update
+
+from tailrace.server.store.database import Database
+from tailrace.server.store.records import INCOMPLETE_STATES, AttemptState, TaskWrite
+from tailrace.server.store.schema import ledger
+
+MILLISECONDS_PER_DAY = 86_400_000
+
+GROUPS = ("day", "caller", "agent", "provider", "model", "state")
+"""The names by which usage can be grouped."""
+
+_DAY = (ledger.c.ended - ledger.c.ended % MILLISECONDS_PER_DAY).label("day")
+_SUMS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost")
+
+
+class UsageFilter(msgspec.Struct, frozen=True):
+    """A filter of attempts.
+
+    Attributes:
+        start: The first end of an attempt, in milliseconds since 1970.
+        end: The end of the period, in milliseconds since 1970; attempts that end then are not in the period.
+        caller: The caller; None for all.
+        agent: The agent; None for all.
+        model: The requested model; None for all.
+    """
+
+    start: int
+    end: int
+    caller: str | None = None
+    agent: str | None = None
+    model: str | None = None
+
+
+class UsageSum(msgspec.Struct, frozen=True):
+    """The usage of a group of attempts.
+
+    Attributes:
+        group: The values of the group, in the order of the request. A day is a date in UTC.
+        attempts: The number of attempts.
+        incomplete_attempts: The number of attempts that may have used more tokens than their counts.
+        unpriced_attempts: The number of attempts with tokens whose price is unknown.
+        input_tokens: The sum of the input tokens.
+        cached_tokens: The sum of the cached input tokens.
+        output_tokens: The sum of the output tokens.
+        reasoning_tokens: The sum of the tokens of reasoning.
+        cost: The sum of the costs, in 1e-9 US dollars.
+    """
+
+    group: tuple[str, ...]
+    attempts: int
+    incomplete_attempts: int
+    unpriced_attempts: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    cost: int
+
+
+class UsageStore:
+    """Reads the ledger.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def sums(self, usage_filter: UsageFilter, group_by: Sequence[str], limit: int) -> list[UsageSum]:
+        """Return the usage of each group, in the order of the groups; at most ``limit`` + 1 groups.
+
+        Args:
+            usage_filter: The filter.
+            group_by: Names of `GROUPS`; empty for one sum. Without attempts, there is no group.
+            limit: The maximum number of groups.
+
+        Raises:
+            StoreError: The read failed.
+        """
+        keys: list[ColumnElement[Any]] = [_DAY if name == "day" else ledger.c[name] for name in group_by]
+        query = select(*keys, *_aggregates()).where(*_conditions(usage_filter))
+        query = query.group_by(*keys).order_by(*keys).limit(limit + 1)
+        count = len(keys)
+
+        def work(connection: Connection) -> list[UsageSum]:
+            return [
+                UsageSum(tuple(map(_text, row[:count])), *map(int, row[count:]))
+                for row in connection.execute(query)
+                if row[count]
+            ]
+
+        return await self._database.read(work)
+
+    async def count(self, task_id: str, turn: int) -> int:
+        """Return the number of the last attempt of a turn; 0 if there is none.
+
+        Raises:
+            StoreError: The read failed.
+        """
+        query = select(func.max(ledger.c.attempt)).where(ledger.c.task_id == task_id, ledger.c.turn == turn)
+        return await self._database.read(lambda connection: connection.scalar(query) or 0)
+
+
+def insert_usage(connection: Connection, writes: Iterable[TaskWrite]) -> None:
+    """Insert the attempts of writes. An attempt that exists is not counted again."""
+    rows = [
+        {"task_id": write.task_id or None, **msgspec.structs.asdict(record)}
+        for write in writes
+        for record in write.usage
+    ]
+    if rows:
+        connection.execute(_insert(connection.dialect.name), rows)
+
+
+def forget_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Remove the ids of deleted tasks. The sums remain."""
+    connection.execute(update(ledger).where(ledger.c.task_id.in_(task_ids)).values(task_id=None))
+
+
+def drop_usage(connection: Connection, before: datetime, limit: int) -> bool:
+    """Delete some of the attempts that ended before a time; return whether there may be more."""
+    oldest = select(ledger.c.position).where(ledger.c.ended < milliseconds(before)).limit(limit)
+    positions = connection.scalars(oldest).all()
+    if positions:
+        connection.execute(delete(ledger).where(ledger.c.position.in_(positions)))
+    return len(positions) == limit
+
+
+def milliseconds(time: datetime) -> int:
+    """Return a time in milliseconds since 1970."""
+    return int(time.timestamp() * 1000)
+
+
+def _aggregates() -> list[ColumnElement[Any]]:
+    is_unpriced = ledger.c.cost.is_(None) & (ledger.c.input_tokens + ledger.c.output_tokens > 0)
+    return [
+        func.count(),
+        _count_if(ledger.c.state.in_(INCOMPLETE_STATES)),
+        _count_if(is_unpriced),
+        *(func.coalesce(func.sum(ledger.c[name]), 0) for name in _SUMS),
+    ]
+
+
+def _count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
+def _conditions(usage_filter: UsageFilter) -> list[ColumnElement[bool]]:
+    conditions = [
+        ledger.c.ended >= usage_filter.start,
+        ledger.c.ended < usage_filter.end,
+        ledger.c.state != AttemptState.ATTACHED,
+    ]
+    for name in ("caller", "agent", "model"):
+        value = getattr(usage_filter, name)
+        if value is not None:
+            conditions.append(ledger.c[name] == value)
+    return conditions
+
+
+def _text(value: Any) -> str:
+    """Return a value of a group; a day as a date."""
+    if isinstance(value, str):
+        return value
+    return str(date.fromordinal(_EPOCH + int(value) // MILLISECONDS_PER_DAY))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).toordinal()
+
+
+@cache
+def _insert(dialect: str) -> Executable:
+    """Return an INSERT that does nothing if the attempt exists. Each dialect has its own syntax."""
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as insert_into
+    else:
+        from sqlalchemy.dialects.postgresql import insert as insert_into
+    return insert_into(ledger).on_conflict_do_nothing()
