@@ -31,6 +31,7 @@ from support.rpc import Rpc, message, streamed_text
 from support.upstream import Received, ScriptedUpstream
 from tailrace.server import (
     Bounds,
+    Budget,
     CardSettings,
     JwtSettings,
     ModelPrice,
@@ -348,6 +349,7 @@ def settings_tables() -> list[str]:
         _fields_table(Settings, "TAILRACE_{}"),
         _fields_table(RetentionSettings),
         _fields_table(ModelPrice),
+        _fields_table(Budget),
         _fields_table(JwtSettings),
         _fields_table(OpenAIWebhookSettings),
         _fields_table(Bounds),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace.server.runtime.stream_filter import BlockedError, FilterStream, StreamFilter
     from tailrace.server.settings import (
         Bounds,
+        Budget,
         CardSettings,
         JwtSettings,
         ModelPrice,
@@ -32,6 +33,7 @@ __all__ = (
     "AgentHandler",
     "BlockedError",
     "Bounds",
+    "Budget",
     "CallContext",
     "CardSettings",
     "DirectHandler",
@@ -69,9 +71,10 @@ _MODULES = {
     "FilterStream": "runtime.stream_filter",
     "StreamFilter": "runtime.stream_filter",
     "Bounds": "settings",
+    "Budget": "usage_settings",
     "CardSettings": "settings",
     "JwtSettings": "settings",
-    "ModelPrice": "settings",
+    "ModelPrice": "usage_settings",
     "OpenAIWebhookSettings": "settings",
     "RetentionSettings": "settings",
     "Settings": "settings",

@@ -44,6 +44,7 @@ from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.approvals import parse_approvers
+from tailrace.server.runtime.budgets import Budgets
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
@@ -232,7 +233,7 @@ def create_router(
         stop_grace=settings.shutdown_grace,
         keys=keys,
         filters=filters,
-        ledger=_create_ledger(settings, prices, telemetry, has_model=handler is None),
+        ledger=_create_ledger(settings, store, prices, telemetry, has_model=handler is None),
         observer=telemetry,
     )
     if telemetry.metrics is not None:
@@ -396,12 +397,17 @@ def _retention(settings: Settings) -> Retention:
 
 
 def _create_ledger(
-    settings: Settings, prices: PriceTable, observer: Telemetry, *, has_model: bool
+    settings: Settings, store: Store, prices: PriceTable, observer: Telemetry, *, has_model: bool
 ) -> UsageLedger:
     """Create the ledger. A handler in code or a remote agent calls models that the server does not know."""
     provider, _, model = (settings.model or "").partition(":") if has_model else ("", "", "")
     provider = find_provider(provider).name if provider else ""
-    return UsageLedger(observer.agent, provider, model, prices, observer.usage_recorded)
+    budgets = (
+        Budgets(settings.budgets, store, prices, is_shared=bool(settings.events))
+        if settings.budgets
+        else None
+    )
+    return UsageLedger(observer.agent, provider, model, prices, observer.usage_recorded, budgets)
 
 
 def _create_cluster(

@@ -5,7 +5,6 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
@@ -32,6 +31,7 @@ from pydantic_settings import (
 )
 
 from tailrace.server.former_settings import reject_replaced, sections_of
+from tailrace.server.usage_settings import Budget, ModelPrice
 
 FILE_SCHEMES = ("http", "https", "data", "openai-file", "anthropic-file", "mistral-file")
 """URL schemes of files in messages that are accepted by default."""
@@ -280,22 +280,6 @@ class Bounds(BaseModel):
     node_ttl: Annotated[float, Field(ge=1)] = 10.0
 
 
-class ModelPrice(BaseModel):
-    """The price of a model in US dollars for a million tokens.
-
-    Attributes:
-        input: Price of input tokens.
-        output: Price of output tokens.
-        cached: Price of input tokens that the provider reads from its cache; that of ``input`` if None.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    input: Annotated[Decimal, Field(ge=0, le=1_000_000)]
-    output: Annotated[Decimal, Field(ge=0, le=1_000_000)]
-    cached: Annotated[Decimal, Field(ge=0, le=1_000_000)] | None = None
-
-
 class RetentionSettings(BaseModel):
     """Times after which the content of tasks that have ended is deleted. Callers can delete their tasks at any time.
 
@@ -420,6 +404,7 @@ class Settings(BaseSettings):
         operator_token: Bearer token with which operators read the usage of all callers at ``/usage``.
         prices: Prices of models, as a JSON object with the members ``PROVIDER:MODEL`` (see below). They override the table of
             ``tailrace[prices]``.
+        budgets: Limits on tokens or costs of callers, as a JSON list of objects (see below).
         trace_content: Record messages, and arguments and results of tools, in spans.
         log_format: ``text``, or ``json``: one object per line, with the ids of task, context and trace.
     """
@@ -489,6 +474,7 @@ class Settings(BaseSettings):
     metrics_token: SecretStr | None = None
     operator_token: SecretStr | None = None
     prices: dict[str, ModelPrice] = Field(default_factory=dict[str, ModelPrice])
+    budgets: tuple[Budget, ...] = ()
     trace_content: bool = False
     log_format: Literal["text", "json"] = "text"
 

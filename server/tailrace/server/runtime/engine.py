@@ -149,6 +149,7 @@ class Engine(TaskAccess):
             push=push,
             working=working,
             gate=gate,
+            ledger=ledger,
             observer=observer,
         )
 

@@ -34,6 +34,7 @@ from tailrace.server.runtime.task_access import TaskAccess, encode_task
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner
 from tailrace.server.runtime.upstream_gate import UpstreamGate
+from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.store import PushConfig, SendKey, Store, StoredCompletion
 from tailrace.streaming.a2a.errors import (
@@ -74,6 +75,7 @@ class MessageIntake:
         push: Delivers notifications to webhooks; None if they are disabled.
         working: Bounds the number of running tasks; None for no bound.
         gate: Bounds the calls to the provider; None for no bound.
+        ledger: Checks the budgets of callers.
         observer: Provides the origin of a message.
     """
 
@@ -88,6 +90,7 @@ class MessageIntake:
         push: PushNotifier | None,
         working: Quota | None,
         gate: UpstreamGate | None,
+        ledger: UsageLedger,
         observer: Observer,
     ) -> None:
         self._access = access
@@ -98,6 +101,7 @@ class MessageIntake:
         self._push = push
         self._working = working
         self._gate = gate
+        self._ledger = ledger
         self._observer = observer
         self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
 
@@ -140,6 +144,7 @@ class MessageIntake:
         preceding: Sequence[Message],
     ) -> Subscription | Message:
         message = request.message
+        await self._ledger.check(owner)
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
         message = await run_bounded(cost_of_checks(request, call.cost), self._checked, request, call.record)

@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 
-from tailrace.server.settings import ModelPrice
-from tailrace.server.store.store import UsageRecord
+from tailrace.server.store.store import AttemptState, UsageRecord
+from tailrace.server.usage_settings import ModelPrice
 from tailrace.wrappers import Usage
 from tailrace.wrappers.usage_details import UsageDetails
 
@@ -48,6 +48,12 @@ class PriceTable:
     async def load(self) -> None:
         """Load the table of the package, if the package is installed. This takes some tenths of a second, in a thread."""
         self._calculate = await anyio.to_thread.run_sync(_load_package)
+
+    def output_price(self, provider: str, model: str) -> int:
+        """Return the price of a token of output in 1e-9 US dollars; 0 if it is unknown."""
+        record = UsageRecord(0, 0, "", "", provider, model, AttemptState.FINAL, 0, 0)
+        cost = self.cost(record, Usage(0, 1_000_000, 1_000_000), UsageDetails())
+        return (cost or 0) // 1_000_000
 
     def cost(self, record: UsageRecord, usage: Usage, details: UsageDetails) -> int | None:
         """Return the cost of an attempt in 1e-9 US dollars; None if the price is unknown.

@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup
 
 from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
 from tailrace.server.runtime.approvals import decided_ids, executing_ids
+from tailrace.server.runtime.budgets import BudgetExceededError
 from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
@@ -46,6 +47,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.agent.caller_options import (
     runs_in_parallel,
     stored_caller_options,
@@ -271,7 +273,10 @@ class TurnRunner:
         """
         if isinstance(error, TailraceError):
             watch.failed(error)
-            return StatusUpdate(TaskState.FAILED, agent_message(str(error)))
+            facts = (
+                {EXTENSION_URI: {"error": error.facts}} if isinstance(error, BudgetExceededError) else None
+            )
+            return StatusUpdate(TaskState.FAILED, agent_message(str(error)), facts)
         is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         if not (is_cancelled or isinstance(error, Exception)):
             raise error

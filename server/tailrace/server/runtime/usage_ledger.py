@@ -8,6 +8,7 @@ task (`UsageLedger.lost`).
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
+from functools import partial
 from time import time
 from types import TracebackType
 from typing import Any, Self, cast
@@ -16,6 +17,7 @@ import anyio
 import msgspec
 
 from tailrace.server.runtime.active_task import ActiveTask
+from tailrace.server.runtime.budgets import Budgets, RunningCall, estimated
 from tailrace.server.runtime.limits import user_of
 from tailrace.server.runtime.prices import PriceTable
 from tailrace.server.store.store import AttemptState, UsageRecord
@@ -31,6 +33,7 @@ from tailrace.streaming.instrumentation import (
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall, UpstreamFault, Usage
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.continuation import Route
 from tailrace.wrappers.decoding.lenient_json import as_count, as_mapping, as_text
 from tailrace.wrappers.model import ChunkBatches, Model
@@ -50,6 +53,10 @@ class UsageLedger:
         model: The server's model; empty without one.
         prices: Calculates the costs; None for unknown costs.
         recorded: Called with each record.
+        budgets: The budgets of callers; None for no budgets.
+
+    Attributes:
+        budgets: As given.
     """
 
     def __init__(
@@ -59,12 +66,14 @@ class UsageLedger:
         model: str = "",
         prices: PriceTable | None = None,
         recorded: Callable[[UsageRecord], object] = lambda _: None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._agent = agent
         self._provider = provider
         self._model = model
         self._prices = prices or PriceTable()
         self._recorded = recorded
+        self.budgets = budgets
 
     @contextmanager
     def turn(self, active: ActiveTask) -> Generator["TurnUsage"]:
@@ -143,6 +152,18 @@ class UsageLedger:
         )
         active.usage += (record,)
         self._recorded(record)
+        if self.budgets is not None:
+            self.budgets.record(record)
+
+    async def check(self, owner: str) -> None:
+        """Check the budgets of an owner, before a message is accepted and before each call to a model.
+
+        Raises:
+            BudgetExceededError: A budget is used up.
+            StoreError: The ledger cannot be read.
+        """
+        if self.budgets is not None:
+            await self.budgets.check(owner)
 
 
 class TurnUsage(RunObserver):
@@ -166,7 +187,10 @@ class TurnUsage(RunObserver):
         self, model: Model, options: RequestOptions, turn: TurnAccumulator
     ) -> ResponseObservation:
         """Observe an attempt."""
-        return _ObservedAttempt(self, model, turn, self._inner.observe_response(model, options, turn))
+        inner = self._inner.observe_response(model, options, turn)
+        if self._active is None or self._ledger.budgets is None:
+            return _ObservedAttempt(self, model, turn, inner)
+        return _LimitedAttempt(self, model, turn, inner, self._ledger.budgets, self._active.owner)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
         """Mark the last attempt if the next one receives the rest of the same response."""
@@ -276,6 +300,58 @@ class _ObservedAttempt(ResponseObservation):
             if was_rejected or (error is not None and not is_cancelled)
             else AttemptState.CUT
         )
+
+
+class _LimitedAttempt(_ObservedAttempt):
+    """Observes one attempt, and ends it when a budget is used up."""
+
+    def __init__(
+        self,
+        usage: TurnUsage,
+        model: Model,
+        turn: TurnAccumulator,
+        inner: ResponseObservation,
+        budgets: Budgets,
+        owner: str,
+    ) -> None:
+        self._chunks = self._counted = 0
+        super().__init__(usage, model, turn, inner)
+        self._budgets = budgets
+        self._owner = owner
+        self._call: RunningCall | None = None
+
+    @property
+    def chunks(self) -> int:
+        """The number of received chunks. To set it counts them, and raises `BudgetExceededError` if a budget is used up."""
+        return self._chunks
+
+    @chunks.setter
+    def chunks(self, count: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._chunks = count
+        if self._call is not None:
+            response = self._turn.response
+            tokens = estimated(response.usage if response is not None else None, count)
+            added, self._counted = tokens - self._counted, tokens
+            self._call.add(added)
+
+    def sent(
+        self, stream: AbstractAsyncContextManager[ChunkBatches]
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
+        """Return the request, which is sent after the check of the budgets."""
+        return AsyncResource(partial(self._sent, self._inner.sent(stream)))
+
+    async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
+        await self._budgets.check(self._owner)
+        self._call = self._budgets.begin(self._owner, self._model.provider, self._model.name)
+        return await stream.__aenter__(), stream.__aexit__
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.end()
+        super().__exit__(kind, error, trace)
 
 
 def _bounded(count: int) -> int:

@@ -15,6 +15,7 @@ from tailrace.server.store.database import Database, parse_url
 from tailrace.server.store.event_rows import count_within, load_events, read_events
 from tailrace.server.store.push_config_rows import PushConfigRows, open_push_configs
 from tailrace.server.store.records import (
+    INCOMPLETE_STATES,
     AttemptState,
     EventsDropped,
     NotOurs,
@@ -46,6 +47,7 @@ from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 
 __all__ = [
+    "INCOMPLETE_STATES",
     "AttemptState",
     "Durability",
     "EventsDropped",

@@ -65,6 +65,24 @@ class UsageSum(msgspec.Struct, frozen=True):
     cost: int
 
 
+class SpentUsage(msgspec.Struct, frozen=True):
+    """What a model was used for in a period.
+
+    Attributes:
+        provider: The provider.
+        model: The requested model.
+        tokens: The sum of the reported tokens.
+        missing_tokens: The number of chunks of incomplete attempts, less their reported output.
+        cost: The sum of the known costs, in 1e-9 US dollars.
+    """
+
+    provider: str
+    model: str
+    tokens: int
+    missing_tokens: int
+    cost: int
+
+
 class UsageStore:
     """Reads the ledger.
 
@@ -97,6 +115,36 @@ class UsageStore:
                 for row in connection.execute(query)
                 if row[count]
             ]
+
+        return await self._database.read(work)
+
+    async def spent(self, caller: str | None, start: int) -> list[SpentUsage]:
+        """Return the usage of each model since a time.
+
+        Args:
+            caller: The caller; None for all.
+            start: The time, in milliseconds since 1970.
+
+        Raises:
+            StoreError: The read failed.
+        """
+        keys = (ledger.c.provider, ledger.c.model)
+        missing = case(
+            (
+                ledger.c.state.in_(INCOMPLETE_STATES) & (ledger.c.chunks > ledger.c.output_tokens),
+                ledger.c.chunks - ledger.c.output_tokens,
+            ),
+            else_=0,
+        )
+        sums = (ledger.c.input_tokens + ledger.c.output_tokens, missing, func.coalesce(ledger.c.cost, 0))
+        columns: list[ColumnElement[Any]] = [*keys, *map(func.sum, sums)]
+        query = select(*columns).where(ledger.c.ended >= start).group_by(*keys)
+        if caller is not None:
+            query = query.where(ledger.c.caller == caller)
+
+        def work(connection: Connection) -> list[SpentUsage]:
+            rows = [list[Any](row) for row in connection.execute(query)]
+            return [SpentUsage(row[0], row[1], *map(int, row[2:])) for row in rows]
 
         return await self._database.read(work)
 

@@ -1,0 +1,245 @@
+"""Budgets of tokens or money for callers and periods.
+
+A call to a model begins only while no budget is used up, and a running response ends with the read after which one is. What a
+budget has spent is in the ledger, which several servers share; each server adds its own running responses. A chunk of a running
+response counts as a token of output until the provider reports its count.
+"""
+
+import math
+from calendar import monthrange
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from tailrace.server.runtime.limits import RateLimitError, user_of
+from tailrace.server.runtime.prices import NANO, PriceTable
+from tailrace.server.store.store import INCOMPLETE_STATES, Store, UsageRecord
+from tailrace.server.store.usage_store import milliseconds
+from tailrace.server.usage_settings import Budget
+from tailrace.wrappers import Usage
+
+MAX_WINDOWS = 10_000
+"""Number of periods of callers in memory, above which those that have ended are dropped."""
+
+
+class BudgetExceededError(RateLimitError):
+    """A budget of the caller, or of all callers, is used up until its period ends."""
+
+    reason = "BUDGET_EXCEEDED"
+    message = "The budget is used up"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The member ``error`` of the last status of a turn that this error ended."""
+        return {
+            "type": "budget_exceeded",
+            "status": 429,
+            "code": "budget_exceeded",
+            "retryAfter": self.retry_after,
+        }
+
+
+@dataclass(slots=True)
+class _Window:
+    """The current period of a budget, for one caller or for all.
+
+    Attributes:
+        budget: The budget.
+        limit: Its tokens, or its 1e-9 US dollars.
+        start: The start of the period, in milliseconds since 1970.
+        end: The end of the period.
+        spent: What attempts that have ended used.
+        running: What running attempts of this server used so far.
+    """
+
+    budget: Budget
+    limit: int
+    start: int
+    end: datetime
+    spent: int = 0
+    running: int = 0
+
+    def error(self) -> BudgetExceededError | None:
+        """Return the error if the budget is used up."""
+        if self.spent + self.running < self.limit:
+            return None
+        return _error_of(self)
+
+
+class Budgets:
+    """Checks and enforces budgets.
+
+    Args:
+        budgets: The budgets.
+        store: Contains the ledger.
+        prices: Estimates the costs of incomplete responses.
+        is_shared: True if other servers write the ledger too.
+    """
+
+    def __init__(
+        self, budgets: Sequence[Budget], store: Store, prices: PriceTable, *, is_shared: bool = False
+    ) -> None:
+        self._budgets = tuple(enumerate(budgets))
+        self._store = store
+        self._prices = prices
+        self._is_shared = is_shared
+        self._windows: dict[tuple[int, str], _Window] = {}
+
+    async def check(self, owner: str) -> None:
+        """Check that no budget of an owner is used up.
+
+        Raises:
+            BudgetExceededError: A budget is used up.
+            StoreError: The ledger cannot be read.
+        """
+        for window in await self._windows_of(owner):
+            error = window.error()
+            if error is not None:
+                raise error
+
+    def begin(self, owner: str, provider: str, model: str) -> "RunningCall | None":
+        """Return the counter of a call that begins after `check`; None if the owner has no budget."""
+        if not self._budgets:
+            return None
+        user = user_of(owner)
+        price = self._prices.output_price(provider, model)
+        units: list[tuple[_Window, int]] = []
+        for number, budget in self._budgets:
+            window = self._windows.get((number, _key_of(budget, user)))
+            if window is not None and _concerns(budget, user):
+                units.append((window, 1 if budget.tokens is not None else price))
+        return RunningCall(units) if units else None
+
+    def record(self, record: UsageRecord) -> None:
+        """Add an attempt that has ended. Periods that are not in memory read it from the ledger."""
+        for number, budget in self._budgets:
+            window = self._windows.get((number, _key_of(budget, record.caller)))
+            if window is not None and _concerns(budget, record.caller) and record.ended >= window.start:
+                window.spent += self._spent(budget, record)
+
+    def _spent(self, budget: Budget, record: UsageRecord) -> int:
+        missing = max(0, record.chunks - record.output_tokens) if record.state in INCOMPLETE_STATES else 0
+        if budget.tokens is not None:
+            return record.input_tokens + record.output_tokens + missing
+        return (record.cost or 0) + missing * self._prices.output_price(record.provider, record.model)
+
+    async def _windows_of(self, owner: str) -> list[_Window]:
+        """Return the current periods of the budgets of an owner."""
+        user = user_of(owner)
+        found: list[_Window] = []
+        now = datetime.now(UTC)
+        for number, budget in self._budgets:
+            if not _concerns(budget, user):
+                continue
+            key = (number, _key_of(budget, user))
+            window = self._windows.get(key)
+            is_new = window is None or window.end <= now
+            if is_new or self._is_shared:
+                start, end = period_of(budget.period, now)
+                spent = await self._load(budget, user, milliseconds(start))
+                window = self._windows.get(key)  # another call may have added it meanwhile
+                if window is None or window.end <= now:
+                    self._drop_ended(now)
+                    window = self._windows[key] = _Window(budget, _limit_of(budget), milliseconds(start), end)
+                window.spent = max(window.spent, spent)
+            if window is not None:
+                found.append(window)
+        return found
+
+    async def _load(self, budget: Budget, user: str, start: int) -> int:
+        """Return what a budget has spent according to the ledger."""
+        caller = None if budget.shared else user
+        total = 0
+        for each in await self._store.usage.spent(caller, start):
+            missing = max(0, each.missing_tokens)
+            if budget.tokens is not None:
+                total += each.tokens + missing
+            else:
+                total += each.cost + missing * self._prices.output_price(each.provider, each.model)
+        return total
+
+    def _drop_ended(self, now: datetime) -> None:
+        if len(self._windows) >= MAX_WINDOWS:
+            self._windows = {key: each for key, each in self._windows.items() if each.end > now}
+
+
+class RunningCall:
+    """Counts the output of a running call.
+
+    Args:
+        units: The periods, each with what a token of output costs it.
+    """
+
+    def __init__(self, units: Sequence[tuple[_Window, int]]) -> None:
+        self._units = units
+        self._tokens = 0
+
+    def add(self, tokens: int) -> None:
+        """Add the tokens of a read.
+
+        Raises:
+            BudgetExceededError: A budget is used up.
+        """
+        self._tokens += tokens
+        for window, unit in self._units:
+            window.running += tokens * unit
+        for window, _ in self._units:
+            # A response that began in an earlier period counts in the one in which it ends.
+            if window.spent + window.running > window.limit and datetime.now(UTC) < window.end:
+                raise _error_of(window)
+
+    def end(self) -> None:
+        """Remove the call from the running calls; `Budgets.record` adds what it used."""
+        for window, unit in self._units:
+            window.running -= self._tokens * unit
+        self._tokens = 0
+
+
+def period_of(name: str, now: datetime) -> tuple[datetime, datetime]:
+    """Return the start and the end of the minute, hour, day or month of a time, in UTC."""
+    minute = now.replace(second=0, microsecond=0)
+    if name == "minute":
+        return minute, minute + timedelta(minutes=1)
+    hour = minute.replace(minute=0)
+    if name == "hour":
+        return hour, hour + timedelta(hours=1)
+    day = hour.replace(hour=0)
+    if name == "day":
+        return day, day + timedelta(days=1)
+    month = day.replace(day=1)
+    return month, month + timedelta(days=monthrange(month.year, month.month)[1])
+
+
+def _concerns(budget: Budget, user: str) -> bool:
+    return budget.shared or budget.caller is None or budget.caller == user
+
+
+def _key_of(budget: Budget, user: str) -> str:
+    return "" if budget.shared else user
+
+
+def _limit_of(budget: Budget) -> int:
+    return budget.tokens if budget.tokens is not None else int((budget.usd or Decimal(0)) * NANO)
+
+
+def _error_of(window: _Window) -> BudgetExceededError:
+    budget = window.budget
+    amount = f"{budget.tokens} tokens" if budget.tokens is not None else f"{budget.usd} US dollars"
+    of = "of all callers together" if budget.shared else "of this caller"
+    seconds = max(1, math.ceil((window.end - datetime.now(UTC)).total_seconds()))
+    return BudgetExceededError(
+        f"the budget {of}, {amount} in one {budget.period}, is used up (TAILRACE_BUDGETS); it renews at "
+        f"{window.end:%Y-%m-%dT%H:%M:%SZ}",
+        limit="budgets",
+        allowed=window.limit,
+        retry_after=seconds,
+    )
+
+
+def estimated(usage: Usage | None, chunks: int) -> int:
+    """Return the tokens of a running response: the reported ones, but at least one for each chunk."""
+    if usage is None:
+        return chunks
+    return usage.input_tokens + max(usage.output_tokens, chunks)

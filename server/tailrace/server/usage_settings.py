@@ -1,0 +1,50 @@
+"""The settings of prices and budgets."""
+
+from decimal import Decimal
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+
+class ModelPrice(BaseModel):
+    """The price of a model in US dollars for a million tokens.
+
+    Attributes:
+        input: Price of input tokens.
+        output: Price of output tokens.
+        cached: Price of input tokens that the provider reads from its cache; that of ``input`` if None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: Annotated[Decimal, Field(ge=0, le=1_000_000)]
+    output: Annotated[Decimal, Field(ge=0, le=1_000_000)]
+    cached: Annotated[Decimal, Field(ge=0, le=1_000_000)] | None = None
+
+
+class Budget(BaseModel):
+    """A limit on the tokens or the costs of the calls to models in a period.
+
+    Attributes:
+        tokens: Tokens of input and output; either these or ``usd``.
+        usd: US dollars, for models whose price is known.
+        period: ``minute``, ``hour``, ``day`` or ``month``, in UTC.
+        caller: The caller to whom the budget belongs; each caller has a budget of its own if None.
+        shared: All callers share the budget.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: PositiveInt | None = None
+    usd: Annotated[Decimal, Field(gt=0, le=1_000_000)] | None = None
+    period: Literal["minute", "hour", "day", "month"]
+    caller: str | None = None
+    shared: bool = False
+
+    @model_validator(mode="after")
+    def _check_members(self) -> Self:
+        if (self.tokens is None) == (self.usd is None):
+            raise ValueError("set either tokens or usd")
+        if self.shared and self.caller is not None:
+            raise ValueError("set either caller or shared")
+        return self
