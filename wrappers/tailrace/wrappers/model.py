@@ -80,13 +80,25 @@ class Model(ABC):
         """
         return None
 
-    def attachment(self, broken: ChunkBatches) -> AbstractAsyncContextManager[ChunkBatches] | None:
+    def stored_id(self, chunks: ChunkBatches) -> str:
+        """Return the provider's id of a response that it holds, by which `attachment` reads the response; by default empty.
+
+        Args:
+            chunks: The chunks of the response, as `stream` returned them, after the first of them has arrived.
+        """
+        return ""
+
+    def attachment(
+        self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request for the rest of a response whose connection broke; None if the provider does not hold it.
 
         Entering the context sends the request, as with `stream`. Its chunks follow those that have arrived. By default None.
 
         Args:
-            broken: The chunks of the response, as `stream` or an earlier attachment returned them.
+            broken: The chunks of the response, as `stream` or an earlier attachment returned them. Or its `stored_id`, if another
+                process requested it: the chunks then begin with the first one of the response.
+            options: The options of the request. Used with a `stored_id` only.
         """
         return None
 

@@ -20,16 +20,11 @@ from tailrace.streaming.agent.turn import DecidedCalls
 from tailrace.streaming.conversion.approval_parts import RequestOf, recorded_pending, waiting_message
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
 from tailrace.streaming.schemas.structured_output import OutputReader
-from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
-
-_UNKNOWN_EFFECTS = (
-    "the server stopped while the response used a tool of the provider; the tool may have had an effect"
-)
 
 
 class AgentHandler(Handler):
@@ -93,8 +88,6 @@ class AgentHandler(Handler):
         return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        if turn.has_provider_tool:
-            return _only((StatusUpdate(TaskState.FAILED, agent_message(_UNKNOWN_EFFECTS)),))
         cost = history_cost(turn.history) + caller_options_cost(turn.facts)
         history, opening, decided, request_of = await run_bounded(cost, self._prepared, turn)
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
@@ -113,6 +106,7 @@ class AgentHandler(Handler):
             max_event_bytes=turn.max_event_bytes,
             opening=opening,
             request_of=request_of,
+            published=turn.published,
         )
         return self._agent.drive(
             fold,
@@ -121,7 +115,7 @@ class AgentHandler(Handler):
             task_id=turn.task_id,
             context_id=turn.context_id,
             external_context_id=turn.external_context_id,
-            cut_text=turn.cut_text,
+            interrupted=turn.interrupted,
             decided=decided,
             persisted=turn.persisted,
         )

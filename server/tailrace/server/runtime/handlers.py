@@ -22,6 +22,8 @@ import anyio.lowlevel
 from tailrace.server.runtime.large_updates import MAX_DELTA_CHARACTERS, slices_of
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.agent.caller_options import NO_FACTS, CallerOptions
+from tailrace.streaming.agent.continuation import InterruptedResponse
+from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.updates import MessageAdded, TextDelta, Update
 from tailrace.wrappers import History
 
@@ -51,9 +53,8 @@ class Turn:
         facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
         extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
         resumed: The number of messages in the history that follow this one, because a crash interrupted the turn after them.
-        cut_text: The text of the response that a crash interrupted, as it was published, if that response consisted of text
-            alone: an open artifact, which the handler may extend or replace.
-        has_provider_tool: True if the provider had begun a tool of its own in the response that a crash interrupted.
+        interrupted: The response that a crash interrupted; None if the turn begins.
+        published: The artifacts of ``interrupted``. The handler may extend or replace those that are open.
         max_event_bytes: How large an update may be; 0 for any size.
         at_once: Deprecated, always None: yield every update.
         executing: The ids of approved tool calls whose execution had begun when a crash interrupted the turn.
@@ -70,8 +71,8 @@ class Turn:
     extensions: tuple[str, ...] = ()
     facts: CallerOptions = NO_FACTS
     resumed: int = 0
-    cut_text: str = ""
-    has_provider_tool: bool = False
+    interrupted: InterruptedResponse | None = None
+    published: Sequence[PublishedArtifact] = ()
     max_event_bytes: int = 0
     at_once: None = None
     external_context_id: str = ""

@@ -245,43 +245,6 @@ def messages_from_artifacts(
     )
 
 
-def cut_text(record: TaskRecord, turn: int, after_round: int) -> str:
-    """Return the text of the response that a crash interrupted, if it consisted of text alone; otherwise empty.
-
-    Args:
-        record: The task.
-        turn: The number of the turn.
-        after_round: The number of its complete responses.
-    """
-    texts: list[str] = []
-    for artifact in record.artifacts:
-        facts = extension_metadata(artifact.metadata)
-        if (facts.get("turn", 1), facts.get("round", 1)) != (turn, after_round + 1):
-            continue
-        part = artifact.parts[0]
-        is_text = facts.get("channel") == "text" and not facts.get("choice") and len(artifact.parts) == 1
-        if not is_text or not record.is_open(artifact.artifact_id):
-            return ""
-        texts.append(part.text or "")
-    return texts[0] if len(texts) == 1 else ""
-
-
-def has_provider_tool(record: TaskRecord, turn: int, after_round: int) -> bool:
-    """Return whether the provider had begun a tool of its own in the response that a crash interrupted.
-
-    Args:
-        record: The task.
-        turn: The number of the turn.
-        after_round: The number of its complete responses.
-    """
-    place = (turn, after_round + 1)
-    every = (extension_metadata(artifact.metadata) for artifact in record.artifacts)
-    return any(
-        facts.get("kind") == "server" and (facts.get("turn", 1), facts.get("round", 1)) == place
-        for facts in every
-    )
-
-
 def history_of(
     messages: Sequence[Message], running: Container[str], task_id: str, *, is_resumed: bool = False
 ) -> list[Message]:

@@ -25,12 +25,11 @@ from tailrace.server.runtime.conversation_lock import ConversationLock, LazyCont
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
 from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.interrupted_responses import interrupted_response
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
 from tailrace.server.runtime.messages import (
     complete_rounds,
-    cut_text,
-    has_provider_tool,
     history_of,
     messages_from_artifacts,
     open_call_ids,
@@ -319,6 +318,11 @@ class TurnRunner:
         cost = cost_of(messages) + waiting.cost
         history = await run_bounded(cost, _common_history, messages)
         facts = await run_bounded(cost, stored_caller_options, questions)
+        interrupted, published = (
+            interrupted_response(record, waiting.number, active.recorded_rounds)
+            if waiting.in_history
+            else (None, ())
+        )
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
@@ -330,9 +334,8 @@ class TurnRunner:
             extensions=waiting.extensions,
             facts=facts,
             resumed=_messages_since_caller(messages) if waiting.in_history else 0,
-            cut_text=cut_text(record, waiting.number, active.recorded_rounds) if waiting.in_history else "",
-            has_provider_tool=waiting.in_history
-            and has_provider_tool(record, waiting.number, active.recorded_rounds),
+            interrupted=interrupted,
+            published=published,
             max_event_bytes=self._max_event,
             external_context_id=self._external_ids.context_id(active.owner, record.context_id),
             external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),

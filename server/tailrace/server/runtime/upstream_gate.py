@@ -203,9 +203,15 @@ class GatedModel(Model):
         request = await self._model.continuation(text, history, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
-    def attachment(self, broken: ChunkBatches) -> AbstractAsyncContextManager[ChunkBatches] | None:
+    def stored_id(self, chunks: ChunkBatches) -> str:
+        """Return the id of the model."""
+        return self._model.stored_id(chunks)
+
+    def attachment(
+        self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return the request of the model, which waits for a permit."""
-        request = self._model.attachment(broken)
+        request = self._model.attachment(broken, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
     async def _stream(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:

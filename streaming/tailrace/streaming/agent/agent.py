@@ -24,7 +24,9 @@ from tailrace.streaming.agent.continuation import (
     CircuitBreaker,
     ContinuationPolicy,
     FurtherAttempt,
+    InterruptedResponse,
     ResponseAttempts,
+    name_of,
 )
 from tailrace.streaming.agent.events import (
     AgentError,
@@ -321,7 +323,7 @@ class Agent(Generic[T]):
         task_id: str = "",
         context_id: str = "",
         external_context_id: str = "",
-        cut_text: str = "",
+        interrupted: InterruptedResponse | None = None,
         decided: DecidedCalls | None = None,
         persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> AsyncGenerator[S]:
@@ -339,12 +341,13 @@ class Agent(Generic[T]):
             task_id: For the `ToolContext` of the tools.
             context_id: For the `ToolContext` of the tools.
             external_context_id: For the `ToolContext` of the tools.
-            cut_text: Text of the first response that was published before an interruption; the model continues it.
+            interrupted: The part of the first response that another process has published.
             decided: Calls of the history whose approval was decided. The turn runs them before its first request.
             persisted: Returns when all yielded items are persisted. Approved calls run after that.
 
         Raises:
-            AgentError: The turn exceeded ``max_rounds``, and the view raises the error.
+            AgentError: The turn exceeded ``max_rounds``, or the interrupted response may not begin again; and the view raises the
+                error.
             ConfigurationError: As for `run_stream`.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """
@@ -370,7 +373,7 @@ class Agent(Generic[T]):
                     response = fold.begin_response()
                     received = view.begin_response(response)
                     attempts = ResponseAttempts(self._models, self._continuation)
-                    further, cut_text = attempts.first(response, cut_text), ""
+                    further, interrupted = attempts.first(response, interrupted, action.options), None
                     held_back = None
                     while further is not None:
                         request, step = await _begin_attempt(response, attempts, further, action)
@@ -384,6 +387,7 @@ class Agent(Generic[T]):
                                         batch = batch if batch.__class__ is list else _wrappers(batch)
                                         if not watch.chunks:
                                             watch.first_chunk()
+                                            yield view.take(attempts.begun(batches))
                                         watch.chunks += len(batch)
                                         for chunks in (batch,) if self._merge_reads else zip(batch):
                                             changes = response.add_all(chunks)
@@ -602,15 +606,11 @@ async def _begin_attempt(
         request, route = model.stream(action.history, action.options), Route.REPLACE
     if response.error is None:
         return request, None
-    broken = Attempt(_name_of(attempts.model), attempts.route, response.error, response.usage)
+    broken = Attempt(name_of(attempts.model), attempts.route, response.error, response.usage)
     attempts.begin(attempt, route)
     response.continue_response(broken, route)
-    RUN_OBSERVER.get().continued(broken, _name_of(model), route)
-    return request, ResponseContinued(broken, _name_of(model), route, bool(text))
-
-
-def _name_of(model: Model) -> str:
-    return f"{model.provider}:{model.name}"
+    RUN_OBSERVER.get().continued(broken, name_of(model), route)
+    return request, ResponseContinued(broken, name_of(model), route, bool(text))
 
 
 def _wrappers(batch: "Sequence[ChunkWrapper[Any]] | ChatCompletionChunk") -> Sequence[ChunkWrapper[Any]]:

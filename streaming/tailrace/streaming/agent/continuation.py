@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from tailrace.streaming.accumulator import Accumulator, Attempt
+from tailrace.streaming.agent.events import AgentError, ResponseBegun
 from tailrace.wrappers import FinishReason, UpstreamError, UpstreamFault
 from tailrace.wrappers.chunks import ReadWrapper
 from tailrace.wrappers.continuation import Route
 from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.request_options import RequestOptions
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 # The client of the model has already retried requests with these faults.
@@ -27,6 +29,9 @@ _REPEATED = frozenset({UpstreamFault.CONNECTION, UpstreamFault.STATUS})
 _CONNECTION_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _INTERRUPTIONS = frozenset({UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _LONGEST_PAUSE = 8.0  # seconds
+_UNKNOWN_EFFECTS = (
+    "the server stopped while the response used a tool of the provider; the tool may have had an effect"
+)
 
 
 class ContinuationPolicy(msgspec.Struct, frozen=True):
@@ -86,6 +91,22 @@ class CircuitBreaker:
             self._open_until = self._clock() + self.SECONDS
 
 
+class InterruptedResponse(msgspec.Struct, frozen=True):
+    """A response that another process received and published in part, before it stopped.
+
+    Attributes:
+        text: The published text, if the response consisted of text alone; otherwise empty. The model may continue it.
+        stored_id: The id by which a provider holds the response (`Model.stored_id`); empty if none does.
+        model: The model of ``stored_id``, as ``provider:name``.
+        has_provider_tool: True if the provider had begun a tool of its own, so that the response may not begin again.
+    """
+
+    text: str = ""
+    stored_id: str = ""
+    model: str = ""
+    has_provider_tool: bool = False
+
+
 class FurtherAttempt(msgspec.Struct, frozen=True):
     """An attempt to continue a response.
 
@@ -120,6 +141,7 @@ class ResponseAttempts:
         "_choose",
         "_clock",
         "_deadline",
+        "_may_repeat",
         "_models",
         "_number",
         "_policy",
@@ -143,24 +165,57 @@ class ResponseAttempts:
         self._position = self._usable(0) or 0
         self._number = 0  # further attempts at the first model
         self._deadline: float | None = None
+        self._may_repeat = True
         self.route: Route | None = None
         self.model, breaker = models[self._position]
         breaker.begin()
 
-    def first(self, response: Accumulator, text: str) -> FurtherAttempt:
+    def first(
+        self, response: Accumulator, interrupted: InterruptedResponse | None, options: RequestOptions
+    ) -> FurtherAttempt:
         """Return the first attempt.
 
         Args:
-            response: The response. If ``text`` is given, the text and the error of the response are set.
-            text: Text that another process has published; the attempt continues it.
+            response: The response. If the attempt continues an interrupted one, its error and its text are set.
+            interrupted: The part of the response that another process has published; None for a new response.
+            options: The options of the request.
+
+        Raises:
+            AgentError: The interrupted response may not begin again.
         """
-        if not text:
+        if interrupted is None:
             return FurtherAttempt(self.model, 0.0, may_join=False)
-        response.add(ReadWrapper[Any](None, text=text))
-        response.error = UpstreamError(
-            "the server stopped before the response was complete", fault=UpstreamFault.TRUNCATED
-        )
-        return FurtherAttempt(self.model, 0.0, may_join=True)
+        self._may_repeat = not interrupted.has_provider_tool
+        rest = self._rest_of(interrupted, options)
+        if rest is None and not self._may_repeat:
+            raise AgentError(_UNKNOWN_EFFECTS)
+        if rest is None and interrupted.text:
+            response.add(ReadWrapper[Any](None, text=interrupted.text))
+        if rest is not None or interrupted.text:
+            response.error = UpstreamError(
+                "the server stopped before the response was complete", fault=UpstreamFault.TRUNCATED
+            )
+        return FurtherAttempt(self.model, 0.0, may_join=rest is None and bool(interrupted.text), rest=rest)
+
+    def begun(self, batches: ChunkBatches) -> ResponseBegun:
+        """Return the step for the first chunk of the current attempt.
+
+        Args:
+            batches: The chunks of the attempt, after the first of them has arrived.
+        """
+        return ResponseBegun(name_of(self.model), self.route, self.model.stored_id(batches))
+
+    def _rest_of(
+        self, interrupted: InterruptedResponse, options: RequestOptions
+    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Return the request for a response that a provider holds. Its model becomes the model of the attempt."""
+        if not interrupted.stored_id:
+            return None
+        for position, (model, _) in enumerate(self._models):
+            if name_of(model) == interrupted.model:
+                self._position, self.model = position, model
+                return model.attachment(interrupted.stored_id, options)
+        return None
 
     def ended(
         self, response: Accumulator, batches: ChunkBatches | None = None, received: int = 0
@@ -182,13 +237,13 @@ class ResponseAttempts:
             response.error = None  # only the end of the stream is missing
             return None
         if self._is_refused(error):
-            return FurtherAttempt(self.model, 0.0, may_join=False) if can_repeat(response) else None
+            return FurtherAttempt(self.model, 0.0, may_join=False) if self._can_repeat(response) else None
         if has_attached:
             self._number, self._deadline = 0, None  # as long as more arrives, connections are replaced
         rest = None
         if batches is not None and error.fault in _INTERRUPTIONS:
             rest = self.model.attachment(batches)
-        if not error.concerns_provider or not (rest is not None or can_repeat(response)):
+        if not error.concerns_provider or not (rest is not None or self._can_repeat(response)):
             return None
         now = self._clock()
         if self._deadline is None:
@@ -203,7 +258,7 @@ class ResponseAttempts:
         ):
             self._number += 1
             return FurtherAttempt(self.model, delay, may_join=not response.finished, rest=rest)
-        following = self._usable(self._position + 1) if can_repeat(response) else None
+        following = self._usable(self._position + 1) if self._can_repeat(response) else None
         if following is None or now > self._deadline:
             return None
         self._position = following
@@ -213,6 +268,9 @@ class ResponseAttempts:
         """Register the start of an attempt."""
         self.model, self.route = attempt.model, route
         self._models[self._position][1].begin()
+
+    def _can_repeat(self, response: Accumulator) -> bool:
+        return self._may_repeat and can_repeat(response)
 
     def _is_refused(self, error: UpstreamError) -> bool:
         """Return whether the provider refused the route of the current attempt, not the conversation."""
@@ -242,6 +300,11 @@ def can_repeat(response: Accumulator) -> bool:
         if any(call.kind == "server" for call in choice.tool_calls):
             return False
     return True
+
+
+def name_of(model: Model) -> str:
+    """Return the name of a model, as ``provider:name``."""
+    return f"{model.provider}:{model.name}"
 
 
 def attempt_facts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:

@@ -137,6 +137,21 @@ class RoundEnded(msgspec.Struct, frozen=True):
     """Step: all tools of a round have returned results. The message with these results is the last of the turn."""
 
 
+class ResponseBegun(msgspec.Struct, frozen=True):
+    """Step: the first chunk of a response, or of a further attempt, has arrived.
+
+    Attributes:
+        model: The model, as ``provider:name``.
+        route: How the attempt continues the response; None for the first one.
+        stored_id: The id by which the provider holds the response (`tailrace.wrappers.model.Model.stored_id`), so that another
+            process can receive it; empty if the provider does not hold it.
+    """
+
+    model: str
+    route: Route | None
+    stored_id: str
+
+
 class ResponseContinued(msgspec.Struct, frozen=True):
     """A response broke off, and another attempt continues it.
 
@@ -153,5 +168,7 @@ class ResponseContinued(msgspec.Struct, frozen=True):
     has_text: bool
 
 
-Step = Received | ResponseEnded | ResponseContinued | ExecutionStarting | ToolEnded | RoundEnded
+Step = (
+    Received | ResponseBegun | ResponseContinued | ResponseEnded | ExecutionStarting | ToolEnded | RoundEnded
+)
 """A step of a turn."""

@@ -17,6 +17,7 @@ from tailrace.streaming.agent.continuation import attempt_facts
 from tailrace.streaming.agent.events import (
     AgentError,
     ExecutionStarting,
+    ResponseBegun,
     ResponseContinued,
     ResponseEnded,
     RoundEnded,
@@ -26,6 +27,11 @@ from tailrace.streaming.agent.events import (
 from tailrace.streaming.agent.turn import open_calls
 from tailrace.streaming.conversion.approval_parts import RequestOf, waiting_message
 from tailrace.streaming.conversion.message_conversion import results_message, to_a2a_message
+from tailrace.streaming.conversion.published_artifacts import (
+    PublishedArtifact,
+    PublishedArtifacts,
+    emptied,
+)
 from tailrace.streaming.conversion.response_translator import ResponseTranslator
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.task.task_record import agent_message
@@ -49,6 +55,7 @@ class TurnTranslator:
         max_event_bytes: See `ResponseTranslator`.
         opening: Updates that precede the first response.
         request_of: Returns the approval request of a call without a result.
+        published: The artifacts of the first response, if another process has published a part of it.
     """
 
     def __init__(
@@ -61,6 +68,7 @@ class TurnTranslator:
         max_event_bytes: int = 0,
         opening: Sequence[Update | MessageAdded] = (),
         request_of: RequestOf = lambda _: None,
+        published: Sequence[PublishedArtifact] = (),
     ) -> None:
         self._opening = opening
         self._request_of = request_of
@@ -71,6 +79,9 @@ class TurnTranslator:
         self._max_event = max_event_bytes
         # Round 0: results of calls that were approved have other artifact ids than those of the first response.
         self._response = ResponseTranslator(turn=turn, round=0)
+        self._published = published
+        self._received_again: PublishedArtifacts | None = None
+        self._is_stored = False  # True if the log has the id by which the provider holds the response
         self._attempts: list[Attempt] = []  # of the responses that broke off
         self._model = ""  # of the latest attempt
         self._route: Route | None = None
@@ -89,12 +100,22 @@ class TurnTranslator:
             taken_ids=partial(_call_ids, self._folded),  # the partial must not refer to this object
             max_event_bytes=self._max_event,
         )
-        return self._response.take
+        return self._take_interrupted if self._published else self._response.take
+
+    def _take_interrupted(self, changes: list[Change]) -> Sequence[Update]:
+        """Return the updates for changes of a response that another process has published in part."""
+        updates = self._response.take(changes)
+        if self._received_again is not None:
+            return self._received_again.unpublished(updates)
+        published, self._published = self._published, ()
+        return [*emptied(published, updates), *updates]
 
     def take(self, step: Step) -> Sequence[Update | MessageAdded]:
         """Return the updates for a step other than `Received`."""
         if isinstance(step, ResponseContinued):
             return self._continued(step)
+        if isinstance(step, ResponseBegun):
+            return self._begun(step)
         if isinstance(step, ExecutionStarting):
             return [
                 StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"executing": list(step.call_ids)}})
@@ -106,7 +127,9 @@ class TurnTranslator:
             calls = (
                 self._folded.messages[-1].tool_calls if len(self._folded.messages) > self._complete else ()
             )
-            items += self._response.finish(step.changes, calls)
+            updates = self._response.finish(step.changes, calls)
+            items += updates if self._received_again is None else self._received_again.unpublished(updates)
+            self._received_again, self._published = None, ()
         elif isinstance(step, ToolEnded):
             items.append(self._response.result(step.result))
         self._complete = len(self._folded.messages)
@@ -118,6 +141,13 @@ class TurnTranslator:
             items += self._new_messages()
         return items
 
+    def _begun(self, step: ResponseBegun) -> list[Update | MessageAdded]:
+        if not step.stored_id or step.route is Route.ATTACH:
+            return []
+        self._is_stored = True
+        facts = {"id": step.stored_id, "model": step.model, "turn": self._turn, "round": self._round}
+        return [StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"storedResponse": facts}})]
+
     def _continued(self, step: ResponseContinued) -> list[Update | MessageAdded]:
         attempts = self._response.accumulator.attempts
         self._model, self._route = step.model, step.route
@@ -127,10 +157,19 @@ class TurnTranslator:
             "model": step.model,
             "after": attempt_facts((step.attempt,))[0],
         }
-        status = StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"continuation": facts}})
+        fields: dict[str, Any] = {"continuation": facts}
+        if step.route is Route.ATTACH:
+            if self._published and self._received_again is None:
+                self._received_again, self._is_stored = PublishedArtifacts(self._published), True
+        else:
+            self._received_again = None
+            if self._is_stored:  # after a crash, the server must not receive the response that broke off
+                self._is_stored, fields["storedResponse"] = False, {}
+        if step.route is Route.PREFILL:
+            self._published = ()
         if step.has_text:
             self._response.resume_text()
-        return [status]
+        return [StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: fields})]
 
     def _add_attempts(self) -> None:
         response = self._response.accumulator

@@ -21,6 +21,7 @@ class BackgroundStream(ChunkStream):
         decoder: The decoder, which all connections of the response share.
         names: As for `ChunkStream`.
         model: As for `ChunkStream`.
+        response_id: The provider's id of the response, if it is known.
 
     Attributes:
         response_id: The provider's id of the response; empty until it has arrived.
@@ -30,11 +31,16 @@ class BackgroundStream(ChunkStream):
     __slots__ = ("_events", "position", "response_id")
 
     def __init__(
-        self, body: Body, decoder: ResponsesDecoder, names: ToolNames | None, model: ErrorReporter
+        self,
+        body: Body,
+        decoder: ResponsesDecoder,
+        names: ToolNames | None,
+        model: ErrorReporter,
+        response_id: str = "",
     ) -> None:
         super().__init__(body, decoder, names, model)
         self._events = decoder
-        self.response_id = ""
+        self.response_id = response_id
         self.position = -1
 
     @property
@@ -56,6 +62,6 @@ class BackgroundStream(ChunkStream):
     def resumed(self, body: Body) -> "BackgroundStream":
         """Return the rest of the response, which arrives on another connection."""
         self._events.resume()
-        rest = BackgroundStream(body, self._events, self._names, self._model)
-        rest.response_id, rest.position = self.response_id, self.position
+        rest = BackgroundStream(body, self._events, self._names, self._model, self.response_id)
+        rest.position = self.position
         return rest

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 import anyio
 
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
 from tailrace.wrappers.conversion.text_joining import join_texts
 from tailrace.wrappers.conversion.tool_names import ToolNames
@@ -31,7 +32,7 @@ from tailrace.wrappers.openai_responses.background import BackgroundStream
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder
 from tailrace.wrappers.openai_responses.request import request_members
-from tailrace.wrappers.request_options import RequestOptions
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 _TEXT_TYPES = {"user": "input_text", "assistant": "output_text"}
 _SEALED_REASONING = "reasoning.encrypted_content"
@@ -104,8 +105,16 @@ class ResponsesModel(DirectModel):
 
     # --- background responses -----------------------------------------------------------------------------------
 
-    def attachment(self, broken: ChunkBatches) -> AbstractAsyncContextManager[ChunkBatches] | None:
+    def stored_id(self, chunks: ChunkBatches) -> str:
+        """Return the id of a background response, see `Model.stored_id`; empty for other responses."""
+        return chunks.response_id if isinstance(chunks, BackgroundStream) else ""
+
+    def attachment(
+        self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request for the rest of a background response, see `Model.attachment`; None for other responses."""
+        if isinstance(broken, str):
+            return AsyncResource(partial(self._attach_stored, broken, options))
         if not isinstance(broken, BackgroundStream) or not broken.response_id:
             return None
         return AsyncResource(partial(self._attach, broken))
@@ -117,13 +126,26 @@ class ResponsesModel(DirectModel):
         return stream, partial(self._leave, stream, leave)
 
     async def _attach(self, broken: BackgroundStream) -> tuple[ChunkBatches, Exit]:
-        query = {"stream": "true"}
-        if broken.position >= 0:
-            query["starting_after"] = str(broken.position)
-        url, headers = self._address(f"/{quote(broken.response_id, safe='')}", query)
-        response = await self._send_encoded(0, lambda: (url, headers, b""), "GET")
+        response = await self._get(broken.response_id, broken.position)
         rest = broken.resumed(response.body)
         return rest, partial(self._leave, rest, partial(close_response, response))
+
+    async def _attach_stored(self, response_id: str, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
+        names = ToolNames(self.converter.name_rule)
+        members = self._request_members(options)
+        await run_bounded(json_cost(members), names.in_parameters, members)
+        response = await self._get(response_id)
+        names_or_none = names if names.has_changes else None
+        stream = BackgroundStream(response.body, self._decoder(), names_or_none, self, response_id)
+        return stream, partial(self._leave, stream, partial(close_response, response))
+
+    async def _get(self, response_id: str, position: int = -1) -> HttpResponse:
+        """Request the events of a background response after a position."""
+        query = {"stream": "true"}
+        if position >= 0:
+            query["starting_after"] = str(position)
+        url, headers = self._address(f"/{quote(response_id, safe='')}", query)
+        return await self._send_encoded(0, lambda: (url, headers, b""), "GET")
 
     async def _leave(
         self,

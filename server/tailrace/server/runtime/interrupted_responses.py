@@ -1,0 +1,51 @@
+"""The part of a model's response that was published before a crash, from the record of its task."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tailrace.streaming.a2a.models import Artifact
+from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.agent.continuation import InterruptedResponse
+from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
+from tailrace.streaming.task.task_record import TaskRecord
+
+
+def interrupted_response(
+    record: TaskRecord, turn: int, after_round: int
+) -> tuple[InterruptedResponse, Sequence[PublishedArtifact]]:
+    """Return the response that a crash interrupted, and its artifacts.
+
+    Args:
+        record: The task.
+        turn: The number of the turn.
+        after_round: The number of its complete responses.
+    """
+    place = (turn, after_round + 1)
+    artifacts = [
+        artifact
+        for artifact in record.artifacts
+        if (fields := extension_metadata(artifact.metadata)).get("channel") != "tool_result"
+        and (fields.get("turn", 1), fields.get("round", 1)) == place
+    ]
+    stored: Mapping[str, Any] = record.extension_metadata.get("storedResponse") or {}
+    if (stored.get("turn"), stored.get("round")) != place:
+        stored = {}
+    response = InterruptedResponse(
+        text=_text(record, artifacts),
+        stored_id=stored.get("id", ""),
+        model=stored.get("model", ""),
+        has_provider_tool=any(
+            extension_metadata(artifact.metadata).get("kind") == "server" for artifact in artifacts
+        ),
+    )
+    published = [PublishedArtifact(artifact, record.is_open(artifact.artifact_id)) for artifact in artifacts]
+    return response, published
+
+
+def _text(record: TaskRecord, artifacts: Sequence[Artifact]) -> str:
+    """Return the text of a response that consists of text alone; empty for any other."""
+    if len(artifacts) != 1 or len(artifacts[0].parts) != 1 or not record.is_open(artifacts[0].artifact_id):
+        return ""
+    fields = extension_metadata(artifacts[0].metadata)
+    is_text = fields.get("channel") == "text" and not fields.get("choice")
+    return artifacts[0].parts[0].text or "" if is_text else ""

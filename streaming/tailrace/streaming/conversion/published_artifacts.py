@@ -1,0 +1,111 @@
+"""Artifacts of a response that another process has published in part, before it stopped.
+
+A provider that holds such a response sends it again from its beginning. `PublishedArtifacts` removes what subscribers have
+received already, so that the artifacts continue with the first character that is missing. If another response is requested
+instead, `emptied` removes the content that it does not replace.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.task.updates import ArtifactUpdate, TextDelta, Update
+
+
+class PublishedArtifact(msgspec.Struct, frozen=True):
+    """A published artifact of a response.
+
+    Attributes:
+        artifact: The artifact.
+        is_open: True if more content of it is expected.
+    """
+
+    artifact: Artifact
+    is_open: bool
+
+
+class PublishedArtifacts:
+    """Removes published content from the updates of a response that is received again. Sans-IO.
+
+    Content that differs from the published content replaces it.
+
+    Args:
+        artifacts: The published artifacts of the response.
+    """
+
+    def __init__(self, artifacts: Iterable[PublishedArtifact]) -> None:
+        self._complete: set[str] = set()
+        self._texts: dict[str, _PublishedText] = {}
+        for each in artifacts:
+            artifact = each.artifact
+            if not each.is_open:
+                self._complete.add(artifact.artifact_id)
+            elif len(artifact.parts) == 1 and artifact.parts[0].text is not None:
+                self._texts[artifact.artifact_id] = _PublishedText(artifact, artifact.parts[0].text)
+
+    def unpublished(self, updates: Iterable[Update]) -> Sequence[Update]:
+        """Return the updates without published content."""
+        rest: list[Update] = []
+        for update in updates:
+            if isinstance(update, TextDelta):
+                artifact_id, text = update.artifact_id, update.text
+            elif isinstance(update, ArtifactUpdate):
+                artifact_id, text = update.artifact.artifact_id, _text_of(update.artifact)
+            else:
+                rest.append(update)
+                continue
+            if artifact_id in self._complete:
+                continue
+            published = self._texts.get(artifact_id)
+            if published is None:
+                rest.append(update)
+            elif text is None:
+                del self._texts[artifact_id]
+                rest.append(update)
+            else:
+                remaining = published.take(text, last=update.last)
+                if published.is_over:
+                    del self._texts[artifact_id]
+                rest += remaining
+        return rest
+
+
+class _PublishedText:
+    """The published text of one artifact, and the length of its beginning that has been received again."""
+
+    __slots__ = ("_artifact", "_length", "_text", "is_over")
+
+    def __init__(self, artifact: Artifact, text: str) -> None:
+        self._artifact = artifact
+        self._text = text
+        self._length = 0
+        self.is_over = False  # True if all of it has been received again, or replaced
+
+    def take(self, text: str, *, last: bool) -> Sequence[Update]:
+        """Return the updates for a fragment of the text, which is received again."""
+        length = min(len(text), len(self._text) - self._length)
+        is_same = self._text.startswith(text[:length], self._length)
+        if not is_same or (last and self._length + len(text) < len(self._text)):
+            self.is_over = True
+            part = Part(text=self._text[: self._length] + text)
+            return (ArtifactUpdate(self._artifact.model_copy(update={"parts": (part,)}), last=last),)
+        self._length += length
+        self.is_over = last or self._length == len(self._text)
+        if text[length:] or last:
+            return (TextDelta(self._artifact.artifact_id, text[length:], last),)
+        return ()
+
+
+def emptied(artifacts: Iterable[PublishedArtifact], updates: Iterable[Update]) -> Sequence[Update]:
+    """Return updates that empty the published artifacts which the first updates of another response do not replace."""
+    replaced = {update.artifact.artifact_id for update in updates if isinstance(update, ArtifactUpdate)}
+    return [
+        ArtifactUpdate(each.artifact.model_copy(update={"parts": (Part(text=""),)}), last=False)
+        for each in artifacts
+        if each.is_open and each.artifact.artifact_id not in replaced
+    ]
+
+
+def _text_of(artifact: Artifact) -> str | None:
+    return artifact.parts[0].text if len(artifact.parts) == 1 else None
