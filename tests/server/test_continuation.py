@@ -1,10 +1,8 @@
 """Continued responses on every wire, and after the end of the server's process by SIGKILL."""
 
 import json
-import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,27 +12,23 @@ import pytest
 from a2a.types import a2a_pb2_grpc
 from google.protobuf.json_format import MessageToDict
 
+from support.continued_events import Events, folded
 from support.continuing import FORMAT_OF, ContinuingServer
 from support.grpc_agents import grpc_address
 from support.http_json import HttpJson
 from support.live_server import serving
 from support.metrics import scrape
-from support.processes import Served, served
-from support.provider_cases import CASES
 from support.proxy import CuttingProxy
 from support.rpc import Rpc, message
 from support.sdk import send
-from support.upstream import Hang, ScriptedUpstream, Wait, openai_stream, sse
+from support.upstream import ScriptedUpstream, Wait, openai_stream
 from tailrace.server import Settings, create_app
-from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import SSEDecoder
 
 KILLS = 2
 
 PIECES = ["# Rivers\n\n", "Water ", "flows ", "to the 🌊", ".\n\n", "- Rhine\n", "- Aare", " and more."]
 TEXT = "".join(PIECES)
-
-Events = list[tuple[int, dict[str, Any]]]
 
 
 @asynccontextmanager
@@ -47,21 +41,6 @@ async def continued(kind: str, **settings: Any) -> AsyncGenerator[tuple[str, Con
         settings.setdefault("upstream_background", kind == "openai-background")
         async with serving(create_app(Settings(store="sqlite://", **model, **settings))) as url:
             yield url, server
-
-
-def folded(events: Events) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
-    """The text that a client of A2A has in the end, the continuations, and the fields of the last status."""
-    text, steps, last = "", list[dict[str, Any]](), dict[str, Any]()
-    for _, result in events:
-        update = result.get("artifactUpdate")
-        if update is not None:
-            added = "".join(part["text"] for part in update["artifact"]["parts"])
-            text = text + added if update.get("append") else added
-        if "statusUpdate" in result:
-            last = result["statusUpdate"].get("metadata", {}).get(EXTENSION_URI, {})
-            if "continuation" in last:
-                steps.append(last["continuation"])
-    return text, steps, last
 
 
 @pytest.mark.parametrize(("kind", "route"), [("llamacpp", "prefill"), ("other", "replace")])
@@ -234,125 +213,3 @@ async def test_another_tailrace_is_attached_again() -> None:
     assert [step["route"] for step in steps] == ["attach"]
     assert len(provider.requests) == 1
     assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-
-
-def kill_at(process: Served, text: str) -> tuple[Events, Callable[[Events], None]]:
-    """A subscriber that kills the server when it has a text, and its events until then."""
-    before: Events = []
-
-    def seen(events: Events) -> None:
-        if folded(events)[0] == text and not before:
-            before.extend(events)
-            process.kill()
-
-    return before, seen
-
-
-async def test_a_response_is_continued_after_a_kill(tmp_path: Path) -> None:
-    """Subscribers resume without a lost or repeated event, and the text is complete."""
-    chance = random.Random(9)
-    for number in range(KILLS):
-        kind = "other" if number % 2 else "llamacpp"
-        server = ContinuingServer(kind, PIECES, ending="silence")
-        server.cut = chance.randrange(
-            server.first_body.index(b"Water"), server.first_body.index(b" and more")
-        )
-        published = "".join(
-            event["choices"][0]["delta"].get("content") or ""
-            for event in map(json.loads, server.first_body[: server.cut].replace(b"data: ", b"").split(b"\n\n")[:-1])
-        )  # fmt: skip
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
-            arguments = ["--model", "openai:m", "--base-url", upstream.base_url, "--store", f"sqlite:///{folder}/t.db"]  # fmt: skip
-            with served(folder / "first.log", *arguments) as process:
-                await process.ready()
-                before, seen = kill_at(process, published)
-                async with Rpc(process.url) as rpc:
-                    with pytest.raises(aiohttp.ClientError), anyio.fail_after(30):
-                        await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
-            with served(folder / "second.log", *arguments) as process:
-                await process.ready()
-                async with Rpc(process.url) as rpc:
-                    ids = {"id": before[0][1]["task"]["id"]}
-                    last = {"Last-Event-ID": str(before[-1][0])}
-                    with anyio.fail_after(30):
-                        after = await rpc.stream("SubscribeToTask", ids, last)
-        events = before + after
-        assert [each for each, _ in events] == list(range(1, len(events) + 1))
-        text, steps, _ = folded(events)
-        route = "prefill" if kind == "llamacpp" and published.strip() else "replace"
-        assert [step["route"] for step in steps] == [route], (kind, published)
-        assert text == (TEXT if route == "prefill" else ContinuingServer.SECOND + TEXT), (kind, published)
-        assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-
-
-MESSAGE_START: dict[str, Any] = {
-    "id": "m1",
-    "model": "m",
-    "content": [],
-    "usage": {"input_tokens": 3, "output_tokens": 1},
-}
-SEARCH: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
-QUERY = {"type": "input_json_delta", "partial_json": '{"query": "rivers"}'}
-CODE = {"executableCode": {"language": "PYTHON", "code": "print(1)"}}
-PROVIDER_TOOL_BEGINS = {
-    "anthropic": sse(
-        {"type": "message_start", "message": MESSAGE_START},
-        {"type": "content_block_start", "index": 0, "content_block": SEARCH},
-        {"type": "content_block_delta", "index": 0, "delta": QUERY},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Rivers are"}},
-    ),
-    # Gemini reports a tool of its own when the call is complete: there is no event for its beginning.
-    "gemini": sse(
-        {"candidates": [{"content": {"role": "model", "parts": [CODE]}, "index": 0}]},
-        {"candidates": [{"content": {"role": "model", "parts": [{"text": "Rivers are"}]}, "index": 0}]},
-    ),
-    "openai-responses": sse(
-        {"type": "response.created", "response": {"id": "resp_1", "model": "m"}},
-        {
-            "type": "response.output_item.added",
-            "output_index": 0,
-            "item": {"type": "web_search_call", "id": "ws_1", "status": "in_progress"},
-        },
-        {
-            "type": "response.output_text.delta",
-            "output_index": 1,
-            "content_index": 0,
-            "item_id": "msg_1",
-            "delta": "Rivers are",
-        },
-    ),
-}
-"""Starts of responses in which the provider searches the web or runs code, by format."""
-
-
-@pytest.mark.parametrize("form", PROVIDER_TOOL_BEGINS)
-async def test_a_response_with_a_tool_of_the_provider_fails_after_a_kill(form: str, tmp_path: Path) -> None:
-    """The effects of the tool are unknown, so the response is not requested again."""
-    script = CASES[form].response(PROVIDER_TOOL_BEGINS[form], Hang())
-    again = CASES[form].response(ContinuingServer(form, PIECES).first_body)
-    async with ScriptedUpstream(script, again) as upstream:
-        arguments = ["--model", f"{form}:m", "--base-url", upstream.base_url, "--store", f"sqlite:///{tmp_path}/t.db"]  # fmt: skip
-        with served(tmp_path / "first.log", *arguments) as process:
-            await process.ready()
-            before, seen = kill_at(process, "Rivers are")
-            async with Rpc(process.url) as rpc:
-                with pytest.raises(aiohttp.ClientError), anyio.fail_after(30):
-                    await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
-        with served(tmp_path / "second.log", *arguments) as process:
-            await process.ready()
-            async with Rpc(process.url) as rpc:
-                ids = {"id": before[0][1]["task"]["id"]}
-                with anyio.fail_after(30):
-                    after = await rpc.stream("SubscribeToTask", ids, {"Last-Event-ID": str(before[-1][0])})
-        requests = [each for each in upstream.requests if each.method == "POST"]
-    events = before + after
-    assert [each for each, _ in events] == list(range(1, len(events) + 1))
-    assert len(requests) == 1
-    status = events[-1][1]["statusUpdate"]["status"]
-    assert status["state"] == "TASK_STATE_FAILED"
-    assert "a tool of the provider" in status["message"]["parts"][0]["text"]
-    assert folded(events)[0] == "Rivers are"

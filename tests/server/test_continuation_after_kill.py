@@ -1,0 +1,251 @@
+"""Responses that are continued after the end of the server's process by SIGKILL."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+
+from support.continued_events import Events, folded, texts_of
+from support.continuing import ContinuingServer
+from support.processes import served
+from support.provider_cases import CASES
+from support.rpc import Rpc, message
+from support.upstream import Hang, Head, Received, ScriptedUpstream, Step, sse
+
+KILLS = 2
+
+PIECES = ["# Rivers\n\n", "Water ", "flows ", "to the 🌊", ".\n\n", "- Rhine\n", "- Aare", " and more."]
+TEXT = "".join(PIECES)
+BACKGROUND = {"TAILRACE_UPSTREAM_BACKGROUND": "true"}
+
+
+async def across_a_kill(
+    folder: Path,
+    upstream: ScriptedUpstream,
+    form: str,
+    is_reached: Callable[[Events], bool],
+    *options: str,
+    **environment: str,
+) -> Events:
+    """Kill a server when its subscriber has received certain events, start it again, and resume.
+
+    Args:
+        folder: For the database and the logs.
+        upstream: The provider.
+        form: The format of the provider.
+        is_reached: Whether the events are those at which the server is killed.
+        options: Options of the server.
+        environment: Environment variables of the server.
+
+    Returns:
+        The events before and after the kill, which are numbered without gaps and repetitions.
+    """
+    before: Events = []
+    arguments = [
+        *("--model", f"{form}:m", "--base-url", upstream.base_url),
+        *("--store", f"sqlite:///{folder}/t.db", *options),
+    ]
+
+    def seen(events: Events) -> None:
+        if not before and is_reached(events):
+            before.extend(events)
+            process.kill()
+
+    with served(folder / "first.log", *arguments, **environment) as process:
+        await process.ready()
+        async with Rpc(process.url) as rpc:
+            with pytest.raises(aiohttp.ClientError), anyio.fail_after(30):
+                await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
+    with served(folder / "second.log", *arguments, **environment) as process:
+        await process.ready()
+        async with Rpc(process.url) as rpc:
+            ids = {"id": before[0][1]["task"]["id"]}
+            with anyio.fail_after(30):
+                after = await rpc.stream("SubscribeToTask", ids, {"Last-Event-ID": str(before[-1][0])})
+    events = before + after
+    assert [number for number, _ in events] == list(range(1, len(events) + 1))
+    return events
+
+
+def state_of(events: Events) -> str:
+    """The last state."""
+    return events[-1][1]["statusUpdate"]["status"]["state"]
+
+
+async def test_a_response_is_continued_after_a_kill(tmp_path: Path) -> None:
+    """Subscribers resume without a lost or repeated event, and the text is complete."""
+    chance = random.Random(9)
+    for number in range(KILLS):
+        kind = "other" if number % 2 else "llamacpp"
+        server = ContinuingServer(kind, PIECES, ending="silence")
+        server.cut = chance.randrange(
+            server.first_body.index(b"Water"), server.first_body.index(b" and more")
+        )
+        published = "".join(
+            event["choices"][0]["delta"].get("content") or ""
+            for event in map(json.loads, server.first_body[: server.cut].replace(b"data: ", b"").split(b"\n\n")[:-1])
+        )  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+            events = await across_a_kill(
+                folder, upstream, "openai", lambda events, text=published: folded(events)[0] == text
+            )
+        text, steps, _ = folded(events)
+        route = "prefill" if kind == "llamacpp" and published.strip() else "replace"
+        assert [step["route"] for step in steps] == [route], (kind, published)
+        assert text == (TEXT if route == "prefill" else ContinuingServer.SECOND + TEXT), (kind, published)
+        assert state_of(events) == "TASK_STATE_COMPLETED"
+
+
+WEATHER = """
+def weather(city: str, days: int) -> str:
+    "The weather of a city."
+    return f"{city}: sun for {days} days"
+"""
+
+
+@pytest.mark.parametrize("cut_at", ["before the text", "in the text", "in a call"])
+async def test_a_response_that_the_provider_holds_is_received_again(cut_at: str, tmp_path: Path) -> None:
+    """Nothing is generated twice, and the artifacts only grow."""
+    server = ContinuingServer("openai-background", PIECES, ending="silence", call=True)
+    mark, published = {
+        "before the text": (b"response.output_text.delta", {}),
+        "in the text": (b"- Aare", {"text": "".join(PIECES[: PIECES.index("- Aare")])}),
+        "in a call": (b"days", {"text": TEXT, "tool-call-1": '{"city": "Zürich", "'}),
+    }[cut_at]
+    server.cut = server.first_body.index(mark)
+
+    def is_reached(events: Events) -> bool:
+        return "storedResponse" in json.dumps(events) and texts_of(events)[0] == published
+
+    (tmp_path / "weather_tool.py").write_text(WEATHER)
+    tools, path = ("--tools", "weather_tool:weather"), {"PYTHONPATH": str(tmp_path)}
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        events = await across_a_kill(
+            tmp_path, upstream, "openai-responses", is_reached, *tools, **BACKGROUND, **path
+        )
+        paths = [each.path for each in upstream.requests if each.method == "GET" and "resp_1" in each.path]
+    assert paths == ["/v1/responses/resp_1?stream=true"]
+    assert (server.generations, server.attachments) == (1, 1)
+    texts, replaced = texts_of(events)
+    assert (texts["text"], texts["text-round-2"], replaced) == (TEXT, "Done.", 0)
+    assert [step["route"] for step in folded(events)[1]] == ["attach"]
+    assert state_of(events) == "TASK_STATE_COMPLETED"
+
+
+async def test_a_response_that_the_provider_no_longer_holds_begins_again(tmp_path: Path) -> None:
+    server = ContinuingServer("openai-background", PIECES, ending="silence")
+    server.cut = server.first_body.index(b"- Aare")
+    published = "".join(PIECES[: PIECES.index("- Aare")])
+
+    def respond(request: Received) -> Sequence[Step]:
+        return GONE if request.method == "GET" else server.respond(request)
+
+    async with ScriptedUpstream(respond) as upstream:
+        events = await across_a_kill(
+            tmp_path,
+            upstream,
+            "openai-responses",
+            lambda events: folded(events)[0] == published,
+            **BACKGROUND,
+        )
+    text, steps, _ = folded(events)
+    assert [step["route"] for step in steps] == ["attach", "replace"]
+    assert text == ContinuingServer.SECOND + TEXT
+
+
+GONE = (Head(404, {"content-type": "application/json"}), b'{"error": {"message": "expired"}}')
+"""The response of a provider that does not hold a response."""
+
+MESSAGE_START: dict[str, Any] = {
+    "id": "m1",
+    "model": "m",
+    "content": [],
+    "usage": {"input_tokens": 3, "output_tokens": 1},
+}
+SEARCH: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+QUERY = {"type": "input_json_delta", "partial_json": '{"query": "rivers"}'}
+CODE = {"executableCode": {"language": "PYTHON", "code": "print(1)"}}
+PROVIDER_TOOL_BEGINS = {
+    "anthropic": sse(
+        {"type": "message_start", "message": MESSAGE_START},
+        {"type": "content_block_start", "index": 0, "content_block": SEARCH},
+        {"type": "content_block_delta", "index": 0, "delta": QUERY},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Rivers are"}},
+    ),
+    # Gemini reports a tool of its own when the call is complete: there is no event for its beginning.
+    "gemini": sse(
+        {"candidates": [{"content": {"role": "model", "parts": [CODE]}, "index": 0}]},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "Rivers are"}]}, "index": 0}]},
+    ),
+    "openai-responses": sse(
+        {"type": "response.created", "response": {"id": "resp_1", "model": "m"}},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {"type": "web_search_call", "id": "ws_1", "status": "in_progress"},
+        },
+        {
+            "type": "response.output_text.delta",
+            "output_index": 1,
+            "content_index": 0,
+            "item_id": "msg_1",
+            "delta": "Rivers are",
+        },
+    ),
+}
+"""Starts of responses in which the provider searches the web or runs code, by format."""
+
+
+@pytest.mark.parametrize("form", PROVIDER_TOOL_BEGINS)
+async def test_a_response_with_a_tool_of_the_provider_fails_after_a_kill(form: str, tmp_path: Path) -> None:
+    """The effects of the tool are unknown, so the response is not requested again."""
+    script = CASES[form].response(PROVIDER_TOOL_BEGINS[form], Hang())
+    again = CASES[form].response(ContinuingServer(form, PIECES).first_body)
+    async with ScriptedUpstream(script, again) as upstream:
+        events = await across_a_kill(
+            tmp_path, upstream, form, lambda events: folded(events)[0] == "Rivers are"
+        )
+        requests = [each for each in upstream.requests if each.method == "POST"]
+    assert len(requests) == 1
+    assert state_of(events) == "TASK_STATE_FAILED"
+    message = events[-1][1]["statusUpdate"]["status"]["message"]
+    assert "a tool of the provider" in message["parts"][0]["text"]
+    assert folded(events)[0] == "Rivers are"
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_tool_of_the_provider_does_not_run_twice_in_a_response_that_it_holds(
+    is_gone: bool, tmp_path: Path
+) -> None:
+    """The provider goes on with the response while the server is down. If it is gone after that, the task fails."""
+    form = "openai-responses"
+    delta = {"output_index": 1, "content_index": 0, "item_id": "msg_1", "delta": " long."}
+    ending = sse(
+        {"type": "response.output_text.delta", **delta},
+        {"type": "response.completed", "response": {"id": "resp_1", "status": "completed"}},
+    )
+
+    def respond(request: Received) -> Sequence[Step]:
+        begun = PROVIDER_TOOL_BEGINS[form]
+        if request.method == "POST":
+            return CASES[form].response(begun, Hang())
+        return GONE if is_gone else CASES[form].response(begun + ending)
+
+    async with ScriptedUpstream(respond) as upstream:
+        events = await across_a_kill(
+            tmp_path, upstream, form, lambda events: folded(events)[0] == "Rivers are", **BACKGROUND
+        )
+        methods = [each.method for each in upstream.requests]
+    assert methods == ["POST", "GET"]
+    texts, replaced = texts_of(events)
+    assert (texts["text"], replaced) == ("Rivers are" + ("" if is_gone else " long."), 0)
+    assert state_of(events) == ("TASK_STATE_FAILED" if is_gone else "TASK_STATE_COMPLETED")
