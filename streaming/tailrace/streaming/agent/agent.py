@@ -34,6 +34,7 @@ from tailrace.streaming.agent.events import (
     ChatResult,
     ExecutionStarting,
     Received,
+    ResponseBegun,
     ResponseContinued,
     ResponseEnded,
     RoundEnded,
@@ -271,7 +272,7 @@ class Agent(Generic[T]):
             async for step in steps:
                 # Yield nothing while tools run: a caller that leaves the loop without closing the generator would
                 # keep the cancel scope of the tools open.
-                if not isinstance(step, ToolEnded):
+                if not isinstance(step, ResponseBegun | ToolEnded):
                     delta = turn.take_new()
                     if delta:
                         yield _result(turn, delta)
