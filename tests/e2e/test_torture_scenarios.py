@@ -50,7 +50,7 @@ async def test_the_openai_client_resumes_background_responses(tmp_path: Path, rn
 
 
 async def test_interrupted_responses_are_continued(tmp_path: Path, rng: random.Random) -> None:
-    check(await continuations.run(tmp_path, rng, cuts=16, kills=0, node_kills=0))
+    check(await continuations.run(tmp_path, rng, cuts=16, kills=3, node_kills=0, streams=6, timed=False))
 
 
 async def test_the_responses_of_a_killed_server_are_continued(tmp_path: Path, rng: random.Random) -> None:

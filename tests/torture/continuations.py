@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -19,6 +20,7 @@ from torture import kills as server_kills
 from torture.clusters import TTL, Cluster, check, check_none_is_open, cluster
 from torture.node_losses import LATEST, Watched, running_streams
 from torture.outcome import Outcome
+from torture.server_process import server
 from torture.stream_client import Seen, call
 from torture.upstream import upstream
 
@@ -28,7 +30,7 @@ SLACK = 3.0
 CONCURRENT_CUTS = 4
 
 ROUTES = ("prefill", "replace")
-"""The routes after a kill."""
+"""The routes after a kill of a node."""
 
 
 async def run(
@@ -47,15 +49,15 @@ async def run(
         folder: For databases and logs.
         rng: Chooses texts, bytes, failures and moments.
         cuts: Cuts of a provider's stream, in equal parts for each format.
-        kills: Kills of the only server.
+        kills: Kills of the only server, in equal parts for each route.
         node_kills: Kills of one of three nodes.
         streams: Concurrent streams at a kill.
         timed: Whether durations are checked.
     """
     outcome = Outcome("continue")
     await cut_streams(rng, outcome, cuts)
-    for route in ROUTES if kills else ():
-        await kill_server(folder / route, rng, outcome, route, kills // 2, streams, timed=timed)
+    for route in ("attach", *ROUTES) if kills else ():
+        await kill_server(folder / route, rng, outcome, route, kills // 3, streams, timed=timed)
     for route in ROUTES if node_kills else ():
         await kill_nodes(
             folder / f"nodes-{route}", rng, outcome, route, node_kills // 2, streams, timed=timed
@@ -125,13 +127,24 @@ async def kill_server(
     *,
     timed: bool,
 ) -> None:
-    """Kill the only server under streams, and start another one on the same store."""
+    """Kill the only server under streams, and start another one on the same store.
+
+    The provider that holds responses, to which a server attaches again, is another server of tailrace.
+    """
     await anyio.Path(folder).mkdir(parents=True)
     with upstream() as provider:
-        url = provider.prefill_url if route == "prefill" else provider.base_url
-        everyone = await server_kills.rounds(
-            folder, rng, outcome, url, kills=kills, streams=streams, continues=lambda _: True
+        rounds = partial(
+            server_kills.rounds, folder, rng, outcome, kills=kills, streams=streams, continues=lambda _: True
         )
+        if route == "attach":
+            holder = folder / "holder"
+            await anyio.Path(holder).mkdir()
+            async with server(holder, provider.base_url, {}) as process:
+                everyone = await rounds(
+                    f"{process.url}/v1", model="openai-responses:t", upstream_background=True
+                )
+        else:
+            everyone = await rounds(provider.prefill_url if route == "prefill" else provider.base_url)
     delays = [each.seen.continued_at - each.resumed_at for each in everyone if each.seen.routes]
     incomplete = sum(each.seen.state != "TASK_STATE_COMPLETED" for each in everyone)
     outcome.check(not incomplete, f"{incomplete} responses of a killed server are incomplete")

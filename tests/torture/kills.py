@@ -85,6 +85,8 @@ async def rounds(
     kills: int,
     streams: int,
     continues: Callable[[int], bool],
+    model: str = "openai:t",
+    **settings: object,
 ) -> list[Client]:
     """Kill a server repeatedly; return the clients that received an event before a kill.
 
@@ -96,15 +98,17 @@ async def rounds(
         kills: The number of kills.
         streams: The number of concurrent streams at a kill.
         continues: Whether the server of a round continues the responses that the kill before has interrupted.
+        model: The model, as ``provider:name``.
+        settings: Further settings of the server.
     """
     everyone: list[Client] = []
     survivors: list[Client] = []
     for number in range(kills + 1):
-        settings = {
+        settings |= {
             "on_crash": "continue" if continues(number) else "fail",
             "coalesce": rng.choice(["read", "none"]),
         }
-        async with server(folder, base_url, settings) as process, client() as http:
+        async with server(folder, base_url, settings, model=model) as process, client() as http:
             await _resume(http, process, outcome, survivors, continues=continues(number))
             everyone += survivors
             await _check_no_task_is_open(http, process, outcome)

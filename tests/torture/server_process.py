@@ -15,7 +15,12 @@ _COUNT = itertools.count(1)
 
 @asynccontextmanager
 async def server(
-    folder: Path, base_url: str, settings: Mapping[str, object], *, store_options: str = ""
+    folder: Path,
+    base_url: str,
+    settings: Mapping[str, object],
+    *,
+    model: str = "openai:t",
+    store_options: str = "",
 ) -> AsyncGenerator[Served]:
     """Run a server on the store of the folder while the block runs; the test may kill it.
 
@@ -23,11 +28,12 @@ async def server(
         folder: The folder with the database and the logs.
         base_url: The provider's base URL.
         settings: The settings by name: ``on_crash`` is ``TAILRACE_ON_CRASH``. Upper-case names are environment variables.
+        model: The model, as ``provider:name``.
         store_options: The query of the store's URL.
     """
     arguments = [
         "--model",
-        "openai:t",
+        model,
         "--base-url",
         base_url,
         "--store",
