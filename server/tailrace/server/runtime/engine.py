@@ -32,7 +32,7 @@ from tailrace.server.runtime.task_access import TaskAccess
 from tailrace.server.runtime.task_registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.upstream_gate import UpstreamGate
-from tailrace.server.runtime.usage_ledger import UsageLedger
+from tailrace.server.runtime.usage_ledger import DirectCall, UsageLedger
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Store, TaskWrite
@@ -50,6 +50,7 @@ from tailrace.streaming.task.event_log import TaskLog
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.wrappers import StoreError
+from tailrace.wrappers.model import Model
 
 logger = logging.getLogger("tailrace.server")
 
@@ -113,7 +114,7 @@ class Engine(TaskAccess):
         ledger: UsageLedger | None = None,
         observer: Observer = NO_OBSERVER,
     ) -> None:
-        ledger = ledger or UsageLedger()
+        ledger = self._ledger = ledger or UsageLedger()
         super().__init__(store, TaskRegistry(store, self._end_lost, self._remote_tasks()), max_lag)
         self.stop_requested = anyio.Event()
         self._stop_grace = stop_grace
@@ -418,6 +419,10 @@ class Engine(TaskAccess):
         if problem:
             problems["store"] = problem
         return Health(problems, ("engine", "store"))
+
+    def direct_call(self, owner: str, model: Model) -> AbstractAsyncContextManager[DirectCall]:
+        """Record a call to a model that belongs to no task, as `UsageLedger.direct_call`."""
+        return self._ledger.direct_call(owner, model, lambda record: self._turns.keep_usage(owner, (record,)))
 
     # --- start and stop -----------------------------------------------------------------------------------------
 

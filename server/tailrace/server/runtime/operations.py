@@ -5,7 +5,7 @@ caller's limits, calls the engine, waits for the response, and shortens the hist
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import cast
 
 import anyio
@@ -22,6 +22,7 @@ from tailrace.server.runtime.limits import Limits, Permit
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.page_tokens import page_token, read_page_token
 from tailrace.server.runtime.stream_registry import OpenStreams
+from tailrace.server.runtime.usage_ledger import DirectCall
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.completion_store import CompletionStore
 from tailrace.server.store.store import TaskFilter
@@ -54,6 +55,7 @@ from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.a2a.v0_3 import DEFAULT_CONFIG_ID
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+from tailrace.wrappers.model import Model
 
 MAX_CONVERSATION = 1000
 """Maximum messages of a conversation in one response."""
@@ -209,6 +211,10 @@ class Operations:
             StoreError: The store cannot be read at present.
         """
         return await self._engine.snapshot(task_id, caller.owner)
+
+    def direct_call(self, caller: Caller, model: Model) -> AbstractAsyncContextManager[DirectCall]:
+        """Record a call to a model that belongs to no task, as `UsageLedger.direct_call`."""
+        return self._engine.direct_call(caller.owner, model)
 
     async def delete_task(self, task_id: str, caller: Caller) -> None:
         """Delete a task; see `Engine.delete_task`.

@@ -39,7 +39,7 @@ from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.usage_ledger import UsageLedger
-from tailrace.server.store.store import PushConfig, Store, TaskWrite
+from tailrace.server.store.store import PushConfig, Store, TaskWrite, UsageRecord
 from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.event import Event
@@ -200,7 +200,7 @@ class TurnRunner:
         lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
         async with LazyContext(lock) as conversation:
             external_id = self._external_ids.context_id(active.owner, active.record.context_id)
-            with self._observer.turn(active, external_id) as watch, self._ledger.turn(active) as usage:
+            with self._observer.turn(active, external_id) as watch, self._ledger.turn(active) as attempts:
                 turn = _Turn(conversation)
                 try:
                     with active.scope:
@@ -214,11 +214,12 @@ class TurnRunner:
                     turn.ending = self._ending_of(active, watch, error)
                 if reply is None or reply.message is None:
                     watch.ending = active.ending or turn.ending
-                    usage.ended(watch.ending)
+                    attempts.ended(watch.ending)
                     self._end_turn(active, watch.ending)
                 else:
                     watch.direct = True
-                    self._keep_usage(active)
+                    usage, active.usage = active.usage, ()
+                    self.keep_usage(active.owner, usage)
                 if reply is not None:
                     reply.ready.set()
             turn.has_next = bool(active.waiting)
@@ -440,11 +441,10 @@ class TurnRunner:
             active.waiting.clear()
         self.keep(active, (last,), snapshot=True)
 
-    def _keep_usage(self, active: ActiveTask) -> None:
-        """Persist the attempts of a turn whose response was a message without a task."""
-        usage, active.usage = active.usage, ()
+    def keep_usage(self, owner: str, usage: Sequence[UsageRecord]) -> None:
+        """Persist attempts of model calls that belong to no task."""
         if usage:
-            write = TaskWrite("", active.owner, active.record.context_id, (), usage=usage)
+            write = TaskWrite("", owner, "", (), usage=usage)
             self._writer.put(write, _ignore, partial(logger.error, "the usage of a turn is lost: %s"))
 
     def keep(

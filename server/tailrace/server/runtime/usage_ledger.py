@@ -5,8 +5,9 @@ its transaction. Nothing is recorded for single tokens. An attempt that a crash 
 task (`UsageLedger.lost`).
 """
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from time import time
@@ -32,7 +33,7 @@ from tailrace.streaming.instrumentation import (
 )
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.turn_accumulator import TurnAccumulator
-from tailrace.wrappers import ContentPartToolCall, UpstreamFault, Usage
+from tailrace.wrappers import ContentPartToolCall, UpstreamError, UpstreamFault, Usage
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.continuation import Route
 from tailrace.wrappers.decoding.lenient_json import as_count, as_mapping, as_text
@@ -100,23 +101,23 @@ class UsageLedger:
         started = min(milliseconds(last_event), now) if last_event is not None else now
         key = (active.waiting[0].number, attempt, user_of(active.owner), self._agent)
         record = UsageRecord(*key, self._provider, self._model, AttemptState.LOST, started, now)
-        self._add(active, record, Usage(0, 0, 0))
+        active.usage += (self._counted(record, Usage(0, 0, 0)),)
 
     def record(
         self,
-        active: ActiveTask,
+        owner: str,
         key: tuple[int, int],
         model: tuple[str, str],
         state: AttemptState,
         started: int,
         usage: Usage | None,
         reported_model: str,
-        chunks: int,
-    ) -> None:
-        """Record an attempt that ends now.
+        chunks: int = 0,
+    ) -> UsageRecord:
+        """Return the record of an attempt that ends now.
 
         Args:
-            active: The task.
+            owner: The owner of the task.
             key: The numbers of the turn and of the attempt.
             model: The provider and the requested model.
             state: The end of the attempt.
@@ -128,7 +129,7 @@ class UsageLedger:
         usage = usage or Usage(0, 0, 0)
         record = UsageRecord(
             *key,
-            user_of(active.owner),
+            user_of(owner),
             self._agent,
             *model,
             state,
@@ -137,10 +138,10 @@ class UsageLedger:
             reported_model[:_MAX_NAME],
             chunks=chunks,
         )
-        self._add(active, record, usage)
+        return self._counted(record, usage)
 
-    def _add(self, active: ActiveTask, record: UsageRecord, usage: Usage) -> None:
-        """Add a record to a task, with the counts of a usage and their cost."""
+    def _counted(self, record: UsageRecord, usage: Usage) -> UsageRecord:
+        """Return a record with the counts of a usage and their cost, and report it."""
         details = UsageDetails.of(usage.raw)
         record = msgspec.structs.replace(
             record,
@@ -150,10 +151,37 @@ class UsageLedger:
             reasoning_tokens=_bounded(details.reasoning),
             cost=self._prices.cost(record, usage, details),
         )
-        active.usage += (record,)
         self._recorded(record)
         if self.budgets is not None:
             self.budgets.record(record)
+        return record
+
+    @asynccontextmanager
+    async def direct_call(
+        self, owner: str, model: Model, keep: Callable[[UsageRecord], object]
+    ) -> AsyncGenerator["DirectCall"]:
+        """Record a call to a model that belongs to no task, and is made in the block.
+
+        Args:
+            owner: The owner.
+            model: The model.
+            keep: Called with the record at the end.
+
+        Raises:
+            BudgetExceededError: A budget is used up.
+            StoreError: The ledger cannot be read.
+        """
+        await self.check(owner)
+        call, started, state = DirectCall(), _now(), AttemptState.CUT
+        try:
+            yield call
+            state = AttemptState.FINAL if call.usage is not None else AttemptState.UNREPORTED
+        except UpstreamError as error:
+            state = AttemptState.FAILED if error.fault is UpstreamFault.STATUS else state
+            raise
+        finally:
+            names = model.provider, model.name
+            keep(self.record(owner, (1, 1), names, state, started, call.usage, call.reported_model))
 
     async def check(self, owner: str) -> None:
         """Check the budgets of an owner, before a message is accepted and before each call to a model.
@@ -164,6 +192,19 @@ class UsageLedger:
         """
         if self.budgets is not None:
             await self.budgets.check(owner)
+
+
+@dataclass(slots=True)
+class DirectCall:
+    """A call to a model that belongs to no task.
+
+    Attributes:
+        usage: The reported usage; None if none was reported.
+        reported_model: The model that the provider reported.
+    """
+
+    usage: Usage | None = None
+    reported_model: str = ""
 
 
 class TurnUsage(RunObserver):
@@ -218,10 +259,11 @@ class TurnUsage(RunObserver):
         if self._active is None:
             return
         self._attempts += 1
-        key = (self._turn, self._attempts)
-        self._ledger.record(
-            self._active, key, (provider, model), state, started, usage, reported_model, chunks
+        active, key = self._active, (self._turn, self._attempts)
+        record = self._ledger.record(
+            active.owner, key, (provider, model), state, started, usage, reported_model, chunks
         )
+        active.usage += (record,)
 
     def ended(self, ending: StatusUpdate) -> None:
         """Record the usage in the last status of a turn that called no model of this server."""

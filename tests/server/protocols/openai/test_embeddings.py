@@ -17,7 +17,8 @@ from support.callers import CALLER_KEYS, KEYS
 from support.openai_api import Facade, facade_over
 from support.rounds import answer
 from support.upstream import Head, ScriptedUpstream, Step, Wait
-from tailrace.server import Bounds
+from support.usage import sums_by_state, totals
+from tailrace.server import Bounds, Budget
 
 VECTORS = [[0.5, -0.25], [1.0, 0.0]]
 USAGE = {"prompt_tokens": 3, "total_tokens": 3}
@@ -60,6 +61,17 @@ async def test_texts_become_vectors() -> None:
         "encoding_format": "float",
     }
     assert listed == ["tailrace", "scripted", "embed"]
+
+
+async def test_embeddings_are_in_the_ledger_and_count_for_budgets() -> None:
+    budgets = (Budget(tokens=6, period="month"),)
+    async with embedding(budgets=budgets) as (_, facade):
+        for _ in range(2):
+            await facade.client.embeddings.create(model="embed", input=["a river", "a lake"])
+        with pytest.raises(openai.RateLimitError, match="6 tokens in one month"):
+            await facade.client.with_options(max_retries=0).embeddings.create(model="embed", input="a river")
+        states = await sums_by_state(facade.url)
+    assert (states["final"]["attempts"], totals(states)) == (2, (6, 0))
 
 
 async def test_the_client_default_of_base64() -> None:

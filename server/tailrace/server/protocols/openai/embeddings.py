@@ -1,6 +1,6 @@
 """Requests of the Embeddings API, which are forwarded to a provider.
 
-https://platform.openai.com/docs/api-reference/embeddings. There is no task: nothing is stored.
+https://platform.openai.com/docs/api-reference/embeddings. There is no task: only the usage is stored.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,9 @@ from pydantic import ConfigDict, PositiveInt, Strict, ValidationError
 
 from tailrace.server.protocols.chat_request import LenientModel
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.wrappers import UpstreamError, UpstreamFault
+from tailrace.wrappers import UpstreamError, UpstreamFault, Usage
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
+from tailrace.wrappers.openai.delta_shapes import read_usage
 
 MAX_INPUTS = 2048
 """The maximum number of inputs of a request."""
@@ -41,7 +43,8 @@ class EmbeddingRequest(LenientModel):
 
 class _Response(msgspec.Struct):
     data: msgspec.Raw
-    usage: msgspec.Raw = msgspec.Raw(b"null")
+    usage: Any = None
+    model: Any = None
 
 
 def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
@@ -75,8 +78,8 @@ def _invalid(reason: str) -> OpenAIError:
     return OpenAIError(400, f"Invalid value for 'input': {reason}", param="input", code="invalid_value")
 
 
-def encode_embeddings(body: bytes, model: str, provider: str) -> bytes:
-    """Return the response of a provider under the name that the client requested.
+def encode_embeddings(body: bytes, model: str, provider: str) -> tuple[bytes, Usage | None, str]:
+    """Return the response of a provider under the name that the client requested, its usage, and the reported model.
 
     Args:
         body: The provider's response.
@@ -95,4 +98,5 @@ def encode_embeddings(body: bytes, model: str, provider: str) -> bytes:
             provider=provider,
         ) from None
     fields = {"object": "list", "data": response.data, "model": model, "usage": response.usage}
-    return msgspec.json.encode(fields)
+    usage = as_mapping(response.usage)
+    return msgspec.json.encode(fields), read_usage(usage) if usage else None, as_text(response.model)

@@ -144,13 +144,14 @@ class OpenAIFacade:
                 return await model.embed(wanted.members())
 
         try:
-            with self._endpoint.operations.limits.tasks.take(caller.owner):
-                body = await cancel_on_disconnect(request, embed())
-            cost = text_cost(body)
-            return Response(
-                await run_bounded(cost, encode_embeddings, body, wanted.model, model.provider),
-                media_type="application/json",
-            )
+            operations = self._endpoint.operations
+            with operations.limits.tasks.take(caller.owner):
+                async with operations.direct_call(caller, model) as call:
+                    body = await cancel_on_disconnect(request, embed())
+                    encoded, call.usage, call.reported_model = await run_bounded(
+                        text_cost(body), encode_embeddings, body, wanted.model, model.provider
+                    )
+            return Response(encoded, media_type="application/json")
         except UpstreamError as error:
             logger.warning("embeddings: %s", error.diagnosis or error)
             raise OpenAIError.of_upstream(error) from None
