@@ -54,14 +54,13 @@ def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf)
     if not requests:
         return calls_message(callers)
     parts = calls_message(callers).parts if callers else ()
-    names = ", ".join(dict.fromkeys(map(_described, requests)))
     return Message(
         message_id=str(uuid4()),
         role=Role.AGENT,
         parts=(
             *parts,
             Part(
-                text=f"Approval required: {names}",
+                text=approval_text(requests),
                 metadata=with_extension_metadata({}, channel=APPROVAL_CHANNEL),
             ),
             requests_part(requests),
@@ -70,8 +69,10 @@ def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf)
     )
 
 
-def _described(request: ApprovalRequest) -> str:
-    return f"{request.name} ({request.reason})" if request.reason else request.name
+def approval_text(requests: Iterable[ApprovalRequest]) -> str:
+    """Return approval requests as text for a person: the names of the tools, and the reasons."""
+    named = [f"{each.name} ({each.reason})" if each.reason else each.name for each in requests]
+    return f"Approval required: {', '.join(dict.fromkeys(named))}"
 
 
 def requests_part(requests: Iterable[ApprovalRequest]) -> Part:

@@ -16,7 +16,7 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
-from tailrace.streaming.conversion.approval_parts import time_text
+from tailrace.streaming.conversion.approval_parts import approval_text, time_text
 from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartFile
 
@@ -189,7 +189,7 @@ def _interrupt(request: ApprovalRequest) -> Fields:
     return {
         "id": request.digest,
         "reason": "tool_call",
-        "message": f"Approval required: {request.name}",
+        "message": approval_text([request]),
         "toolCallId": request.call_id,
         "responseSchema": RESPONSE_SCHEMA,
         "expiresAt": time_text(request.expires_at),
