@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from support.processes import served
+from support.postgres import running_postgres
+from support.processes import Served, served
 from support.rounds import answer, sent
 from support.rpc import Rpc, message
 from support.upstream import ScriptedUpstream
+from support.valkey import running_valkey
 
 TOOLS = """
 import os, socket
@@ -84,34 +86,52 @@ class Office:
 
 @asynccontextmanager
 async def after_a_kill(
-    upstream: ScriptedUpstream, folder: Path, *options: str, approved: bool = False
+    upstream: ScriptedUpstream, folder: Path, *options: str, approved: bool = False, nodes: bool = False
 ) -> AsyncGenerator[tuple[Rpc, str, Office]]:
-    """A server that was killed while both tools ran and that has started again, the id of the task, and the place of the tools."""
+    """A server whose tools ran when it was killed: the client of its successor, the id of the task, and the place of the tools.
+
+    The successor is the same server, which has started again, or another node.
+    """
     (folder / "office_tools.py").write_text(TOOLS)
-    arguments = [
-        *("--model", "openai:m", "--base-url", upstream.base_url),
-        *("--store", f"sqlite:///{folder}/t.db", "--tools", "office_tools:ALL", *options),
-    ]
-    async with Office().running() as office:
+    async with Office().running() as office, AsyncExitStack() as stack:
         environment = {"PYTHONPATH": str(folder), "OFFICE": str(office.port)}
-        with served(folder / "first.log", *arguments, **environment) as process:
-            await process.ready()
-            async with Rpc(process.url) as rpc:
-                params = {**message("Go."), "configuration": {"returnImmediately": True}}
-                task = (await rpc.result("SendMessage", params))["task"]
-                with anyio.fail_after(30):
-                    if approved:
-                        task = await ended(rpc, task["id"])
-                        params = decisions(task, "approve")
-                        params["configuration"] = {"returnImmediately": True}
-                        await rpc.result("SendMessage", params)
-                    await office.wait_for(2)
-            process.kill()
+        store = ["--store", f"sqlite:///{folder}/t.db"]
+        if nodes:
+            postgres = stack.enter_context(running_postgres())
+            valkey = stack.enter_context(running_valkey())
+            store = ["--store", await postgres.empty_database("nodes"), "--events", valkey.url()]
+            environment["TAILRACE_BOUNDS"] = '{"node_ttl": 2.0}'
+
+        async def start(name: str) -> Served:
+            arguments = [
+                "--model",
+                "openai:m",
+                "--base-url",
+                upstream.base_url,
+                "--tools",
+                "office_tools:ALL",
+            ]
+            process = served(folder / f"{name}.log", *arguments, *store, *options, **environment)
+            started = stack.enter_context(process)
+            await started.ready()
+            return started
+
+        first = await start("first")
+        second = await start("second") if nodes else None
+        async with Rpc(first.url) as rpc:
+            params = {**message("Go."), "configuration": {"returnImmediately": True}}
+            task = (await rpc.result("SendMessage", params))["task"]
+            with anyio.fail_after(30):
+                if approved:
+                    task = await ended(rpc, task["id"])
+                    params = decisions(task, "approve")
+                    params["configuration"] = {"returnImmediately": True}
+                    await rpc.result("SendMessage", params)
+                await office.wait_for(2)
+        first.kill()
         office.is_open.set()
-        with served(folder / "second.log", *arguments, **environment) as process:
-            await process.ready()
-            async with Rpc(process.url) as rpc:
-                yield rpc, task["id"], office
+        async with Rpc((second or await start("second")).url) as rpc:
+            yield rpc, task["id"], office
 
 
 async def ended(rpc: Rpc, task_id: str) -> dict[str, Any]:
@@ -144,12 +164,14 @@ def results_in(request: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("approved", [False, True])
+@pytest.mark.parametrize("nodes", [False, True])
 async def test_an_idempotent_tool_runs_again_and_the_result_of_another_is_an_error(
-    tmp_path: Path, approved: bool
+    tmp_path: Path, approved: bool, nodes: bool
 ) -> None:
     options = ["--approve", "*"] if approved else []
     async with ScriptedUpstream(answer(calls=[PAY, LOOK]), answer("Done.")) as upstream:
-        async with after_a_kill(upstream, tmp_path, *options, approved=approved) as (rpc, task_id, office):
+        killed = after_a_kill(upstream, tmp_path, *options, approved=approved, nodes=nodes)
+        async with killed as (rpc, task_id, office):
             task = await ended(rpc, task_id)
         second = await upstream.received(1)
     assert state_of(task) == "COMPLETED"
