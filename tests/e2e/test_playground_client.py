@@ -1,4 +1,4 @@
-"""The chat's TypeScript client, as built, in Node and in Deno."""
+"""The chat's TypeScript client, as built, in Node and in Deno; the example of its documentation."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,8 +9,11 @@ import anyio.lowlevel
 import pytest
 
 from e2e.ui_streams.node import NODE
+from support.approval_server import serving_approvals
 from support.live_server import serving
+from support.pages import blocks
 from support.proxy import CuttingProxy
+from support.rounds import answer
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -67,3 +70,16 @@ async def test_the_client_streams_resumes_and_cancels(cuts: tuple[int, ...], run
     assert found["left"] == "TASK_STATE_WORKING"
     assert found["tasks"] == 1
     assert found["roles"] == ["ROLE_USER", "ROLE_AGENT"]
+
+
+async def test_the_documented_program_approves_calls(tmp_path: Path) -> None:
+    [example] = blocks(ROOT / "docs/approvals.md", "ts")
+    calls = [("c1", "send_mail", {"to": "ann@example.com"})]
+    async with serving_approvals(answer(calls=calls), answer("Done.")) as server:
+        text = example.text.replace("http://127.0.0.1:8000/tailrace-client.js", MODULE.as_uri())
+        program = tmp_path / "approve.mts"
+        program.write_text(text.replace("http://127.0.0.1:8000", server.url))
+        result = await anyio.run_process([NODE, str(program)], check=False)
+        assert result.returncode == 0, result.stderr.decode()
+        assert result.stdout.decode() == example.output
+        assert server.ran == ["ann@example.com"]

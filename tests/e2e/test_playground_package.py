@@ -12,6 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from e2e.browser import browsing, note_faults, take_picture
 from e2e.ui_streams.node import NODE
 from support.live_server import serving
+from support.pages import blocks
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import Update
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 UI = ROOT / "ui"
 REACT = ROOT / "examples/browser/node_modules"
 DOCUMENT = ROOT / "docs/playground.md"
+APPROVALS = ROOT / "docs/approvals.md"
 
 ANSWER = "Here is **code**:\n\n```python\ndef flow(): pass\n```\n"
 
@@ -87,8 +89,11 @@ def test_the_package_has_types(project: Path) -> None:
     [example] = re.findall(r"```tsx\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     (project / "types.ts").write_text(TYPES)
     (project / "support.tsx").write_text(example)
+    [approvals] = blocks(APPROVALS, "ts")
+    text = approvals.text.replace("http://127.0.0.1:8000/tailrace-client.js", "tailrace-chat/client")
+    (project / "approvals.ts").write_text(text)
     (project / "tsconfig.json").write_text(
-        COMPILER.replace("} }", '}, "include": ["types.ts", "support.tsx"] }')
+        COMPILER.replace("} }", '}, "include": ["types.ts", "support.tsx", "approvals.ts"] }')
     )
     run(project, NODE, str(UI / "node_modules/typescript/bin/tsc"))
 

@@ -33,6 +33,7 @@ export type Channel = "text" | "reasoning" | "refusal" | "tool_call" | "message"
 export class Block {
 	readonly node: HTMLElement;
 	readonly #note = el("span.dim");
+	readonly #approval = el("div");
 	readonly #others = el("div");
 	readonly #body: HTMLElement;
 	readonly #markdown?: Markdown;
@@ -52,7 +53,7 @@ export class Block {
 		if (!calls) this.#markdown = new Markdown(this.#body, strings);
 		const label = el(folds ? "summary" : "h3", {}, el("b", {}, name), " ", this.#note);
 		const part = calls ? "tool-call" : channel;
-		this.node = el(`${folds ? "details" : "div"}.block.${channel}`, { open: folds, part }, folds || name ? label : "", this.#body, this.#others);
+		this.node = el(`${folds ? "details" : "div"}.block.${channel}`, { open: folds, part }, folds || name ? label : "", this.#body, this.#approval, this.#others);
 	}
 
 	get text(): string {
@@ -85,10 +86,18 @@ export class Block {
 
 	/** Show the complete call. */
 	complete(call: any): void {
-		this.#clear();
-		this.#pieces.push(call.arguments_text ?? pretty(call.arguments ?? {}));
+		const text = call.arguments_text ?? pretty(call.arguments ?? {});
+		if (text !== this.text) {
+			this.#clear();
+			this.#pieces.push(text);
+		}
 		this.#note.textContent = call.arguments_error ?? this.#note.textContent;
 		this.draw();
+	}
+
+	/** Show the card of the call's approval. */
+	approval(card: HTMLElement): void {
+		this.#approval.replaceChildren(card);
 	}
 
 	/** Show the result of the tool. */

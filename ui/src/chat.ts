@@ -5,7 +5,7 @@
  * loaded again. Text of a model is never parsed as HTML.
  */
 import { type Block, isText, textOf } from "./blocks.ts";
-import { AgentClient, AgentError, type Branch, EXTENSION, type Message, type Metadata, type Part, randomId, type Task, type TaskEvent, type Token } from "./client.ts";
+import { AgentClient, AgentError, type ApprovalDecision, type Branch, EXTENSION, type Message, type Metadata, type Part, randomId, type Task, type TaskEvent, type Token } from "./client.ts";
 import { Conversations } from "./conversations.ts";
 import { alarm, button, el, icon, slot } from "./dom.ts";
 import type { ChatEvents } from "./events.ts";
@@ -269,7 +269,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	disconnectedCallback(): void {
 		removeEventListener("hashchange", this.#followAddress);
 		this.#keyboard.removeEventListener("keydown", this.#shortcut as EventListener);
-		for (const view of this.#views) this.#leave(view);
+		this.#leaveAll();
 		this.#channel?.close();
 	}
 
@@ -347,7 +347,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	async #load(contextId: string): Promise<void> {
-		for (const view of this.#views) this.#leave(view);
+		this.#leaveAll();
 		this.#views = [];
 		if (this.#edited) this.#discard();
 		this.#sizes.disconnect();
@@ -617,6 +617,19 @@ export class TailraceChat extends HTMLElement implements Host {
 		});
 	}
 
+	/** Send a decision about a call of a task; rejects if it is refused. */
+	async decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
+		try {
+			await this.client.decide(view.id, [decision]);
+		} catch (error) {
+			this.#emit("chaterror", { id: view.id, contextId: view.contextId, error: error as Error });
+			if (error instanceof AgentError && error.status === 401) this.#askToken(() => this.open(view.contextId));
+			throw error;
+		} finally {
+			if (!view.stream && !view.over) this.#follow(view);
+		}
+	}
+
 	#askToken(again: () => unknown): void {
 		const field = el("input", { type: "password", autocomplete: "off", required: true }) as HTMLInputElement;
 		const onsubmit = (event: Event) => {
@@ -651,6 +664,13 @@ export class TailraceChat extends HTMLElement implements Host {
 		view.stream = undefined;
 		stream?.close();
 		this.#drawButtons();
+	}
+
+	#leaveAll(): void {
+		for (const view of this.#views) {
+			this.#leave(view);
+			view.close();
+		}
 	}
 
 	/** Read a task's events until it is over: those of sending a message, or those after the last one on the page. */
@@ -717,10 +737,11 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#channel?.postMessage({ task });
 	}
 
-	#moved({ id, contextId, state }: TaskView): void {
+	#moved({ id, contextId, state, unapproved }: TaskView): void {
 		this.#drawButtons();
-		const { working, waiting } = this.#strings;
-		const words: Record<string, string> = { working, "input required": waiting };
+		const { working, waiting, approvalAnnounced } = this.#strings;
+		const asked = unapproved.length ? fill(approvalAnnounced, { names: unapproved.join(", ") }) : waiting;
+		const words: Record<string, string> = { working, "input required": asked };
 		this.announce(words[state] ?? fill(this.#strings.state, { state }));
 		this.#emit("taskstate", { id, contextId, state });
 	}

@@ -89,6 +89,27 @@ export interface AgentCard {
 	securitySchemes?: Record<string, any>;
 }
 
+/** A call of a tool that waits for an approval; see docs/approvals.md. */
+export interface ApprovalRequest {
+	call_id: string;
+	name: string;
+	/** The JSON object with the arguments, and its canonical form. */
+	arguments: Metadata;
+	canonical_arguments: string;
+	/** Names the call with these arguments. */
+	digest: string;
+	/** The time in ISO 8601 after which the call can only be rejected. */
+	expires_at: string;
+	/** Set if the call ran before, and its result was lost. */
+	reason?: string;
+}
+
+/** The decision about a call: to run it, not to run it, or to run it with other arguments. */
+export type ApprovalDecision =
+	| { digest: string; decision: "approve" }
+	| { digest: string; decision: "reject"; reason?: string }
+	| { digest: string; decision: "edit"; arguments: object };
+
 /**
  * An event of a task. `number` is its number in the task's log (0 from an agent without the extension), `data` the JSON text
  * that was received.
@@ -156,6 +177,12 @@ const ATTEMPTS = 10;
 const ENDED = /COMPLETED|FAILED|CANCELED|REJECTED/;
 const WAITING = /_REQUIRED$/;
 
+/** The calls that wait for an approval, of a task or of the update of its status. */
+export const approvalRequests = ({ status }: { status: TaskStatus }): ApprovalRequest[] =>
+	(WAITING.test(status.state) ? (status.message?.parts ?? []) : [])
+		.flatMap((part) => part.data?.approval_requests ?? [])
+		.filter((request: Partial<ApprovalRequest> | null) => request?.digest);
+
 /** 128 random bits as hexadecimal digits; `crypto.randomUUID` exists in secure contexts only. */
 export const randomId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
@@ -204,6 +231,11 @@ export class AgentClient {
 		const { task } = await this.call<{ task?: Task }>("SendMessage", params, { signal, headers: { "Idempotency-Key": idempotencyKey } });
 		if (!task) throw new AgentError("The agent replied without a task: use send().");
 		return task;
+	}
+
+	/** Decide about calls of a task; rejects if a call is not waiting, its time has ended, or the caller may not decide. */
+	decide(taskId: string, decisions: ApprovalDecision[], options: Pick<SendOptions, "signal" | "idempotencyKey"> = {}): Promise<Task> {
+		return this.createTask([{ data: { approval_responses: decisions } }], { ...options, taskId });
 	}
 
 	/** Stream a task: its present state and what follows, or every event after the number `after`. */

@@ -1,6 +1,7 @@
 /** One task on the page: the user's messages, the responses, its state. */
+import { ApprovalCard, type RecordedDecision } from "./approvals.ts";
 import { Block, type Channel, dataOf, fields, isText, textOf, userMessage } from "./blocks.ts";
-import type { Artifact, Message, Metadata, Part, Task, TaskEvent, TaskState, TaskStatus, TaskStream } from "./client.ts";
+import { type ApprovalDecision, type ApprovalRequest, approvalRequests, type Artifact, type Message, type Metadata, type Part, type Task, type TaskEvent, type TaskState, type TaskStatus, type TaskStream } from "./client.ts";
 import { copyButton, el, button } from "./dom.ts";
 import { failureCard } from "./problems.ts";
 import { fill, type Strings } from "./strings.ts";
@@ -10,6 +11,7 @@ export interface Host {
 	changed(what: { draw(): void }): void;
 	resultForm(view: TaskView, calls: any[]): HTMLElement;
 	ask(parts: Part[], view?: TaskView): boolean;
+	decide(view: TaskView, decision: ApprovalDecision): Promise<void>;
 	edit(parts: Part[], messageId: string): void;
 	showModel(name: string): void;
 	readonly working: TaskView | undefined;
@@ -18,6 +20,8 @@ export interface Host {
 
 /** Sections of a task; messages of later turns are added to the last one. */
 const MAX_TURNS = 10_000;
+/** Data of a message that is shown with a call, not as data. */
+const PROTOCOL_DATA = ["tool_results", "tool_calls", "approval_requests", "approval_responses"] as const;
 /** Channels with a title. */
 const TITLES = ["reasoning", "refusal", "output"] as const;
 
@@ -43,7 +47,11 @@ export class TaskView {
 	readonly #turns: HTMLElement[] = [];
 	readonly #blocks = new Map<string, Block>();
 	readonly #calls = new Map<string, Block>();
+	/** By the ids of the calls. */
+	readonly #approvals = new Map<string, ApprovalCard>();
 	readonly #messages = new Set<string>();
+	/** Ids of messages whose decisions are on the page. */
+	readonly #decided = new Set<string>();
 	readonly #badge = el("span.badge");
 	readonly #actions: HTMLElement;
 	readonly #waiting = el("p.waiting", { "aria-hidden": "true" }, el("i"), el("i"), el("i"));
@@ -65,6 +73,16 @@ export class TaskView {
 
 	get waits(): boolean {
 		return this.state.endsWith("required");
+	}
+
+	/** Names of the tools whose calls wait for an approval. */
+	get unapproved(): string[] {
+		return [...this.#approvals.values()].filter(({ isOpen }) => isOpen).map(({ request }) => request.name);
+	}
+
+	/** End the timers. */
+	close(): void {
+		for (const card of this.#approvals.values()) card.stop();
 	}
 
 	/** The source of the response's text. */
@@ -128,13 +146,15 @@ export class TaskView {
 	}
 
 	takeMessage(message: Message): void {
+		this.#takeDecisions(message);
 		if (this.#messages.has(message.messageId)) return;
 		this.#messages.add(message.messageId);
 		for (const result of dataOf(message, "tool_results")) this.#call(result).answer(result);
+		for (const request of approvalRequests({ status: { state: "TASK_STATE_INPUT_REQUIRED", message } })) this.#approve(request);
 		const ours = message.role === "ROLE_USER";
 		if (ours) this.#userMessages += 1;
 		const turn = this.#turn(this.#userMessages || 1);
-		const parts = (message.parts ?? []).filter((part) => !part.data?.tool_results && !part.data?.tool_calls);
+		const parts = (message.parts ?? []).filter((part) => !PROTOCOL_DATA.some((name) => part.data?.[name]) && fields(part).channel !== "approval");
 		if (!parts.length) return;
 		if (ours) {
 			this.#lastParts = parts;
@@ -187,7 +207,39 @@ export class TaskView {
 		return block;
 	}
 
-	#takeStatus({ state, message }: TaskStatus, more: Metadata, live: boolean): void {
+	/** Show the card of a call that waits for an approval. */
+	#approve(request: ApprovalRequest): void {
+		const known = this.#approvals.get(request.call_id);
+		if (known?.isOpen && known.request.digest === request.digest) return;
+		known?.stop();
+		const card = new ApprovalCard(this.chat.strings, request, (decision) => this.chat.decide(this, decision));
+		this.#approvals.set(request.call_id, card);
+		this.#call(request).approval(card.node);
+	}
+
+	/** Close the cards of the calls that a message decides about; a message of another kind leaves all calls out. */
+	#takeDecisions(message: Message): void {
+		if (!fields(message).approvals || this.#decided.has(message.messageId)) return;
+		this.#decided.add(message.messageId);
+		const { decisions, pending } = fields(message).approvals as { decisions?: RecordedDecision[]; pending?: ApprovalRequest[] };
+		for (const decision of decisions ?? []) this.#approvals.get(decision.callId)?.close(decision);
+		const continues = pending && !decisions?.length && message.parts.some((part) => !part.data?.tool_results);
+		if (continues) for (const card of this.#approvals.values()) card.close();
+	}
+
+	/** Close the cards of calls that cannot be decided any more, and show the arguments of all. */
+	#drawApprovals(requests: ApprovalRequest[]): void {
+		for (const request of requests) this.#approve(request);
+		for (const [id, card] of this.#approvals) {
+			const waits = requests.some(({ call_id }) => call_id === id);
+			if (!waits && (this.over || this.waits)) card.close();
+			card.inert = !waits;
+			this.#call(card.request).complete({ arguments_text: card.arguments });
+		}
+	}
+
+	#takeStatus(status: TaskStatus, more: Metadata, live: boolean): void {
+		const { state, message } = status;
 		this.state = inWords(state);
 		this.facts = { ...this.facts, ...more };
 		const calls = this.waits ? dataOf(message, "tool_calls") : [];
@@ -196,6 +248,7 @@ export class TaskView {
 			if (message) this.takeMessage(message);
 			for (const block of this.#blocks.values()) block.end(live);
 		}
+		this.#drawApprovals(approvalRequests({ status }));
 		this.form.inert = false;
 		this.form.replaceChildren(calls.length ? this.chat.resultForm(this, calls) : "");
 		if (this.facts.response?.model) this.chat.showModel(this.facts.response.model);

@@ -1,7 +1,7 @@
 """Approvals in the protocols of chats: the requests that a client receives, and its decisions."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -13,21 +13,18 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import TypeAdapter
 
-from support.live_server import serving
-from support.rounds import answer, model_at, sent
+from support.approval_server import serving_approvals
+from support.rounds import answer, sent
 from support.rpc import Rpc, message
-from support.upstream import ScriptedUpstream
-from tailrace.server import AgentHandler, Settings, create_app
-from tailrace.streaming import Agent
-from tailrace.streaming.tools.approvals import ApprovalPolicy
+from support.upstream import ScriptedUpstream, Step
 
 Fields = dict[str, Any]
 
 MAIL = {"to": "ann@example.com"}
 OTHER = {"to": "bob@example.com"}
-CALLS = [("c1", "send", MAIL)]
+CALLS = [("c1", "send_mail", MAIL)]
 REQUEST_ID = f"mcpr_task_1_{64 * 'a'}"
-TWO_CALLS = [*CALLS, ("c2", "send", OTHER)]
+TWO_CALLS = [*CALLS, ("c2", "send_mail", OTHER)]
 
 
 class Served(NamedTuple):
@@ -41,20 +38,10 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def served(*script: list[bytes]) -> AsyncGenerator[Served]:
-    ran: list[str] = []
-
-    async def send(to: str) -> str:
-        """Send a mail."""
-        ran.append(to)
-        return f"sent to {to}"
-
-    async with ScriptedUpstream(*script) as upstream:
-        agent: Agent[str] = Agent(model_at(upstream), tools=[send], approvals=ApprovalPolicy(["send"]))
-        app = create_app(Settings(store="sqlite://"), handler=AgentHandler(agent))
-        async with serving(app) as url, aiohttp.ClientSession() as http:
-            async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-                yield Served(url, ran, client, http, upstream)
+async def served(*script: Sequence[Step]) -> AsyncGenerator[Served]:
+    async with serving_approvals(*script) as server, aiohttp.ClientSession() as http:
+        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            yield Served(server.url, server.ran, client, http, server.upstream)
 
 
 def events_in(body: str) -> list[Fields]:
@@ -85,7 +72,7 @@ async def test_a_response_ends_with_the_request_and_the_next_one_carries_out_the
         assert first.status == "completed"
         [request] = first.output
         assert request.type == "mcp_approval_request"
-        assert (request.name, json.loads(request.arguments)) == ("send", MAIL)
+        assert (request.name, json.loads(request.arguments)) == ("send_mail", MAIL)
         assert server.ran == []
         second = await server.client.responses.create(
             model="tailrace", previous_response_id=first.id, input=[decision(request, True)]
@@ -213,7 +200,7 @@ async def test_a_chat_completion_describes_the_request_and_continues_without_the
         )
         [choice] = first.choices
         text = choice.message.content or ""
-        assert text.startswith("Approval required: send")
+        assert text.startswith("Approval required: send_mail")
         assert "ann@example.com" in text
         assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
         following: Any = [
@@ -364,7 +351,7 @@ async def test_a_client_before_ag_ui_1_0_receives_the_request_as_text() -> None:
         events = await run(server, [{"id": "q", "role": "user", "content": "Send."}], protocolVersion=None)
     assert "outcome" not in events[-1]
     text = "".join(each.get("delta", "") for each in events if each["type"] == "TEXT_MESSAGE_CONTENT")
-    assert text.startswith("Approval required: send")
+    assert text.startswith("Approval required: send_mail")
 
 
 async def test_a_resume_without_a_decision_is_rejected() -> None:
