@@ -40,6 +40,9 @@ FIRST_HALF = "".join(PIECES[:4])
 
 REASONING = "Let me see: 1\u20282"
 
+BUY = {"name": "buy", "arguments": '{"amount": 500}'}
+"""The call of a tool of the server (`support.approval_tools`)."""
+
 USAGE = {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
 
 
@@ -77,7 +80,7 @@ class Pause:
 class ScriptedModel:
     """Answers according to the last message.
 
-    ``weather`` calls a tool, ``think`` reasons first, ``fail`` is refused, the prompt of a `Pause` gets that answer; a
+    ``weather`` calls a tool, ``buy`` calls a tool of the server, ``think`` reasons first, ``fail`` is refused, the prompt of a `Pause` gets that answer; a
     tool's output gets a sentence about it, and any other message gets `ANSWER`.
     """
 
@@ -98,8 +101,9 @@ class ScriptedModel:
             return openai_stream([f"The tool says: {prompt}."])
         if prompt in self._pauses:
             return self._pauses[prompt].answer(request)
-        if prompt == "weather":
-            calls = [{"index": 0, "id": "call-1", "type": "function", "function": _weather(request)}]
+        if prompt in ("weather", "buy"):
+            function = _weather(request) if prompt == "weather" else BUY
+            calls = [{"index": 0, "id": "call-1", "type": "function", "function": function}]
             chunks = [openai_chunk({"tool_calls": calls}), openai_chunk({}, finish="tool_calls")]
             return [sse(*chunks, "[DONE]")]
         if prompt == "think":

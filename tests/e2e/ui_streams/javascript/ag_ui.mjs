@@ -1,6 +1,6 @@
 // Threads of AG-UI: its official HttpAgent. `node ag_ui.mjs URL`.
 
-import { HttpAgent } from '@ag-ui/client';
+import { buildResumeArray, HttpAgent } from '@ag-ui/client';
 
 import { carryOutCommands } from '../../clients/javascript/commands.mjs';
 
@@ -22,10 +22,10 @@ function open(threadId) {
   return threads.get(threadId);
 }
 
-async function run({ agent, events }, tools) {
+async function run({ agent, events }, tools, parameters = {}) {
   events.length = 0;
-  const { result, newMessages } = await agent.runAgent({ tools: tools ? [WEATHER] : [] });
-  return { result: result ?? null, newMessages, messages: agent.messages, events };
+  const { result, newMessages } = await agent.runAgent({ tools: tools ? [WEATHER] : [], ...parameters });
+  return { result: result ?? null, newMessages, messages: agent.messages, interrupts: agent.pendingInterrupts, events };
 }
 
 await carryOutCommands({
@@ -39,6 +39,11 @@ await carryOutCommands({
     const opened = threads.get(thread);
     opened.agent.addMessage({ id: crypto.randomUUID(), role: 'tool', toolCallId: call, content });
     return run(opened, true);
+  },
+  // The user responds to the interrupts of the last run.
+  resume: async ({ thread, responses }) => {
+    const opened = threads.get(thread);
+    return run(opened, true, { resume: buildResumeArray(opened.agent.pendingInterrupts, responses) });
   },
   // A new client requests the history.
   join: async ({ thread }) => run(open(thread), false),

@@ -3,9 +3,13 @@
 import { carryOutCommands } from '../../clients/javascript/commands.mjs';
 
 const [url, version] = process.argv.slice(2);
-const { AbstractChat, DefaultChatTransport, lastAssistantMessageIsCompleteWithToolCalls, validateUIMessages } = await import(
-  version === '6' ? 'ai-6' : 'ai'
-);
+const {
+  AbstractChat,
+  DefaultChatTransport,
+  lastAssistantMessageIsCompleteWithApprovalResponses,
+  lastAssistantMessageIsCompleteWithToolCalls,
+  validateUIMessages,
+} = await import(version === '6' ? 'ai-6' : 'ai');
 
 // The state that React would hold.
 class State {
@@ -67,13 +71,14 @@ function open({ chat: id, messages, tools = true, broken = false }) {
       heard.finished += 1;
     },
     onToolCall: ({ toolCall }) => {
-      if (toolCall.dynamic && toolCall.providerExecuted) return;
+      if (!(toolCall.toolName in WEATHER)) return; // a tool of the agent
       const output = `sunny in ${toolCall.input.city}`;
       const { toolCallId, toolName: tool } = toolCall;
       if (broken) chat.addToolOutput({ state: 'output-error', tool, toolCallId, errorText: 'no such city' });
       else chat.addToolOutput({ tool, toolCallId, output });
     },
-    sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithToolCalls,
+    sendAutomaticallyWhen: (state) =>
+      lastAssistantMessageIsCompleteWithToolCalls(state) || lastAssistantMessageIsCompleteWithApprovalResponses(state),
   });
   chats.set(id, { chat, heard });
   return chats.get(id);
@@ -100,6 +105,11 @@ await carryOutCommands({
   },
   regenerate: async ({ chat: id }) => {
     await chats.get(id).chat.regenerate();
+    return settled(chats.get(id));
+  },
+  // The user decides about a call that waits for an approval.
+  decide: async ({ chat: id, approval, approved, reason }) => {
+    await chats.get(id).chat.addToolApprovalResponse({ id: approval, approved, reason });
     return settled(chats.get(id));
   },
   // Wait until the newest message contains a text.
