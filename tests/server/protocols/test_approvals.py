@@ -81,8 +81,6 @@ async def test_a_response_ends_with_the_request_and_the_next_one_carries_out_the
         assert server.ran == ["ann@example.com"]
         again = await server.client.responses.retrieve(first.id)
         assert again.output == first.output
-        items = await server.client.responses.input_items.list(second.id)
-        assert all(item.type != "mcp_approval_response" for item in items.data)
         with pytest.raises(openai.BadRequestError, match="waits for an approval"):
             await server.client.responses.create(
                 model="tailrace", previous_response_id=second.id, input=[decision(request, True)]
@@ -171,6 +169,52 @@ async def test_a_background_response_and_its_stream_end_with_the_request() -> No
         assert last.type == "response.completed"
         assert last.response.output_text == "Done."
     assert server.ran == ["ann@example.com"]
+
+
+async def listed(server: Served, response_id: str) -> list[Fields]:
+    """The input items of a response, oldest first."""
+    page = await server.client.responses.input_items.list(response_id, order="asc")
+    assert len({item.id for item in page.data}) == len(page.data)
+    return [item.to_dict() for item in page.data]
+
+
+async def test_the_input_items_have_the_decisions_with_their_requests() -> None:
+    async with served(answer(calls=TWO_CALLS), answer("Done.")) as server:
+        create = server.client.responses.create
+        first = await create(model="tailrace", input="Send both.")
+        one, other = first.output
+        second = await create(model="tailrace", previous_response_id=first.id, input=[decision(one, True)])
+        [left] = second.output
+        third = await create(
+            model="tailrace",
+            previous_response_id=second.id,
+            input=[decision(left, False, reason="too late")],
+        )
+        of_second, of_third = [await listed(server, each.id) for each in (second, third)]
+    assert [item["type"] for item in of_second] == [
+        "message",
+        "function_call",
+        "function_call",
+        "mcp_approval_request",
+        "mcp_approval_response",
+    ]
+    request, approved = of_second[-2:]
+    assert request == one.to_dict()
+    assert approved == {
+        "id": approved["id"],
+        "type": "mcp_approval_response",
+        "approval_request_id": one.id,
+        "approve": True,
+        "reason": None,
+    }
+    request, rejected = [item for item in of_third if item["type"].startswith("mcp_")][2:]
+    assert request == left.to_dict()
+    assert (rejected["approval_request_id"], rejected["approve"]) == (left.id, False)
+    assert rejected["reason"] == "too late"
+    # The result of the first call follows its decision.
+    assert [item["type"] for item in of_third[4:6]] == ["mcp_approval_response", "function_call_output"]
+    assert of_third[-2:] == [request, rejected]
+    assert other.id != left.id
 
 
 @pytest.mark.parametrize(

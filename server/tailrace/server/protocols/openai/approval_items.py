@@ -5,16 +5,21 @@ ids belong to tools that a provider runs, and are forwarded. The API has no form
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tailrace.server.protocols.conversation_lookup import response_id_of_item
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.conversion.approval_parts import approval_responses, recorded_decisions
+from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest, canonical_arguments
+from tailrace.wrappers import ContentPartToolCall
 
 REQUEST_PREFIX = "mcpr"
 """The prefix of the ids of requests."""
+
+_RESPONSE_PREFIX = "mcpa"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -42,12 +47,40 @@ class Decisions(NamedTuple):
 
 def approval_item(request: ApprovalRequest) -> Fields:
     """Return the members of the item of a request, except the id."""
-    return {
-        "type": _REQUEST,
-        "name": request.name,
-        "arguments": request.arguments,
-        "server_label": _SERVER_LABEL,
-    }
+    return _request_fields(request.name, request.arguments)
+
+
+def _request_fields(name: str, arguments: str) -> Fields:
+    return {"type": _REQUEST, "name": name, "arguments": arguments, "server_label": _SERVER_LABEL}
+
+
+def decision_items(
+    message: Message, turn: int, calls: Mapping[str, ContentPartToolCall]
+) -> Iterator[tuple[str, list[Fields]]]:
+    """Return the decisions in a message of a conversation: the ids of the calls, each with the items of request and decision.
+
+    Args:
+        message: The message.
+        turn: The turn of its task that requested the decisions.
+        calls: The calls of the conversation before it, by id.
+    """
+    recorded = recorded_decisions(message)
+    for response, decision in zip(approval_responses(message) if recorded else (), recorded, strict=True):
+        request_id = f"{REQUEST_PREFIX}_{message.task_id}_{turn}_{response.digest}"
+        call = calls.get(decision.call_id)
+        if call is None:
+            continue  # the message with the call was deleted
+        answered: Fields = {
+            "id": f"{_RESPONSE_PREFIX}_{message.task_id}_{turn}_{response.digest}",
+            "type": _RESPONSE,
+            "approval_request_id": request_id,
+            "approve": decision.decision != "reject",
+            "reason": decision.reason or None,
+        }
+        yield (
+            decision.call_id,
+            [{"id": request_id, **_request_fields(call.name, canonical_arguments(call))}, answered],
+        )
 
 
 def read_decisions(items: Sequence[dict[str, Any]]) -> Decisions:

@@ -1,15 +1,22 @@
 """The input items of a response: the conversation up to the message of its request, as the model receives it."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, cast
 
 from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.openai.approval_items import decision_items
 from tailrace.server.protocols.openai.stored_response_events import StoredTurn
-from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.agent.caller_options import without_caller_options
-from tailrace.streaming.conversion.approval_parts import without_decisions
-from tailrace.streaming.conversion.message_conversion import to_common_message
-from tailrace.wrappers import History
+from tailrace.streaming.conversion.approval_parts import (
+    recorded_decisions,
+    recorded_pending,
+    without_decisions,
+)
+from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 
 _PREFIXES = {
@@ -21,6 +28,8 @@ _PREFIXES = {
     "custom_tool_call_output": "ctco",
 }
 
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+
 
 def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
     """Return the input items of a response, oldest first.
@@ -29,7 +38,33 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
         stored: The response.
         messages: The messages of its conversation.
     """
-    return items_of(received_messages(stored, messages), f"{stored.task.id}_{stored.turn}")
+    received = received_messages(stored, messages)
+    items = items_of(received, f"{stored.task.id}_{stored.turn}")
+    decisions: dict[str, list[Fields]] = {}
+    for call_id, pair in _decisions(received):
+        decisions.setdefault(call_id, []).extend(pair)
+    # The converter adds a result to each call without one; these calls get their results later.
+    waiting = {
+        each.call_id for each in (*recorded_decisions(stored.message), *recorded_pending(stored.message))
+    }
+    listed: list[Fields] = []
+    for item in items:
+        call_id = item["call_id"] if item["type"] in _OUTPUTS else ""
+        if call_id not in waiting:
+            listed += decisions.pop(call_id, ())
+            listed.append(item)
+    return [*listed, *chain.from_iterable(decisions.values())]
+
+
+def _decisions(messages: Iterable[Message]) -> Iterator[tuple[str, list[Fields]]]:
+    """Return the items of all decisions about approvals, with the ids of their calls."""
+    turns: Counter[str | None] = Counter()
+    calls: dict[str, ContentPartToolCall] = {}
+    for message in messages:
+        yield from decision_items(message, turns[message.task_id], calls)
+        turns[message.task_id] += is_callers(message)
+        if message.role is Role.AGENT:
+            calls.update((call.id, call) for call in to_common_message(message).tool_calls)
 
 
 def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Message]:
