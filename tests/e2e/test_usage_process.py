@@ -14,9 +14,11 @@ import anyio
 import pytest
 
 from support.processes import served
+from support.rounds import answer
 from support.rpc import Rpc, message
-from support.upstream import Received, ScriptedUpstream, Step, json_answer, openai_stream
+from support.upstream import Hang, Received, ScriptedUpstream, SetEvent, Step, json_answer, openai_stream
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from torture.append_tool import FILE
 
 pytestmark = pytest.mark.e2e
 
@@ -26,9 +28,14 @@ PIECES = [f"word{number} " for number in range(40)]
 
 
 class NumberingProvider:
-    """A provider whose responses have different numbers of tokens: the number of the request, and a multiple of it."""
+    """A provider whose responses have different numbers of tokens: the number of the request, and a multiple of it.
 
-    def __init__(self) -> None:
+    Args:
+        calls_tool: The first response of a turn calls a tool.
+    """
+
+    def __init__(self, *, calls_tool: bool = False) -> None:
+        self._calls_tool = calls_tool
         self.requests = 0
 
     def respond(self, request: Received) -> Sequence[Step]:
@@ -38,12 +45,15 @@ class NumberingProvider:
         self.requests += 1
         given, made = self.requests, 3 * self.requests
         usage = {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+        if self._calls_tool and request.json["messages"][-1]["role"] != "tool":
+            return answer(*PIECES, calls=[("c1", "append", {"line": "x"})], usage=usage)
         return openai_stream(PIECES, usage=usage)
 
 
-async def test_kills_neither_lose_nor_repeat_an_attempt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls_tool", [False, True])
+async def test_kills_neither_lose_nor_repeat_an_attempt(tmp_path: Path, *, calls_tool: bool) -> None:
     chance = random.Random(25)
-    provider = NumberingProvider()
+    provider = NumberingProvider(calls_tool=calls_tool)
     database = tmp_path / "t.db"
     task_ids: list[str] = []
     async with ScriptedUpstream(provider.respond, lists_models=True) as upstream:
@@ -55,10 +65,13 @@ async def test_kills_neither_lose_nor_repeat_an_attempt(tmp_path: Path) -> None:
             "--store",
             f"sqlite:///{database}",
         ]
+        if calls_tool:
+            arguments += ["--tools", "torture.append_tool:append"]
+        environment = {FILE: str(tmp_path / "lines"), "PYTHONPATH": str(Path(__file__).parents[1])}
         for number in range(KILLS):
-            with served(tmp_path / f"{number}.log", *arguments) as process:
+            with served(tmp_path / f"{number}.log", *arguments, **environment) as process:
                 await process.ready()
-                left = chance.randrange(1, TASKS * len(PIECES))
+                left = chance.randrange(1, TASKS * len(PIECES) * (1 + calls_tool))
 
                 def seen(_: Any) -> None:
                     nonlocal left
@@ -69,21 +82,63 @@ async def test_kills_neither_lose_nor_repeat_an_attempt(tmp_path: Path) -> None:
                 async with Rpc(process.url) as rpc, anyio.create_task_group() as group:
                     for _ in range(TASKS):
                         group.start_soon(run, rpc, task_ids, seen)
-        with served(tmp_path / "last.log", *arguments) as process:
+        with served(tmp_path / "last.log", *arguments, **environment) as process:
             await process.ready()
             async with Rpc(process.url) as rpc:
                 with anyio.fail_after(60):
                     reported = [await usage_at_end(rpc, each) for each in task_ids]
     rows = rows_of(database)
     final = [row for row in rows if row[1] == "final"]
-    # Each task has one complete response: that of its last status.
-    assert Counter((task, given, made) for task, _, given, made in final) == Counter(
-        (task, *usage) for task, usage in zip(task_ids, reported, strict=True)
-    )
+    if calls_tool:  # each task has two complete responses, however often it was interrupted
+        assert Counter(row[0] for row in final) == dict.fromkeys(task_ids, 2)
+    else:  # each task has one complete response: that of its last status
+        assert Counter((task, given, made) for task, _, given, made in final) == Counter(
+            (task, *usage) for task, usage in zip(task_ids, reported, strict=True)
+        )
+    assert all(made == 3 * given for _, _, given, made in final)
+    assert len({given for _, _, given, _ in final}) == len(final)  # no request is counted twice
     assert all(not given and not made for _, state, given, made in rows if state != "final")
-    # No other request is without a row.
-    assert provider.requests - len(final) <= len(rows) - len(final)
-    assert len(final) == len({given for _, _, given, _ in final}) == len(task_ids)
+    assert provider.requests <= len(rows)  # no request is without a row
+
+
+async def test_a_request_that_waits_for_its_response_is_lost_after_tools(tmp_path: Path) -> None:
+    """The results of tools are in artifacts only, until the response begins."""
+    usage = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
+    waits = anyio.Event()
+    scripts: list[Sequence[Step]] = [
+        answer(calls=[("c1", "append", {"line": "x"})], usage=usage),
+        [SetEvent(waits), Hang()],
+        openai_stream(["Done."], usage=usage),
+    ]
+    database = tmp_path / "t.db"
+    async with ScriptedUpstream(*scripts) as upstream:
+        arguments = [
+            "--model",
+            "openai:m",
+            "--base-url",
+            upstream.base_url,
+            "--store",
+            f"sqlite:///{database}",
+        ]
+        arguments += ["--tools", "torture.append_tool:append"]
+        environment = {FILE: str(tmp_path / "lines"), "PYTHONPATH": str(Path(__file__).parents[1])}
+        task_ids: list[str] = []
+        with served(tmp_path / "first.log", *arguments, **environment) as process:
+            await process.ready()
+            async with Rpc(process.url) as rpc, anyio.create_task_group() as group:
+                group.start_soon(run, rpc, task_ids, len)
+                with anyio.fail_after(30):
+                    await waits.wait()
+                process.kill()
+        with served(tmp_path / "second.log", *arguments, **environment) as process:
+            await process.ready()
+            async with Rpc(process.url) as rpc:
+                await usage_at_end(rpc, task_ids[0])
+    assert [(state, given) for _, state, given, _ in rows_of(database)] == [
+        ("final", 1),
+        ("lost", 0),
+        ("final", 1),
+    ]
 
 
 async def run(rpc: Rpc, task_ids: list[str], seen: Any) -> None:

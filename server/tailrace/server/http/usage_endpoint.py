@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import anyio
 from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY, Authenticator
@@ -63,6 +64,9 @@ class UsageEndpoint:
         self._authenticator = authenticator
         self._token = token
         self._guard = guard
+        self._turn = (
+            anyio.Lock()
+        )  # sums of a large ledger take long: other reads of the store have the other threads
 
     def add_to(self, router: APIRouter) -> None:
         """Add the route to a router."""
@@ -74,12 +78,13 @@ class UsageEndpoint:
         try:
             caller = await self._caller(request)
             usage_filter, group_by, is_csv = _read_query(request, caller)
-            groups = await self._store.usage.sums(usage_filter, group_by, MAX_GROUPS)
+            async with self._turn:
+                groups = await self._store.usage.sums(usage_filter, group_by, MAX_GROUPS)
+                totals = await self._store.usage.sums(usage_filter, (), 1) if group_by else groups
             if len(groups) > MAX_GROUPS:
                 raise InvalidParamsError(
                     f"the period has more than {MAX_GROUPS} groups; choose a shorter period or fewer groups"
                 )
-            totals = await self._store.usage.sums(usage_filter, (), 1)
         except Exception as error:
             return Problem.of(error).response()
         headers = {"Cache-Control": "no-store", "Vary": "Accept"}

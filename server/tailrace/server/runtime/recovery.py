@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
 from tailrace.server.runtime.limits import Permit
 from tailrace.server.runtime.messages import (
+    answered_ids,
     ends_in_round,
     open_call_ids,
     results_in_artifacts,
@@ -94,9 +95,14 @@ class InterruptedTasks:
         return [message for message in messages if message.task_id == active.record.id]
 
     async def _record_attempt(self, active: ActiveTask, messages: Sequence[Message]) -> None:
-        """Record the attempt of a model call that was interrupted, unless tools were running."""
+        """Record the attempt of a model call that was interrupted, unless no turn had begun or tools were running.
+
+        The results of tools are added to the conversation with the first event of the next response: until then, artifacts
+        have them.
+        """
         attempts = await self._store.usage.count(active.record.id, active.waiting[0].number)
-        if active.record.state is not TaskState.SUBMITTED and not open_call_ids(messages):
+        answered = {call_id for message in active.new_messages for call_id in answered_ids(message)}
+        if active.record.state is not TaskState.SUBMITTED and open_call_ids(messages) <= answered:
             attempts += 1
             self._ledger.lost(active, attempts, active.record.status.timestamp)
         active.recorded_attempts = attempts
