@@ -209,6 +209,32 @@ async def test_costs_of_incomplete_responses_count_with_their_chunks(store_url: 
             await Budgets([Budget(usd=Decimal("0.011"), period="day")], store, prices).check("ann")
 
 
+async def test_attempts_of_the_complete_period_count_once(store_url: str) -> None:
+    """Older attempts are read once, and newer ones before each call."""
+    async with open_store(store_url) as store:
+        start, _ = period_of("month", datetime.now(UTC))
+        first = int(start.timestamp() * 1000)
+        now = int(datetime.now(UTC).timestamp() * 1000)
+        budgets = Budgets([Budget(tokens=100, period="month")], store, PriceTable(), is_shared=True)
+
+        async def spend(number: int, ended: int, tokens: int) -> None:
+            record = UsageRecord(
+                1, number, "ann", "", "openai", "m", AttemptState.FINAL, ended, ended, "", tokens
+            )
+            await commit(store, write("t", number), record)
+
+        for number, ended in enumerate([first - 1, first, (first + now) // 2], 1):
+            await spend(number, ended, 32)
+        for number, tokens in enumerate([16, 16, 3], 4):
+            await budgets.check("ann")
+            await budgets.check("ann")
+            await spend(number, now, tokens)
+        await budgets.check("ann")
+        await spend(7, now, 1)
+        with pytest.raises(BudgetExceededError):
+            await budgets.check("ann")
+
+
 @pytest.mark.parametrize(
     ("name", "start", "end"),
     [

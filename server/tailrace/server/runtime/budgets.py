@@ -20,6 +20,11 @@ from tailrace.server.store.usage_store import milliseconds
 from tailrace.server.usage_settings import Budget
 from tailrace.wrappers import Usage
 
+SETTLED_AFTER = 60_000
+"""Milliseconds after its end within which every server has persisted an attempt: older sums do not change."""
+
+_FOREVER = 2**62
+
 MAX_WINDOWS = 10_000
 """Number of periods of callers in memory, above which those that have ended are dropped."""
 
@@ -52,6 +57,8 @@ class _Window:
         end: The end of the period.
         spent: What attempts that have ended used.
         running: What running attempts of this server used so far.
+        settled: What the ledger has for the time before ``settled_at``.
+        settled_at: A time in milliseconds since 1970, before which the ledger does not change.
     """
 
     budget: Budget
@@ -60,6 +67,8 @@ class _Window:
     end: datetime
     spent: int = 0
     running: int = 0
+    settled: int = 0
+    settled_at: int = 0
 
     def error(self) -> BudgetExceededError | None:
         """Return the error if the budget is used up."""
@@ -136,23 +145,40 @@ class Budgets:
             key = (number, _key_of(budget, user))
             window = self._windows.get(key)
             is_new = window is None or window.end <= now
-            if is_new or self._is_shared:
+            if window is None or window.end <= now:
                 start, end = period_of(budget.period, now)
-                spent = await self._load(budget, user, milliseconds(start))
-                window = self._windows.get(key)  # another call may have added it meanwhile
-                if window is None or window.end <= now:
-                    self._drop_ended(now)
-                    window = self._windows[key] = _Window(budget, _limit_of(budget), milliseconds(start), end)
+                window = _Window(budget, _limit_of(budget), milliseconds(start), end)
+                window.settled_at = window.start
+            if is_new or self._is_shared:
+                spent = await self._load(window, user, milliseconds(now))
+                if is_new:  # another call may have added it meanwhile
+                    known = self._windows.get(key)
+                    if known is None or known.end <= now:
+                        self._drop_ended(now)
+                        self._windows[key] = window
+                    else:
+                        window = known
                 window.spent = max(window.spent, spent)
-            if window is not None:
-                found.append(window)
+            found.append(window)
         return found
 
-    async def _load(self, budget: Budget, user: str, start: int) -> int:
-        """Return what a budget has spent according to the ledger."""
+    async def _load(self, window: _Window, user: str, now: int) -> int:
+        """Return what a budget has spent in a period according to the ledger.
+
+        The sum of earlier attempts is kept, so that a long period with many attempts is read once.
+        """
+        settled, since = window.settled, window.settled_at
+        until = now - SETTLED_AFTER
+        if until > since:
+            settled += await self._sum(window.budget, user, since, until)
+            window.settled, window.settled_at = settled, until
+            since = until
+        return settled + await self._sum(window.budget, user, since, _FOREVER)
+
+    async def _sum(self, budget: Budget, user: str, start: int, end: int) -> int:
         caller = None if budget.shared else user
         total = 0
-        for each in await self._store.usage.spent(caller, start):
+        for each in await self._store.usage.spent(caller, start, end):
             missing = max(0, each.missing_tokens)
             if budget.tokens is not None:
                 total += each.tokens + missing

@@ -118,12 +118,13 @@ class UsageStore:
 
         return await self._database.read(work)
 
-    async def spent(self, caller: str | None, start: int) -> list[SpentUsage]:
-        """Return the usage of each model since a time.
+    async def spent(self, caller: str | None, start: int, end: int) -> list[SpentUsage]:
+        """Return the usage of each model in a period.
 
         Args:
             caller: The caller; None for all.
-            start: The time, in milliseconds since 1970.
+            start: The start, in milliseconds since 1970.
+            end: The end; attempts that end then are not in the period.
 
         Raises:
             StoreError: The read failed.
@@ -138,7 +139,7 @@ class UsageStore:
         )
         sums = (ledger.c.input_tokens + ledger.c.output_tokens, missing, func.coalesce(ledger.c.cost, 0))
         columns: list[ColumnElement[Any]] = [*keys, *map(func.sum, sums)]
-        query = select(*columns).where(ledger.c.ended >= start).group_by(*keys)
+        query = select(*columns).where(ledger.c.ended >= start, ledger.c.ended < end).group_by(*keys)
         if caller is not None:
             query = query.where(ledger.c.caller == caller)
 
