@@ -16,7 +16,7 @@ import anyio
 import rfc8785
 
 from support.processes import Served
-from tailrace.server.runtime.approvals import LOST
+from tailrace.server.runtime.approvals import LOST, NOT_BEGUN
 from tailrace.server.runtime.recovery import MAX_RESTARTS
 from tailrace.server.settings import Bounds
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -322,12 +322,12 @@ async def _check(
         times = executed.pop(line, 0)
         outcome.check(not any(executed.values()), f"{made.key}: {decision}, but {executed} ran")
         result = _results(task).get(decisions[0]["callId"], "")
-        if is_failed and not result:
-            counts["failed"] += 1
-            counts["failed and executed"] += times
-            outcome.check(times <= 1, f"{made.key}: executed {times} times")
-        elif not line:
+        counts["failed"] += is_failed
+        if not line:
             outcome.check("rejected" in result, f"{made.key}: rejected, with the result {result!r}")
+        elif NOT_BEGUN in result:
+            counts["not begun"] += 1
+            outcome.check(is_failed and not times, f"{made.key}: not begun, but executed {times} times")
         elif LOST in result:
             counts["unknown"] += 1
             counts["unknown and executed"] += times
@@ -353,7 +353,7 @@ def _report(outcome: Outcome, name: str, counts: Counter[str], phases: Counter[s
         f"{name}, when {phases['request']} calls were requested, {phases['decision']} waited for a decision and "
         f"{phases['execution']} for their execution: {decisions} calls decided ({counts['approve']} approved, "
         f"{counts['edit']} edited, {counts['reject']} rejected), {counts['executed']} executed once, {counts['unknown']} "
-        f"reported as unknown ({counts['unknown and executed']} of them executed), {counts['failed']} without a result, "
-        f"because their tasks failed after {MAX_RESTARTS} crashes ({counts['failed and executed']} of them executed)"
+        f"reported as unknown ({counts['unknown and executed']} of them executed), {counts['not begun']} "
+        f"reported as not begun; {counts['failed']} tasks failed after {MAX_RESTARTS} crashes"
     )
     outcome.check(counts["executed"], f"{name}: no call was executed")

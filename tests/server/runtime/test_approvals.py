@@ -18,10 +18,10 @@ from pydantic import SecretStr
 from support.live_server import serving
 from support.rounds import answer, model_at, sent
 from support.rpc import Rpc, message
-from support.upstream import ScriptedUpstream
+from support.upstream import Hang, ScriptedUpstream, SetEvent
 from tailrace.server import AgentHandler, Settings, create_app
 from tailrace.server.runtime.active_task import CallContext
-from tailrace.server.runtime.approvals import parse_approvers
+from tailrace.server.runtime.approvals import LOST, NOT_BEGUN, parse_approvers
 from tailrace.server.runtime.caller import Caller
 from tailrace.streaming import Agent
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -308,6 +308,74 @@ async def test_a_call_that_ran_when_the_server_stopped_is_reported_as_lost_and_d
     assert state_of(task) == "COMPLETED"
     assert "may have had an effect" in results_of(sent(request))[0]
     assert len(tool.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("decided", "result"),
+    [
+        ({"decision": "approve"}, LOST),
+        (
+            {"decision": "reject", "reason": "too late"},
+            "the user rejected the call: too late; the tool did not run",
+        ),
+    ],
+)
+async def test_a_decided_call_whose_task_fails_after_a_crash_has_a_result(
+    tmp_path: Path, decided: dict[str, Any], result: str
+) -> None:
+    tool = Sent()
+    tool.go_on = anyio.Event()
+    hangs = SetEvent(anyio.Event())
+    script = ([*answer(calls=[CALL])], [hangs, Hang()])
+    async with ScriptedUpstream(*script) as upstream:
+        async with served(upstream, tool, store=f"sqlite:///{tmp_path}/t.db") as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            entry = {"digest": request["digest"], **decided}
+            await rpc.result("SendMessage", decision(task, entry, configuration={"returnImmediately": True}))
+            await (tool.started if decided["decision"] == "approve" else hangs.event).wait()
+            copy_database(tmp_path, "crash.db")
+            tool.go_on.set()
+            await rpc.result("CancelTask", {"id": task["id"]})
+    await until_failed_with_result(tmp_path, task["id"], result)
+
+
+async def test_an_approved_call_that_had_not_begun_has_a_result_if_its_task_fails_after_a_crash(
+    tmp_path: Path,
+) -> None:
+    tool = Sent()
+    hangs = SetEvent(anyio.Event())
+    async with ScriptedUpstream(answer(calls=[CALL]), [hangs, Hang()]) as upstream:
+        async with served(upstream, tool, store=f"sqlite:///{tmp_path}/t.db") as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            # The turn of the decision waits for the turn of another task of the conversation.
+            no_wait = {"configuration": {"returnImmediately": True}}
+            other = await rpc.result("SendMessage", {**message("Wait.", contextId="c"), **no_wait})
+            await hangs.event.wait()
+            entry = {"digest": request["digest"], "decision": "approve"}
+            await rpc.result("SendMessage", decision(task, entry, **no_wait))
+            copy_database(tmp_path, "crash.db")
+            for each in (task, other["task"]):
+                await rpc.result("CancelTask", {"id": each["id"]})
+    await until_failed_with_result(tmp_path, task["id"], NOT_BEGUN)
+    assert tool.calls == []
+
+
+async def until_failed_with_result(folder: Path, task_id: str, result: str) -> None:
+    """Start a server on the copy of a database, and check the result of the call of a task that fails, and the next request."""
+    tool, store = Sent(), f"sqlite:///{folder}/crash.db"
+    async with ScriptedUpstream(answer("Go on.")) as upstream:
+        async with served(upstream, tool, store=store, on_crash="fail") as rpc:
+            failed = await rpc.result("GetTask", {"id": task_id})
+            await ask(rpc, "What happened?")
+        following = await upstream.received(0)
+    assert state_of(failed) == "FAILED"
+    parts = [part for each in failed["artifacts"] for part in each["parts"]]
+    [entry] = [entry for part in parts for entry in part.get("data", {}).get("tool_results", ())]
+    assert (entry["call_id"], entry["output"], entry["is_error"]) == ("c1", result, True)
+    assert results_of(sent(following)) == [f'{{"error": "{result}"}}']
+    assert tool.calls == []
 
 
 async def test_a_call_that_waits_is_approved_after_a_restart(tmp_path: Path) -> None:

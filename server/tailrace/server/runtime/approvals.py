@@ -34,6 +34,9 @@ from tailrace.wrappers.messages import shortened
 LOST = "the server stopped before the tool returned a result; the tool may have had an effect"
 """The circumstances of a call that was running when the server stopped."""
 
+NOT_BEGUN = "the server stopped before the approved call ran; the tool did not run"
+"""The circumstances of an approved call whose task failed before the call began."""
+
 _CALLER = "caller"
 _SCOPES, _ROLES = ("scope", "scp"), ("role", "roles")
 
@@ -144,6 +147,25 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
         else:
             approved.append((call, decision.digest))
     return DecidedCalls(tuple(calls), tuple(approved), tuple(results))
+
+
+def results_after_stop(
+    message: Message, calls: Sequence[ContentPartToolCall], executing: Collection[str]
+) -> list[ContentPartToolResult]:
+    """Return the results of decided calls whose turn does not begin again after the server stopped.
+
+    Args:
+        message: The message with the decisions.
+        calls: The calls of the conversation without a result.
+        executing: The ids of the calls whose execution began.
+    """
+    decided = decided_calls(message, calls)
+    if decided is None:
+        return []
+    results = list(decided.results)
+    for call, _ in decided.approved:
+        results.append(error_result(call, LOST if call.id in executing else NOT_BEGUN))
+    return results
 
 
 def decided_ids(message: Message) -> frozenset[str]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
+from tailrace.server.runtime.approvals import decided_ids, executing_ids, results_after_stop
 from tailrace.server.runtime.limits import Permit
 from tailrace.server.runtime.messages import (
     answered_ids,
@@ -23,7 +24,8 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
-from tailrace.streaming.conversion.message_conversion import is_callers
+from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.streaming.conversion.response_translator import ResponseTranslator
 from tailrace.streaming.task.updates import StatusUpdate
 
 logger = logging.getLogger("tailrace.server")
@@ -85,9 +87,28 @@ class InterruptedTasks:
             self._turns.run_soon(active, Permit.none())
             return
         logger.warning("task %s was interrupted by a crash", task_id)
+        self._publish_results(active, messages)
         self._turns.end(
             active, failed_because("the server stopped unexpectedly before the response was complete")
         )
+
+    def _publish_results(self, active: ActiveTask, messages: Sequence[Message]) -> None:
+        """Publish the results of calls whose approval was decided, and that have none, before their task fails."""
+        waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
+        if waiting is None:
+            return
+        record = active.record
+        common = [*map(to_common_message, messages), *map(to_common_message, active.new_messages)]
+        answered = {result.id for each in common for result in each.tool_results}
+        calls = [call for each in common for call in each.tool_calls if call.id not in answered]
+        results = results_after_stop(waiting.message, calls, executing_ids(record.extension_metadata))
+        published = sum(
+            extension_metadata(each.metadata).get("channel") == "tool_result" for each in record.artifacts
+        )
+        translator = ResponseTranslator(turn=waiting.number, round=0, results=published)
+        for result in results:
+            self._turns.keep(active, (record.apply(translator.result(result)),))
+        active.round_calls = frozenset(result.id for result in results)
 
     async def _messages(self, active: ActiveTask) -> list[Message]:
         """Return the messages of a task in its conversation."""

@@ -61,6 +61,7 @@ class ResponseTranslator:
             ids gets a new id.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
         max_event_bytes: Maximum size in bytes of the text of one update after merging; 0 for no limit.
+        results: The number of tool results that were published earlier with this turn and round.
 
     Attributes:
         accumulator: The accumulator of the response.
@@ -75,6 +76,7 @@ class ResponseTranslator:
         taken_ids: Callable[[], Container[str]] = tuple,
         think_tags: bool = True,
         max_event_bytes: int = 0,
+        results: int = 0,
     ) -> None:
         self._taken_ids = taken_ids
         self.accumulator = accumulator or Accumulator(think_tags=think_tags)
@@ -85,7 +87,7 @@ class ResponseTranslator:
         # bytes in UTF-8.
         self._max_text = max_event_bytes // 4 - 1 if max_event_bytes else math.inf
         self._complete_parts = 0
-        self._results = 0
+        self._results = results
         self._artifact_ids: dict[tuple[Channel, int], str] = {}
         self._calls: dict[tuple[int, int], _CallArtifact] = {}  # by choice and position
 
