@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
@@ -91,6 +92,7 @@ def create_app(
     openai_user_is_key: bool = False,
     tracer_provider: TracerProvider | None = None,
     filters: Sequence[StreamFilter] = (),
+    input_filters: Sequence[StreamFilter] = (),
 ) -> FastAPI:
     """Create an application that serves one agent at its root.
 
@@ -111,6 +113,8 @@ def create_app(
             nothing else in the request does.
         tracer_provider: Records spans (``docs/observability.md``); the one of the process when None.
         filters: Applied to the output of each turn, in order (``docs/filters.md``), before those of ``settings.filters``.
+        input_filters: A message of a caller is refused if one of them, or of ``settings.input_filters``, changes or blocks a
+            part of it.
 
     Raises:
         ConfigurationError: There is neither a handler nor a model nor an agent, or a setting cannot be used.
@@ -131,6 +135,7 @@ def create_app(
         openai_user_is_key=openai_user_is_key,
         tracer_provider=tracer_provider,
         filters=filters,
+        input_filters=input_filters,
     )
     app = FastAPI(
         title="tailrace",
@@ -167,6 +172,7 @@ def create_router(
     openai_user_is_key: bool = False,
     tracer_provider: TracerProvider | None = None,
     filters: Sequence[StreamFilter] = (),
+    input_filters: Sequence[StreamFilter] = (),
 ) -> APIRouter:
     """Create a router with the agent's routes, for a FastAPI application under any prefix.
 
@@ -186,6 +192,7 @@ def create_router(
         openai_user_is_key: As for `create_app`.
         tracer_provider: As for `create_app`.
         filters: As for `create_app`.
+        input_filters: As for `create_app`.
 
     Raises:
         ConfigurationError: As `create_app`.
@@ -193,10 +200,11 @@ def create_router(
     """
     settings = settings or _settings_of_environment()
     keys = SecretKeys(settings.secret_key.get_secret_value() if settings.secret_key else "")
-    filters = (*filters, *_filters_of(settings))
-    if filters and settings.trace_content:
+    filters = (*filters, *_read_filters(settings.filters))
+    input_filters = (*input_filters, *_read_filters(settings.input_filters))
+    if (filters or input_filters) and settings.trace_content:
         raise ConfigurationError(
-            "TAILRACE_TRACE_CONTENT adds unfiltered responses to spans: set it to false, or use no filters"
+            "TAILRACE_TRACE_CONTENT adds unfiltered messages to spans: set it to false, or use no filters"
         )
     telemetry = create_telemetry(settings, tracer_provider)
     cluster = _create_cluster(settings, store, keys, telemetry)
@@ -233,6 +241,7 @@ def create_router(
         stop_grace=settings.shutdown_grace,
         keys=keys,
         filters=filters,
+        input_filters=input_filters,
         ledger=_create_ledger(settings, store, prices, telemetry, has_model=handler is None),
         observer=telemetry,
     )
@@ -469,15 +478,15 @@ def _create_proxy(
     return AgentProxy(settings, gate)
 
 
-def _filters_of(settings: Settings) -> tuple[StreamFilter, ...]:
-    """Read the filters of the settings."""
-    if settings.filters is None:
+def _read_filters(path: Path | None) -> tuple[StreamFilter, ...]:
+    """Read a file of filters."""
+    if path is None:
         return ()
     try:
         from tailrace.server.runtime.word_filters import read_filters  # an extra
     except ImportError as error:
         raise ConfigurationError(str(error)) from error
-    return read_filters(settings.filters)
+    return read_filters(path)
 
 
 def _limits(settings: Settings) -> Limits:

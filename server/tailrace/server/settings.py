@@ -342,6 +342,7 @@ class Settings(BaseSettings):
             if the connection breaks, the rest of the response is read on another one.
         filters: File of words and regular expressions that are removed from all output, one a line (requires
             ``tailrace[filters]``).
+        input_filters: The same for messages of callers: a message with a match is refused.
         record: Folder to which each response of the model is recorded, see ``docs/recordings.md``.
         instructions: System message of every conversation.
         tools: Tools of the model, as `tailrace.streaming.tools.command_line_tools` describes them; one, or several as a JSON list.
@@ -429,6 +430,7 @@ class Settings(BaseSettings):
     ] = ()
     upstream_background: bool = False
     filters: Path | None = None
+    input_filters: Path | None = None
     record: Path | None = None
     instructions: str | None = None
     tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()

@@ -218,6 +218,14 @@ def serve(
             "[TAILRACE_FILTERS; default: none]",
         ),
     ] = None,
+    input_filters: Annotated[
+        Path | None,
+        typer.Option(
+            "--input-filter",
+            help="File of words and /regular expressions/; messages with one of them are refused. "
+            "[TAILRACE_INPUT_FILTERS; default: none]",
+        ),
+    ] = None,
     env_file: EnvFile = None,
 ) -> None:
     """Serve a model as an A2A agent until interrupted.
@@ -244,6 +252,7 @@ def serve(
         on_lost_result=on_lost_result,
         fallback=fallback,
         filters=filters,
+        input_filters=input_filters,
     )
 
 

@@ -23,6 +23,7 @@ from tailrace.server.runtime.client_task_ids import id_of_named
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
+from tailrace.server.runtime.input_filter import InputFilter
 from tailrace.server.runtime.limits import Quota
 from tailrace.server.runtime.message_intake import MessageIntake
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
@@ -84,6 +85,7 @@ class Engine(TaskAccess):
         keys: The keys of the installation, from which identifiers for other systems are derived. If None, the engine creates
             a random secret, and the identifiers change with each process.
         filters: Applied to the updates of the handler, in order.
+        input_filters: A message of a caller is refused if one of them changes or blocks a part of it.
         ledger: Records the attempts of model calls; None for a ledger without prices.
         observer: Receives notifications of turns and transactions.
 
@@ -111,6 +113,7 @@ class Engine(TaskAccess):
         stop_grace: float = 0,
         keys: SecretKeys | None = None,
         filters: Sequence[StreamFilter] = (),
+        input_filters: Sequence[StreamFilter] = (),
         ledger: UsageLedger | None = None,
         observer: Observer = NO_OBSERVER,
     ) -> None:
@@ -118,6 +121,7 @@ class Engine(TaskAccess):
         super().__init__(store, TaskRegistry(store, self._end_lost, self._remote_tasks()), max_lag)
         self.stop_requested = anyio.Event()
         self._stop_grace = stop_grace
+        self._input_filter = InputFilter(tuple(input_filters))
         self._handler = handler
         self._push = push
         self.writer = GroupWriter(store, commit_failed=observer.commit_failed)
@@ -224,12 +228,14 @@ class Engine(TaskAccess):
             TaskNotFoundError: The message names a task that the caller does not have.
             UnsupportedOperationError: The task of the message has ended.
             PushNotificationNotSupportedError: The request has a webhook, but push notifications are disabled.
+            BlockedMessageError: An input filter blocks the message.
             InvalidParamsError: The task of the message belongs to another conversation, the webhook of the request cannot
                 be called, or ``call.send_key`` was used for another message.
             RateLimitError: The caller has too many running tasks, or too many messages wait for the task.
             OverloadedError: The server has too many running tasks, is stopping, or was not started.
             StoreError: The store cannot persist events at present.
         """
+        await self._input_filter.check((request.message, *preceding), request.metadata, call.record)
         return await self._intake.start(request, owner, call, preceding)
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
@@ -294,8 +300,10 @@ class Engine(TaskAccess):
             name: The owner's name for the task, in place of its id; empty for none.
 
         Raises:
+            BlockedMessageError: An input filter blocks a message, or the metadata of the task.
             StoreError: It cannot be persisted.
         """
+        await self._input_filter.check(messages, task.metadata)
         if name:
             task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
         ids = {"context_id": task.context_id, "task_id": task.id}

@@ -10,6 +10,7 @@ import msgspec
 
 from tailrace.server.runtime.handlers import Item
 from tailrace.server.runtime.stream_filter import BlockedError, FilterChain, StreamFilter
+from tailrace.server.runtime.value_filter import ValueFilter
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -18,9 +19,6 @@ from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, Status
 from tailrace.wrappers import TailraceError
 
 logger = logging.getLogger("tailrace.server")
-
-_CONSTANTS = frozenset(("channel", "finishReason", "finishReasons"))
-"""Members of the extension's metadata whose values are defined by the extension."""
 
 _BLOCKED = "a filter of the server stopped the response"
 _FILTER_FAILED = "a filter of the server failed; see the log of the server"
@@ -65,6 +63,7 @@ class _FilteredTurn:
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
         self._filters = filters
+        self._values = ValueFilter(filters)
         self._open: dict[
             str, FilterChain | None
         ] = {}  # by artifact; None for tool calls, which are held until complete
@@ -86,9 +85,11 @@ class _FilteredTurn:
             passed += await self._held()
             if error is not None:
                 text = "".join(traceback.format_exception(error))
-                if await self._text(text) != text:
+                if await self._values.text(text) != text:
                     blocked = (
-                        await self._text(str(error)) if isinstance(error, TailraceError) else _HANDLER_FAILED
+                        await self._values.text(str(error))
+                        if isinstance(error, TailraceError)
+                        else _HANDLER_FAILED
                     )
                     return passed, StatusUpdate(TaskState.FAILED, agent_message(blocked))
         except Exception as raised:
@@ -101,12 +102,12 @@ class _FilteredTurn:
         if isinstance(item, ArtifactUpdate):
             return [await self._artifact(item)]
         if isinstance(item, MessageAdded):
-            return [MessageAdded(await self._message(item.message))]
+            return [MessageAdded(await self._values.message(item.message))]
         if isinstance(item, Message):
-            return [await self._message(item)]
+            return [await self._values.message(item)]
         passed = await self._held() if item.state.terminal or item.state.interrupted else []
-        message = None if item.message is None else await self._message(item.message)
-        metadata = None if item.metadata is None else await self._metadata(item.metadata)
+        message = None if item.message is None else await self._values.message(item.message)
+        metadata = None if item.metadata is None else await self._values.metadata(item.metadata)
         return [
             *passed,
             msgspec.structs.replace(item, message=message, metadata=metadata, encoded=b""),
@@ -145,107 +146,18 @@ class _FilteredTurn:
             self._open[given.artifact_id] = None
         else:
             chain = chain or FilterChain(self._filters)
-            parts = await self._parts(given.parts, chain, closes=item.last)
+            parts = await self._values.parts(given.parts, chain, closes=item.last)
             if not item.last:
                 self._open[given.artifact_id] = chain
         artifact = Artifact(
             artifact_id=given.artifact_id,
             parts=tuple(parts),
-            name=await self._text(given.name),
-            description=await self._text(given.description),
-            metadata=await self._metadata(given.metadata),
+            name=await self._values.text(given.name),
+            description=await self._values.text(given.description),
+            metadata=await self._values.metadata(given.metadata),
             extensions=given.extensions,
         )
         return msgspec.structs.replace(item, artifact=artifact, encoded=b"")
-
-    async def _message(self, message: Message) -> Message:
-        parts = await self._parts(message.parts, FilterChain(self._filters), closes=True)
-        return message.model_copy(
-            update={"parts": tuple(parts), "metadata": await self._metadata(message.metadata)}
-        )
-
-    async def _parts(self, parts: Sequence[Part], chain: FilterChain, *, closes: bool) -> list[Part]:
-        """Return filtered parts. Text parts that follow each other with the same metadata are one text."""
-        passed: list[Part] = []
-        for position, part in enumerate(parts):
-            following = parts[position + 1] if position + 1 < len(parts) else None
-            if part.text is None:
-                passed.append(await self._content(part))
-                continue
-            text = await chain.feed(part.text)
-            is_end = following is None or following.text is None or following.metadata != part.metadata
-            if is_end and (closes or following is not None):
-                text += await chain.close()
-                chain = FilterChain(self._filters)
-            metadata = await self._metadata(part.metadata)
-            passed.append(part.model_copy(update={"text": text, "metadata": metadata}))
-        return passed
-
-    async def _content(self, part: Part) -> Part:
-        """Return a filtered part that is not text. The bytes of files are not filtered."""
-        changed: dict[str, Any] = {
-            "metadata": await self._metadata(part.metadata),
-            "filename": await self._text(part.filename),
-        }
-        if part.url is not None:
-            changed["url"] = await self._text(part.url)
-        if part.kind == "data":
-            changed["data"] = await self._data(part.data)
-        return part.model_copy(update=changed)
-
-    async def _data(self, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return await self._value(data)
-        members = cast("dict[str, Any]", data)
-        for name in ("tool_calls", "tool_results"):
-            entries = members.get(name)
-            if isinstance(entries, list):
-                return {**members, name: [await self._entry(each) for each in cast("list[Any]", entries)]}
-        return await self._value(members)
-
-    async def _entry(self, entry: Any) -> Any:
-        """Return a filtered call or result. The model's text of the arguments is dropped if a filter changes them."""
-        if not isinstance(entry, dict):
-            return await self._value(entry)
-        members = cast("dict[str, Any]", entry)
-        passed = {name: await self._value(value) for name, value in members.items()}
-        if passed != members:
-            passed.pop("arguments_json", None)
-        return passed
-
-    async def _metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        passed: dict[str, Any] = {}
-        for name, value in metadata.items():
-            if name == EXTENSION_URI and isinstance(value, dict):
-                own = cast("dict[str, Any]", value)
-                passed[name] = {
-                    key: each if key in _CONSTANTS else await self._value(each) for key, each in own.items()
-                }
-            else:
-                passed[name] = await self._value(value)
-        return passed
-
-    async def _value(self, value: Any) -> Any:
-        """Return a JSON value whose texts, names and numbers are filtered."""
-        if isinstance(value, str):
-            return await self._text(value)
-        if isinstance(value, dict):
-            members = cast("dict[str, Any]", value)
-            return {await self._text(name): await self._value(each) for name, each in members.items()}
-        if isinstance(value, list | tuple):
-            return [await self._value(each) for each in cast("Sequence[Any]", value)]
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            text = str(value)
-            passed = await self._text(text)
-            return value if passed == text else passed
-        return value
-
-    async def _text(self, text: str) -> str:
-        if not text:
-            return text
-        chain = FilterChain(self._filters)
-        passed = await chain.feed(text)
-        return passed + await chain.close()
 
 
 def _ending(error: Exception) -> StatusUpdate:

@@ -1,0 +1,129 @@
+"""Filters complete values: texts, JSON values, and messages."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import anyio.lowlevel
+
+from tailrace.server.runtime.stream_filter import FilterChain, StreamFilter
+from tailrace.streaming.a2a.models import Message, Part
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+
+_CONSTANTS = frozenset(("channel", "finishReason", "finishReasons"))
+"""Members of the extension's metadata whose values are defined by the extension."""
+
+_TEXTS = 256
+"""Number of texts after which other tasks of the event loop run."""
+
+
+class ValueFilter:
+    """Applies stream filters to complete values.
+
+    Args:
+        filters: The filters, which are applied in order. Each method raises `BlockedError` if one of them does.
+    """
+
+    def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
+        self._filters = filters
+        self._texts = 0
+
+    async def message(self, message: Message) -> Message:
+        """Return a filtered message. Its ids are not filtered."""
+        parts = await self.parts(message.parts, FilterChain(self._filters), closes=True)
+        return message.model_copy(
+            update={"parts": tuple(parts), "metadata": await self.metadata(message.metadata)}
+        )
+
+    async def parts(self, parts: Sequence[Part], chain: FilterChain, *, closes: bool) -> list[Part]:
+        """Return filtered parts. Text parts that follow each other with the same metadata are one text.
+
+        Args:
+            parts: The parts.
+            chain: The filters of the text that the first part continues.
+            closes: True if no further text follows the last part.
+        """
+        passed: list[Part] = []
+        for position, part in enumerate(parts):
+            following = parts[position + 1] if position + 1 < len(parts) else None
+            if part.text is None:
+                passed.append(await self._content(part))
+                continue
+            text = await chain.feed(part.text)
+            is_end = following is None or following.text is None or following.metadata != part.metadata
+            if is_end and (closes or following is not None):
+                text += await chain.close()
+                chain = FilterChain(self._filters)
+            metadata = await self.metadata(part.metadata)
+            passed.append(part.model_copy(update={"text": text, "metadata": metadata}))
+        return passed
+
+    async def _content(self, part: Part) -> Part:
+        """Return a filtered part that is not text. The bytes of files are not filtered."""
+        changed: dict[str, Any] = {
+            "metadata": await self.metadata(part.metadata),
+            "filename": await self.text(part.filename),
+        }
+        if part.url is not None:
+            changed["url"] = await self.text(part.url)
+        if part.kind == "data":
+            changed["data"] = await self._data(part.data)
+        return part.model_copy(update=changed)
+
+    async def _data(self, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return await self.value(data)
+        members = cast("dict[str, Any]", data)
+        for name in ("tool_calls", "tool_results"):
+            entries = members.get(name)
+            if isinstance(entries, list):
+                return {**members, name: [await self._entry(each) for each in cast("list[Any]", entries)]}
+        return await self.value(members)
+
+    async def _entry(self, entry: Any) -> Any:
+        """Return a filtered call or result. The model's text of the arguments is dropped if a filter changes them."""
+        if not isinstance(entry, dict):
+            return await self.value(entry)
+        members = cast("dict[str, Any]", entry)
+        passed = {name: await self.value(value) for name, value in members.items()}
+        if passed != members:
+            passed.pop("arguments_json", None)
+        return passed
+
+    async def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Return filtered metadata. Constants of the extension are not filtered."""
+        passed: dict[str, Any] = {}
+        for name, value in metadata.items():
+            if name == EXTENSION_URI and isinstance(value, dict):
+                own = cast("dict[str, Any]", value)
+                passed[name] = {
+                    key: each if key in _CONSTANTS else await self.value(each) for key, each in own.items()
+                }
+            else:
+                passed[name] = await self.value(value)
+        return passed
+
+    async def value(self, value: Any) -> Any:
+        """Return a JSON value whose texts, names and numbers are filtered."""
+        if isinstance(value, str):
+            return await self.text(value)
+        if isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            return {await self.text(name): await self.value(each) for name, each in members.items()}
+        if isinstance(value, list | tuple):
+            return [await self.value(each) for each in cast("Sequence[Any]", value)]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            text = str(value)
+            passed = await self.text(text)
+            return value if passed == text else passed
+        return value
+
+    async def text(self, text: str) -> str:
+        """Return a filtered text, which is complete."""
+        if not text:
+            return text
+        self._texts += 1
+        if self._texts % _TEXTS == 0:
+            await anyio.lowlevel.checkpoint()
+        chain = FilterChain(self._filters)
+        passed = await chain.feed(text)
+        return passed + await chain.close()
