@@ -195,6 +195,19 @@ async def test_agents_in_handlers_are_counted(is_direct: bool) -> None:
         await agent.model.aclose()
 
 
+async def test_the_usage_that_a_remote_agent_reports_is_counted() -> None:
+    provider = CountingProvider(random.Random(3))
+    async with serving_model(provider.respond) as behind:
+        settings = Settings(store="sqlite://", agent=behind)
+        app = await anyio.to_thread.run_sync(create_app, settings)  # fetches the card of the agent
+        async with serving(app) as url, Rpc(url) as rpc:
+            for _ in range(2):
+                await rpc.stream("SendStreamingMessage", message("Rivers?"))
+            states = await sums_by_state(url, ",model")
+            assert totals(states) == totals(await sums_by_state(behind)) == provider.total
+    assert states["final"]["model"] == ""
+
+
 async def test_a_handler_without_usage_is_not_counted() -> None:
     async with serving(create_app(Settings(store="sqlite://"), handler=Scripted())) as url, Rpc(url) as rpc:
         await rpc.result("SendMessage", message("Rivers?"))
