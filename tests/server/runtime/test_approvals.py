@@ -340,6 +340,44 @@ async def test_a_decided_call_whose_task_fails_after_a_crash_has_a_result(
     await until_failed_with_result(tmp_path, task["id"], result)
 
 
+async def test_results_of_approved_calls_before_and_after_a_crash_are_different_artifacts(
+    tmp_path: Path,
+) -> None:
+    first, second = Sent(), Sent()
+    second.go_on = anyio.Event()
+
+    async def send(to: str) -> str:
+        """Send a mail."""
+        return await (first if to == "ann" else second).send(to)
+
+    calls = [("c1", "send", {"to": "ann"}), ("c2", "send", {"to": "bob"})]
+
+    @asynccontextmanager
+    async def server(upstream: ScriptedUpstream, name: str) -> AsyncGenerator[Rpc]:
+        agent: Agent[str] = Agent(model_at(upstream), tools=[send], approvals=ApprovalPolicy(["send"]))
+        settings = Settings(store=f"sqlite:///{tmp_path}/{name}")
+        async with serving(create_app(settings, handler=AgentHandler(agent))) as url, Rpc(url) as rpc:
+            yield rpc
+
+    async with ScriptedUpstream(answer(calls=calls), answer("Done.")) as upstream:
+        async with server(upstream, "t.db") as rpc:
+            task = await ask(rpc)
+            entries = [{"digest": each["digest"], "decision": "approve"} for each in requests_of(task)]
+            params = decision(task, *entries, configuration={"returnImmediately": True})
+            await rpc.result("SendMessage", params)
+            await second.started.wait()
+            while "sent to ann" not in str(await rpc.result("GetTask", {"id": task["id"]})):
+                pass
+            copy_database(tmp_path, "crash.db")
+            second.go_on.set()
+    async with ScriptedUpstream(answer("Done.")) as upstream, server(upstream, "crash.db") as rpc:
+        while state_of(ended := await rpc.result("GetTask", {"id": task["id"]})) != "COMPLETED":
+            pass
+    data = [part.get("data", {}) for each in ended["artifacts"] for part in each["parts"]]
+    results = {each["call_id"]: each["output"] for item in data for each in item.get("tool_results", ())}
+    assert results == {"c1": "sent to ann", "c2": LOST}
+
+
 async def test_an_approved_call_that_had_not_begun_has_a_result_if_its_task_fails_after_a_crash(
     tmp_path: Path,
 ) -> None:

@@ -102,6 +102,7 @@ class AgentHandler(Handler):
             fold,
             turn=turn.number,
             rounds=sum(message.role is Role.MODEL for message in _behind(turn)),
+            results=sum(len(message.tool_results) for message in _behind(turn)),
             reader=reader,
             max_event_bytes=turn.max_event_bytes,
             opening=opening,

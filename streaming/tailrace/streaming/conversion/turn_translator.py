@@ -51,6 +51,7 @@ class TurnTranslator:
         folded: The accumulator of the turn, which the caller feeds.
         turn: The number of the turn in the task.
         rounds: The number of earlier responses of this turn, which another process received.
+        results: The number of earlier tool results of this turn, which another process published.
         reader: Parses a structured response; None for text.
         max_event_bytes: See `ResponseTranslator`.
         opening: Updates that precede the first response.
@@ -64,6 +65,7 @@ class TurnTranslator:
         *,
         turn: int = 1,
         rounds: int = 0,
+        results: int = 0,
         reader: OutputReader | None = None,
         max_event_bytes: int = 0,
         opening: Sequence[Update | MessageAdded] = (),
@@ -78,7 +80,7 @@ class TurnTranslator:
         self._reader = reader
         self._max_event = max_event_bytes
         # Round 0: results of calls that were approved have other artifact ids than those of the first response.
-        self._response = ResponseTranslator(turn=turn, round=0)
+        self._response = ResponseTranslator(turn=turn, round=0, results=results)
         self._published = published
         self._received_again: PublishedArtifacts | None = None
         self._is_stored = False  # True if the log has the id by which the provider holds the response
