@@ -19,8 +19,9 @@ from support.sdk import send
 from support.store_objects import open_store, write
 from support.upstream import Received, ScriptedUpstream, Step, Wait, openai_stream
 from support.usage import sums_by_state
-from tailrace.server import Budget, ModelPrice, Settings, create_app
+from tailrace.server import Budget, ModelPrice, Settings, Store, create_app
 from tailrace.server.runtime.budgets import BudgetExceededError, Budgets, period_of
+from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.prices import NANO, PriceTable
 from tailrace.server.store.store import AttemptState, TaskWrite, UsageRecord
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -172,6 +173,15 @@ async def test_the_openai_api_reports_a_response_that_the_budget_ended() -> None
             assert response.status == 429
             assert int(response.headers["Retry-After"]) > 0
             assert (await response.json())["error"]["code"] == "budget_exceeded"
+
+
+async def test_calls_are_refused_while_the_ledger_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    budgets = Budgets(
+        [Budget(tokens=100, **DAY)], Store("sqlite://"), PriceTable()
+    )  # a store that is not open
+    with pytest.raises(OverloadedError, match="the budget cannot be checked at present"):
+        await budgets.check("ann")
+    assert "budgets cannot be checked: the store is closed" in caplog.text
 
 
 async def test_servers_share_a_budget_in_the_database(store_url: str) -> None:

@@ -5,6 +5,7 @@ budget has spent is in the ledger, which several servers share; each server adds
 response counts as a token of output until the provider reports its count.
 """
 
+import logging
 import math
 from calendar import monthrange
 from collections.abc import Sequence
@@ -13,12 +14,14 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from tailrace.server.runtime.limits import RateLimitError, user_of
+from tailrace.server.runtime.limits import OverloadedError, RateLimitError, user_of
 from tailrace.server.runtime.prices import NANO, PriceTable
 from tailrace.server.store.store import INCOMPLETE_STATES, Store, UsageRecord
 from tailrace.server.store.usage_store import milliseconds
 from tailrace.server.usage_settings import Budget
-from tailrace.wrappers import Usage
+from tailrace.wrappers import StoreError, Usage
+
+logger = logging.getLogger("tailrace.server")
 
 SETTLED_AFTER = 60_000
 """Milliseconds after its end within which every server has persisted an attempt: older sums do not change."""
@@ -101,9 +104,14 @@ class Budgets:
 
         Raises:
             BudgetExceededError: A budget is used up.
-            StoreError: The ledger cannot be read.
+            OverloadedError: The ledger cannot be read.
         """
-        for window in await self._windows_of(owner):
+        try:
+            windows = await self._windows_of(owner)
+        except StoreError as error:
+            logger.error("budgets cannot be checked: %s", error)
+            raise OverloadedError("the budget cannot be checked at present; try again later") from None
+        for window in windows:
             error = window.error()
             if error is not None:
                 raise error

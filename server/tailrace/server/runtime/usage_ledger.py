@@ -169,7 +169,7 @@ class UsageLedger:
 
         Raises:
             BudgetExceededError: A budget is used up.
-            StoreError: The ledger cannot be read.
+            OverloadedError: The ledger cannot be read.
         """
         await self.check(owner)
         call, started, state = DirectCall(), _now(), AttemptState.CUT
@@ -188,7 +188,7 @@ class UsageLedger:
 
         Raises:
             BudgetExceededError: A budget is used up.
-            StoreError: The ledger cannot be read.
+            OverloadedError: The ledger cannot be read.
         """
         if self.budgets is not None:
             await self.budgets.check(owner)
