@@ -323,6 +323,25 @@ async def test_slots_properties_and_events_of_the_element(browser: "Browser") ->
         assert named["calls"]
 
 
+async def test_avatars_are_texts_or_images(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "hello")
+        await until_articles(page, 1)
+        shown = """(avatars) => {
+            const chat = document.querySelector("tailrace-chat");
+            chat.avatars = avatars;
+            const style = (found) => getComputedStyle(chat.shadowRoot.querySelector(found), "::before");
+            return [".user + .block", ".user"].map((found) => [style(found).content, style(found).backgroundImage]);
+        }"""
+        image = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
+        agent, user = await page.evaluate(shown, f"🤖 {image}")
+        assert agent == ['"🤖"', "none"]
+        assert user == ['""', f'url("{image}")']
+        await page.evaluate(shown, "✦ AB")
+        await take_picture(page, "avatars")
+        assert await page.evaluate(shown, None) == [["none", "none"]] * 2
+
+
 async def test_texts_are_replaced(browser: "Browser") -> None:
     """Also those of a chat that is on the page already, with its conversation, its draft and its other texts."""
     async with chat(browser, Echo()) as page:

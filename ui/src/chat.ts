@@ -53,7 +53,7 @@ type Panel = HTMLElement & { toggle?: HTMLButtonElement };
 type Drawable = { draw(): void };
 
 /** Attributes that are properties of the same name, too. */
-const ATTRIBUTES = ["agent", "context", "greeting", "heading", "hide", "placeholder", "suggestions", "theme"] as const;
+const ATTRIBUTES = ["agent", "avatars", "context", "greeting", "heading", "hide", "placeholder", "suggestions", "theme"] as const;
 
 export interface TailraceChat extends Record<(typeof ATTRIBUTES)[number], string | null> {
 	addEventListener<Name extends keyof ChatEvents>(type: Name, listener: (event: CustomEvent<ChatEvents[Name]>) => unknown, options?: boolean | AddEventListenerOptions): void;
@@ -234,6 +234,14 @@ export class TailraceChat extends HTMLElement implements Host {
 		for (const [name, panel] of [["conversations", this.#nav], ["inspector", this.#aside]] as const) {
 			panel.toggle!.hidden = hidden.includes(name);
 			if (panel.toggle!.hidden && !panel.hidden) panel.toggle!.click();
+		}
+		const avatars = this.avatars?.split(/\s+/).filter(Boolean) ?? [];
+		for (const [at, name] of ["agent", "user"].entries()) {
+			const avatar = avatars[at] ?? "";
+			const image = /[./]/.test(avatar) ? `url(${JSON.stringify(new URL(avatar, document.baseURI).href)})` : "none";
+			this.#log.style.setProperty(`--${name}-avatar`, image === "none" && avatar ? JSON.stringify(avatar) : '""');
+			this.#log.style.setProperty(`--${name}-image`, image);
+			this.#log.classList.toggle(`${name}-avatar`, avatar !== "");
 		}
 		const welcome = this.#log.querySelector(".welcome");
 		if (welcome && this.contextId === "") welcome.replaceWith(this.#welcome());

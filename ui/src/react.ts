@@ -8,6 +8,7 @@ import type { Strings } from "./strings.ts";
 
 export interface TailraceChatProps {
 	agent?: string;
+	avatars?: string;
 	context?: string;
 	greeting?: string;
 	heading?: string;
