@@ -3,17 +3,20 @@
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import ag_ui.core as ag_ui
 import aiohttp
+import anyio.to_thread
 import openai
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAI
 from pydantic import TypeAdapter
 
 from support.approval_server import serving_approvals
+from support.pages import blocks
 from support.rounds import answer, sent
 from support.rpc import Rpc, message
 from support.upstream import ScriptedUpstream, Step
@@ -86,6 +89,14 @@ async def test_a_response_ends_with_the_request_and_the_next_one_carries_out_the
                 model="tailrace", previous_response_id=second.id, input=[decision(request, True)]
             )
     assert server.ran == ["ann@example.com"]
+
+
+async def test_the_documented_client_of_the_responses_api_approves_calls() -> None:
+    [example] = blocks(Path(__file__).parents[3] / "docs/approvals.md", "py")
+    async with served(answer(calls=TWO_CALLS), answer("Done.")) as server:
+        with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            await anyio.to_thread.run_sync(exec, example.text, {"client": client})
+    assert server.ran == ["ann@example.com", "bob@example.com"]
 
 
 async def test_a_rejection_in_the_responses_api_has_a_reason() -> None:
