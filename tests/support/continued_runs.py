@@ -7,6 +7,7 @@ from tailrace.streaming import Agent, TaskRecord
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Part, Role, StreamResponse
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
 from tailrace.streaming.task.updates import MessageAdded
 from tailrace.streaming.tools.tools import ToolFunction
@@ -53,9 +54,10 @@ class Run:
         self.facts: dict[str, Any] = {}
         self.calls: list[dict[str, Any]] = []
 
-    async def drive(self, agent: Agent[Any]) -> None:
+    async def drive(self, agent: Agent[Any], interrupted: InterruptedResponse | None = None) -> None:
         fold = agent.begin(QUESTION, collect_output=False)
-        async with agent, aclosing(agent.drive(fold, TurnTranslator(fold))) as batches:
+        turn = agent.drive(fold, TurnTranslator(fold), interrupted=interrupted)
+        async with agent, aclosing(turn) as batches:
             async for items in batches:
                 for item in items:
                     if isinstance(item, MessageAdded):

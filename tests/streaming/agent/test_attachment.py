@@ -10,10 +10,10 @@ import pytest
 from support.continued_runs import QUESTION, Run, counted_weather
 from support.continuing import ContinuingServer
 from support.cut_responses import PROMPT
-from support.upstream import Cut, Hang, Head, Received, ScriptedUpstream, Step
+from support.upstream import Cut, Hang, Head, Received, ScriptedUpstream, Step, sse
 from tailrace.streaming import Agent
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.agent.continuation import ContinuationPolicy
+from tailrace.streaming.agent.continuation import ContinuationPolicy, InterruptedResponse
 
 PIECES = ["Water", " flows", " down", " the", " river", " to", " the", " sea", "."]
 CUTS = 10
@@ -161,3 +161,58 @@ async def test_a_complete_response_is_not_cancelled() -> None:
         await run.drive(Agent(server.model(upstream)))
         assert [request.path for request in upstream.requests] == ["/v1/responses"]
         assert upstream.requests[0].json["background"] is True
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled", "repeated events"])
+async def test_a_response_that_failed_at_the_provider_begins_again(outcome: str) -> None:
+    """Another process had requested it before it stopped. Some servers ignore the position in the response."""
+    server = background()
+    begun = sse(
+        {"type": "response.created", "response": {"id": "resp_1", "model": "m"}, "sequence_number": 0}
+    )
+    ending = sse(
+        {
+            "type": f"response.{outcome}",
+            "response": {"id": "resp_1", "status": outcome, "error": None},
+            "sequence_number": 1,
+        }
+    )
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "GET":
+            return server.case.response(begun + (b"" if outcome == "repeated events" else ending))
+        return server.respond(request)
+
+    run = Run()
+    async with ScriptedUpstream(respond) as upstream:
+        model = server.model(upstream)
+        interrupted = InterruptedResponse(stored_id="resp_1", model=f"{model.provider}:{model.name}")
+        await run.drive(Agent(model, continuation=PROMPT), interrupted)
+    assert run.record.state is TaskState.COMPLETED
+    assert run.texts == {"text": "".join(PIECES)}
+    assert run.routes[0] == "attach"
+    assert run.routes[-1] == "replace"
+    assert server.generations == 1
+
+
+async def test_a_stored_response_of_another_model_begins_again() -> None:
+    server = background()
+    run = Run()
+    async with ScriptedUpstream(server.respond) as upstream:
+        interrupted = InterruptedResponse(stored_id="resp_1", model="openai-responses:other")
+        await run.drive(Agent(server.model(upstream), continuation=PROMPT), interrupted)
+    assert (run.routes, run.texts) == ([], {"text": "".join(PIECES)})
+    assert (server.generations, server.attachments) == (1, 0)
+
+
+async def test_a_fallback_model_holds_the_response() -> None:
+    """The response is received from the model that began it."""
+    first, second = background(), background()
+    run = Run()
+    async with ScriptedUpstream(first.respond) as upstream, ScriptedUpstream(second.respond) as other:
+        model, fallback = first.model(upstream), second.model(other)
+        fallback.name = "fallback"
+        interrupted = InterruptedResponse(stored_id="resp_1", model="openai-responses:fallback")
+        await run.drive(Agent(model, fallbacks=[fallback], continuation=PROMPT), interrupted)
+    assert (run.routes, run.texts) == (["attach"], {"text": "".join(PIECES)})
+    assert (first.generations, second.generations, second.attachments) == (0, 0, 1)

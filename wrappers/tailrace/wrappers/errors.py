@@ -43,7 +43,7 @@ _TEMPORARY_STATUSES = frozenset({408, 409, 425, 429})
 # Codes of errors inside a stream, in lower case and without separators.
 _TEMPORARY_CODES = frozenset(
     """
-    aborted apierror badgateway deadlineexceeded error gatewaytimeout insufficientsystemresource internal internalerror
+    aborted apierror badgateway deadlineexceeded error failed gatewaytimeout insufficientsystemresource internal internalerror
     internalservererror internalserverexception modelstreamerrorexception modeltimeoutexception networkerror overloaded
     overloadederror ratelimiterror ratelimitexceeded resourceexhausted servererror serviceunavailable
     serviceunavailableexception throttlingexception timeout timeouterror toomanyrequests unavailable 3505

@@ -9,6 +9,7 @@ from typing import Any
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 from tailrace.wrappers.http.response import Body, ChunkStream, ErrorReporter
 from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder
 
@@ -28,7 +29,7 @@ class BackgroundStream(ChunkStream):
         position: The ``sequence_number`` of the last event; -1 before the first.
     """
 
-    __slots__ = ("_events", "position", "response_id")
+    __slots__ = ("_after", "_events", "position", "response_id")
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class BackgroundStream(ChunkStream):
         super().__init__(body, decoder, names, model)
         self._events = decoder
         self.response_id = response_id
-        self.position = -1
+        self._after = self.position = -1
 
     @property
     def is_over(self) -> bool:
@@ -54,6 +55,11 @@ class BackgroundStream(ChunkStream):
             event = as_mapping(chunk.raw) or {}
             number = event.get("sequence_number")
             if type(number) is int:
+                if number <= self._after:
+                    raise UpstreamError(
+                        "the provider repeats events of a background response: it ignores starting_after",
+                        fault=UpstreamFault.INVALID,
+                    )
                 self.position = max(self.position, number)
             if not self.response_id:
                 self.response_id = as_text((as_mapping(event.get("response")) or {}).get("id"))
@@ -63,5 +69,5 @@ class BackgroundStream(ChunkStream):
         """Return the rest of the response, which arrives on another connection."""
         self._events.resume()
         rest = BackgroundStream(body, self._events, self._names, self._model, self.response_id)
-        rest.position = self.position
+        rest._after = rest.position = self.position
         return rest
