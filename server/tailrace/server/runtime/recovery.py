@@ -10,7 +10,6 @@ from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
 from tailrace.server.runtime.approvals import decided_ids, executing_ids, results_after_stop
 from tailrace.server.runtime.limits import Permit
 from tailrace.server.runtime.messages import (
-    answered_ids,
     ends_in_round,
     open_call_ids,
     results_in_artifacts,
@@ -75,7 +74,7 @@ class InterruptedTasks:
         messages = await self._messages(active)
         active.waiting.extend(_unanswered(active, messages))
         if active.waiting:
-            await self._record_attempt(active, messages)
+            await self._record_attempt(active)
         restarts = extension_metadata(active.record.snapshot(0).metadata).get("restarts", 0)
         if self._restart and active.waiting and restarts < MAX_RESTARTS:
             logger.warning("task %s was interrupted by a crash, and starts again", task_id)
@@ -115,17 +114,13 @@ class InterruptedTasks:
         messages = await self._store.load_task_messages(active.record.id, active.owner)
         return [message for message in messages if message.task_id == active.record.id]
 
-    async def _record_attempt(self, active: ActiveTask, messages: Sequence[Message]) -> None:
-        """Record the attempt of a model call that was interrupted, unless no turn had begun or tools were running.
+    async def _record_attempt(self, active: ActiveTask) -> None:
+        """Record an attempt of a model call that may have been running.
 
-        The results of tools are added to the conversation with the first event of the next response: until then, artifacts
-        have them.
+        The turn may have sent its next request before its last events were persisted, so they do not show whether it did.
         """
-        attempts = await self._store.usage.count(active.record.id, active.waiting[0].number)
-        answered = {call_id for message in active.new_messages for call_id in answered_ids(message)}
-        if active.record.state is not TaskState.SUBMITTED and open_call_ids(messages) <= answered:
-            attempts += 1
-            self._ledger.lost(active, attempts, active.record.status.timestamp)
+        attempts = await self._store.usage.count(active.record.id, active.waiting[0].number) + 1
+        self._ledger.lost(active, attempts, active.record.status.timestamp)
         active.recorded_attempts = attempts
 
 

@@ -125,7 +125,7 @@ class AttemptState(StrEnum):
     FAILED = "failed"
     """The request was not sent, or the provider rejected it."""
     LOST = "lost"
-    """The process of the server ended during the attempt, or immediately before it."""
+    """The process of the server ended during the turn, when an attempt may have been running."""
 
 
 INCOMPLETE_STATES = (AttemptState.UNREPORTED, AttemptState.CUT, AttemptState.LOST)
