@@ -365,6 +365,8 @@ class Settings(BaseSettings):
             then serves every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
         workers: Number of processes; more than one requires ``events``.
         retention: Times after which content is deleted, as a JSON object (see below).
+        on_disconnect: Treatment of the response when the client of a stream of the OpenAI-compatible API disconnects:
+            ``continue`` or ``cancel``. Background responses always continue.
         on_crash: Treatment of a task that a crash interrupted: ``continue`` continues the response of a model, and ends the task
             of another handler; ``restart`` begins the turn of any handler again; ``fail`` ends the task with its output so
             far.
@@ -448,6 +450,7 @@ class Settings(BaseSettings):
     events: str = ""
     workers: PositiveInt = 1
     retention: RetentionSettings = RetentionSettings()
+    on_disconnect: Literal["continue", "cancel"] = "continue"
     on_crash: Literal["continue", "restart", "fail"] = "continue"
     on_lost_result: Literal["error", "ask", "fail"] = "error"
     agent_name: str = "tailrace"

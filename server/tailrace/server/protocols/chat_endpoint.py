@@ -1,11 +1,11 @@
 """The request and response cycle that all protocols share: authenticate, parse, send the message, stream the response.
 
-Disconnecting does not cancel the task. The response names the conversation (``X-Conversation-Id``) and the task
+Disconnecting does not cancel the task, unless the setting ``on_disconnect`` requires it. The response names the conversation (``X-Conversation-Id``) and the task
 (``X-Task-Id``), by which any A2A client finds them.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import wraps
 from hashlib import sha256
@@ -33,6 +33,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import (
+    CancelTaskRequest,
     ListTasksRequest,
     ListTasksResponse,
     SendMessageRequest,
@@ -220,6 +221,7 @@ class ChatEndpoint:
         encoder: Encoder,
         headers: Mapping[str, str] | None = None,
         following: Sequence[tuple[EventStream, Encoder]] = (),
+        canceled_by: Caller | None = None,
     ) -> Response:
         """Return the response that streams a turn, once its first events name the task.
 
@@ -228,9 +230,15 @@ class ChatEndpoint:
             encoder: Encodes them.
             headers: Headers of the response, beside those that name the conversation and the task.
             following: Further turns, each streamed after the one before it is complete.
+            canceled_by: The caller whose disconnect cancels the tasks if the setting ``on_disconnect`` requires it.
         """
+        task_ids = [stream.task_id, *(each.task_id for each, _ in following)] if canceled_by else []
         return await self.stream_batches(
-            stream.batches(), encoder, headers, [(each.batches(), then) for each, then in following]
+            stream.batches(),
+            encoder,
+            headers,
+            [(each.batches(), then) for each, then in following],
+            canceled=(task_ids, canceled_by) if canceled_by else None,
         )
 
     async def stream_batches(
@@ -239,8 +247,17 @@ class ChatEndpoint:
         encoder: Encoder,
         headers: Mapping[str, str] | None = None,
         following: Sequence[tuple[AsyncGenerator[Sequence[Event]], Encoder]] = (),
+        canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
-        """Return a response as `stream`, for the batches of events of each turn; the first ones are closed at the end."""
+        """Return a response as `stream`, for the batches of events of each turn; the first ones are closed at the end.
+
+        Args:
+            batches: The batches of the first turn.
+            encoder: See `stream`.
+            headers: See `stream`.
+            following: Further turns.
+            canceled: The tasks that a disconnect cancels if the setting ``on_disconnect`` requires it, and their caller.
+        """
         try:
             first = await anext(batches, None)
             if first is None:
@@ -249,12 +266,31 @@ class ChatEndpoint:
         except BaseException:
             await batches.aclose()
             raise
+        rest = _frames([(batches, encoder), *following], frames)
+        if canceled is not None and self._settings.on_disconnect == "cancel":
+            rest = self._canceling(rest, *canceled)
         return EventResponse(
-            _frames([(batches, encoder), *following], frames),
+            rest,
             settings=self._settings,
             headers={**(headers or {}), **conversation_headers(encoder.turn)},
             streams=self.operations.streams,
         )
+
+    async def _canceling(
+        self, frames: AsyncGenerator[bytes], task_ids: Sequence[str], caller: Caller
+    ) -> AsyncGenerator[bytes]:
+        """Yield frames, and cancel the tasks if the generator is closed before the last frame."""
+        is_complete = False
+        try:
+            async with aclosing(frames):
+                async for each in frames:
+                    yield each
+            is_complete = True
+        finally:
+            for task_id in task_ids if not is_complete else ():
+                with anyio.CancelScope(shield=True), suppress(A2AError):  # it has ended already
+                    request = CancelTaskRequest(id=task_id)
+                    await self.operations.execute(Operation.CANCEL_TASK, request, caller)
 
 
 async def _frames(

@@ -45,6 +45,11 @@ class EventStream:
             self.read = self._subscription.read  # without a wrapper, since it is called for each token
 
     @property
+    def task_id(self) -> str:
+        """The id of the task; empty for a direct message."""
+        return self._subscription.task_id if self._subscription is not None else ""
+
+    @property
     def artifact_ids(self) -> Sequence[str]:
         """The ids of the task's artifacts, in the order of their creation."""
         return self._subscription.artifact_ids if self._subscription is not None else ()

@@ -121,6 +121,45 @@ async def test_a_client_that_leaves_does_not_cancel_and_resumes_with_the_same_by
     assert complete.response["status"] == "completed"
 
 
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/completions"])
+async def test_a_client_that_leaves_a_foreground_stream_cancels_if_the_setting_requires_it(path: str) -> None:
+    body = {
+        "/responses": {"model": MODEL, "input": "Count."},
+        "/chat/completions": {"model": MODEL, "n": 2, "messages": [{"role": "user", "content": "Count."}]},
+        "/completions": {"model": MODEL, "prompt": "Count."},
+    }[path]
+    script = held(anyio.Event(), "one ", "two")
+    async with ScriptedUpstream(script) as upstream:
+        async with facade_over(upstream, on_disconnect="cancel") as facade, raw_client(facade.url) as raw:
+            async with raw.open_stream(path, body) as frames:
+                async for frame in frames:
+                    if b"one " in frame:
+                        break
+            with anyio.fail_after(10):
+                await (await upstream.received()).client_left.wait()
+            async with Rpc(facade.url.removesuffix("/v1")) as rpc:
+                listed = await rpc.result("ListTasks", {})
+    states = [task["status"]["state"] for task in listed["tasks"]]
+    assert states == ["TASK_STATE_CANCELED"] * (2 if path == "/chat/completions" else 1)
+
+
+async def test_a_client_that_leaves_a_background_stream_never_cancels() -> None:
+    go_on, reached = anyio.Event(), anyio.Event()
+    body = {"model": MODEL, "input": "Count.", "background": True}
+    async with ScriptedUpstream(held(go_on, "one ", "two", reached=reached)) as upstream:
+        async with facade_over(upstream, on_disconnect="cancel") as facade, raw_client(facade.url) as raw:
+            seen = Frames()
+            async with raw.open_stream("/responses", body) as frames:
+                async for frame in frames:
+                    seen.add(frame)
+                    if b"one " in frame:
+                        break
+            await reached.wait()
+            go_on.set()
+            complete = await raw.resumed(seen.events[0]["response"]["id"])
+    assert complete.response["status"] == "completed"
+
+
 async def _check_every_number(raw: RawClient, response_id: str, streamed: Frames) -> None:
     """Check that a resumed stream at every number has the bytes of the first one."""
     assert streamed.numbers == list(range(len(streamed.numbers)))

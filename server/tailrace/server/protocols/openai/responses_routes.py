@@ -89,7 +89,9 @@ class StoredResponses:
         stream, _ = await self._endpoint.send(replace(chat, record=record), caller)
         events = TurnEvents(stream)
         if chat.stream:
-            return await self._endpoint.stream_batches(events.batches(), ResponsesEncoder(request))
+            canceled = None if chat.background else ((stream.task_id,), caller)
+            encoder = ResponsesEncoder(request)
+            return await self._endpoint.stream_batches(events.batches(), encoder, canceled=canceled)
         return await self._complete(events, request, caller)
 
     async def _repeat(self, known: EventStream, chat: ChatRequest, caller: Caller) -> Response:

@@ -222,7 +222,7 @@ class OpenAIFacade:
                 turns.append((stream, encoder))
             if choices[0].stream:
                 [(stream, encoder), *following] = turns
-                return await self._endpoint.stream(stream, encoder, following=following)
+                return await self._endpoint.stream(stream, encoder, following=following, canceled_by=caller)
             return await _complete_response(turns)
         except BaseException:
             for stream, _ in turns:
