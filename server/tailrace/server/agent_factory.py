@@ -32,7 +32,11 @@ def create_agent(settings: Settings, gate: UpstreamGate) -> Agent[str]:
         if settings.bounds.max_history_tokens
         else keep_all,
         merge_reads=settings.coalesce == "read",
-        continuation=ContinuationPolicy(settings.bounds.continue_attempts, settings.bounds.continue_deadline),
+        continuation=ContinuationPolicy(
+            attempts=settings.bounds.continue_attempts,
+            deadline=settings.bounds.continue_deadline,
+            delay=settings.bounds.continue_delay,
+        ),
         fallbacks=[GatedModel(_recorded(model, settings), gate) for model in _fallback_models(settings)],
     )
 

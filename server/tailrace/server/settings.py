@@ -241,6 +241,7 @@ class Bounds(BaseModel):
             the provider if None (60, and more for servers that load a model first).
         upstream_retries: Repetitions of a failed request to the provider before its response began.
         continue_attempts: Further attempts at the same model for a response that breaks off.
+        continue_delay: Seconds before the first of these attempts; it doubles each time.
         continue_deadline: Seconds after a response broke off within which an attempt may begin.
         approval_timeout: Seconds within which a tool call can be approved.
         push_timeout: Seconds for the response of a webhook.
@@ -273,6 +274,7 @@ class Bounds(BaseModel):
     read_timeout: PositiveFloat | None = None
     upstream_retries: NonNegativeInt = 2
     continue_attempts: NonNegativeInt = 1
+    continue_delay: NonNegativeFloat = 0.25
     continue_deadline: NonNegativeFloat = 60.0
     approval_timeout: PositiveFloat = 3600.0
     push_timeout: PositiveFloat = 15.0
