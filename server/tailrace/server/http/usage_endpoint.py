@@ -64,9 +64,8 @@ class UsageEndpoint:
         self._authenticator = authenticator
         self._token = token
         self._guard = guard
-        self._turn = (
-            anyio.Lock()
-        )  # sums of a large ledger take long: other reads of the store have the other threads
+        # Sums of a large ledger take long: other reads of the store have the other threads.
+        self._turn = anyio.Lock()
 
     def add_to(self, router: APIRouter) -> None:
         """Add the route to a router."""

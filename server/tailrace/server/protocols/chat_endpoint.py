@@ -221,7 +221,7 @@ class ChatEndpoint:
         encoder: Encoder,
         headers: Mapping[str, str] | None = None,
         following: Sequence[tuple[EventStream, Encoder]] = (),
-        canceled_by: Caller | None = None,
+        canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
         """Return the response that streams a turn, once its first events name the task.
 
@@ -230,15 +230,14 @@ class ChatEndpoint:
             encoder: Encodes them.
             headers: Headers of the response, beside those that name the conversation and the task.
             following: Further turns, each streamed after the one before it is complete.
-            canceled_by: The caller whose disconnect cancels the tasks if the setting ``on_disconnect`` requires it.
+            canceled: The tasks that a disconnect cancels if the setting ``on_disconnect`` requires it, and their caller.
         """
-        task_ids = [stream.task_id, *(each.task_id for each, _ in following)] if canceled_by else []
         return await self.stream_batches(
             stream.batches(),
             encoder,
             headers,
             [(each.batches(), then) for each, then in following],
-            canceled=(task_ids, canceled_by) if canceled_by else None,
+            canceled=canceled,
         )
 
     async def stream_batches(
@@ -256,7 +255,7 @@ class ChatEndpoint:
             encoder: See `stream`.
             headers: See `stream`.
             following: Further turns.
-            canceled: The tasks that a disconnect cancels if the setting ``on_disconnect`` requires it, and their caller.
+            canceled: See `stream`.
         """
         try:
             first = await anext(batches, None)

@@ -17,7 +17,7 @@ from typing import Any
 from tailrace.server.runtime.limits import OverloadedError, RateLimitError, user_of
 from tailrace.server.runtime.prices import NANO, PriceTable
 from tailrace.server.store.store import INCOMPLETE_STATES, Store, UsageRecord
-from tailrace.server.store.usage_store import milliseconds
+from tailrace.server.store.usage_store import SpentUsage, milliseconds
 from tailrace.server.usage_settings import Budget
 from tailrace.wrappers import StoreError, Usage
 
@@ -138,9 +138,17 @@ class Budgets:
 
     def _spent(self, budget: Budget, record: UsageRecord) -> int:
         missing = max(0, record.chunks - record.output_tokens) if record.state in INCOMPLETE_STATES else 0
+        tokens = record.input_tokens + record.output_tokens
+        return self._amount(
+            budget, SpentUsage(record.provider, record.model, tokens, missing, record.cost or 0)
+        )
+
+    def _amount(self, budget: Budget, usage: SpentUsage) -> int:
+        """Return usage in the unit of a budget. A missing token of output costs as much as a reported one."""
         if budget.tokens is not None:
-            return record.input_tokens + record.output_tokens + missing
-        return (record.cost or 0) + missing * self._prices.output_price(record.provider, record.model)
+            return usage.tokens + usage.missing_tokens
+        price = self._prices.output_price(usage.provider, usage.model) if usage.missing_tokens else 0
+        return usage.cost + usage.missing_tokens * price
 
     async def _windows_of(self, owner: str) -> list[_Window]:
         """Return the current periods of the budgets of an owner."""
@@ -151,24 +159,25 @@ class Budgets:
             if not _concerns(budget, user):
                 continue
             key = (number, _key_of(budget, user))
-            window = self._windows.get(key)
-            is_new = window is None or window.end <= now
-            if window is None or window.end <= now:
+            window = known = self._current(key, now)
+            if window is None:
                 start, end = period_of(budget.period, now)
                 window = _Window(budget, _limit_of(budget), milliseconds(start), end)
                 window.settled_at = window.start
-            if is_new or self._is_shared:
+            if known is None or self._is_shared:
                 spent = await self._load(window, user, milliseconds(now))
-                if is_new:  # another call may have added it meanwhile
-                    known = self._windows.get(key)
-                    if known is None or known.end <= now:
-                        self._drop_ended(now)
-                        self._windows[key] = window
-                    else:
-                        window = known
+                if known is None and (known := self._current(key, now)) is None:
+                    self._drop_ended(now)
+                    known = self._windows[key] = window
+                window = known  # another call may have added it meanwhile
                 window.spent = max(window.spent, spent)
             found.append(window)
         return found
+
+    def _current(self, key: tuple[int, str], now: datetime) -> _Window | None:
+        """Return the period in memory, unless it has ended."""
+        window = self._windows.get(key)
+        return window if window is not None and window.end > now else None
 
     async def _load(self, window: _Window, user: str, now: int) -> int:
         """Return what a budget has spent in a period according to the ledger.
@@ -185,14 +194,8 @@ class Budgets:
 
     async def _sum(self, budget: Budget, user: str, start: int, end: int) -> int:
         caller = None if budget.shared else user
-        total = 0
-        for each in await self._store.usage.spent(caller, start, end):
-            missing = max(0, each.missing_tokens)
-            if budget.tokens is not None:
-                total += each.tokens + missing
-            else:
-                total += each.cost + missing * self._prices.output_price(each.provider, each.model)
-        return total
+        used = await self._store.usage.spent(caller, start, end)
+        return sum(self._amount(budget, each) for each in used)
 
     def _drop_ended(self, now: datetime) -> None:
         if len(self._windows) >= MAX_WINDOWS:

@@ -41,8 +41,8 @@ class PublishedArtifacts:
             artifact = each.artifact
             if not each.is_open:
                 self._complete.add(artifact.artifact_id)
-            elif len(artifact.parts) == 1 and artifact.parts[0].text is not None:
-                self._texts[artifact.artifact_id] = _PublishedText(artifact, artifact.parts[0].text)
+            elif (text := _text_of(artifact)) is not None:
+                self._texts[artifact.artifact_id] = _PublishedText(artifact, text)
 
     def unpublished(self, updates: Iterable[Update]) -> Sequence[Update]:
         """Return the updates without published content."""

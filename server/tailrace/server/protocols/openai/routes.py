@@ -222,7 +222,8 @@ class OpenAIFacade:
                 turns.append((stream, encoder))
             if choices[0].stream:
                 [(stream, encoder), *following] = turns
-                return await self._endpoint.stream(stream, encoder, following=following, canceled_by=caller)
+                canceled = [each.task_id for each, _ in turns], caller
+                return await self._endpoint.stream(stream, encoder, following=following, canceled=canceled)
             return await _complete_response(turns)
         except BaseException:
             for stream, _ in turns:
