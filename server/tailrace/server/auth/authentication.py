@@ -55,6 +55,10 @@ class Credentials:
             return token.strip()
         return self._read_query_or_cookie(TOKEN_QUERY)
 
+    def has_bearer(self, token: str) -> bool:
+        """Return whether `bearer` is this token. The time does not depend on the token."""
+        return hmac.compare_digest(self.bearer.encode(), token.encode())
+
     @property
     def api_key(self) -> str:
         """The API key from the header ``X-API-Key``, the query ``api_key``, or the cookie; empty if there is none."""

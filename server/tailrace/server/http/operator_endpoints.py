@@ -1,6 +1,5 @@
 """The endpoints for operators: ``/healthz``, ``/readyz`` and ``/metrics``."""
 
-import hmac
 from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Request, Response
@@ -90,7 +89,7 @@ class OperatorEndpoints:
                     challenge="",
                     forbidden=True,
                 )
-        elif not hmac.compare_digest(credentials.bearer.encode(), self._token.encode()):
+        elif not credentials.has_bearer(self._token):
             raise AuthError(
                 "the metrics require the bearer token of the server", challenge='Bearer realm="metrics"'
             )

@@ -1,7 +1,6 @@
 """The endpoint ``GET /usage``: the usage of model calls, for operators and callers."""
 
 import csv
-import hmac
 import io
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -105,7 +104,7 @@ class UsageEndpoint:
             AuthError: The client is neither an operator nor a caller, or it is anonymous and not on this machine.
         """
         credentials = credentials_of(request)
-        if self._token is not None and hmac.compare_digest(credentials.bearer.encode(), self._token.encode()):
+        if self._token is not None and credentials.has_bearer(self._token):
             return None
         user = (await self._authenticator.authenticate(credentials)).user
         if not user and not self._guard.is_local(request.scope):
