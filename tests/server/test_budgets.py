@@ -17,6 +17,7 @@ from support.live_server import serving
 from support.rpc import Rpc, message, streamed_text
 from support.sdk import send
 from support.store_objects import open_store, write
+from support.ui_streams import RUN
 from support.upstream import Received, ScriptedUpstream, Step, Wait, openai_stream
 from support.usage import sums_by_state
 from tailrace.server import Budget, ModelPrice, Settings, Store, create_app
@@ -54,22 +55,13 @@ async def ask(url: str, key: str = "") -> dict[str, Any]:
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}]}
 UI = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Hello?"}]}
-RUN: dict[str, Any] = {
-    "threadId": "t",
-    "runId": "r",
-    "state": {},
-    "messages": [{"id": "u1", "role": "user", "content": "Hello?"}],
-    "tools": [],
-    "context": [],
-    "forwardedProps": {},
-}
 REQUESTS: dict[str, tuple[str, Any]] = {
     "http": ("/message:send", message("Hello?")),
     "chat": ("/v1/chat/completions", CHAT),
     "chat-stream": ("/v1/chat/completions", {**CHAT, "stream": True}),
     "responses": ("/v1/responses", {"model": "m", "input": "Hello?"}),
     "ai-sdk": ("/ai-sdk", {"id": "c", "messages": [UI]}),
-    "ag-ui": ("/ag-ui", RUN),
+    "ag-ui": ("/ag-ui", {**RUN, "messages": [{"id": "u1", "role": "user", "content": "Hello?"}]}),
 }
 
 
@@ -109,15 +101,29 @@ async def test_budgets_belong_to_callers_or_to_all_of_them() -> None:
 
 
 class PacedProvider:
-    """A provider whose chunks leave one by one, when the test requests them."""
+    """A provider whose chunks leave one by one, when the test requests them.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        count: The number of chunks.
+        expected: The number of requests after which `all_requested` is set.
+    """
+
+    def __init__(self, count: int, expected: int = 1) -> None:
+        self._expected = expected
+        self.all_requested = anyio.Event()
         self.next = [anyio.Event() for _ in range(count)]
         self.script = [
             step
             for chunk, event in zip(openai_stream(["word "] * count, finish=None)[1:], self.next, strict=True)
             for step in (Wait(event), chunk)
         ]
+
+    def respond(self, _request: Received) -> Sequence[Step]:
+        """The script of a response."""
+        self._expected -= 1
+        if not self._expected:
+            self.all_requested.set()
+        return self.script
 
 
 @pytest.mark.parametrize("money", [False, True])
@@ -150,8 +156,8 @@ async def test_a_running_response_ends_with_the_read_that_exceeds_the_budget(mon
 
 
 async def test_running_responses_share_a_budget() -> None:
-    provider = PacedProvider(20)
-    async with serving_model(lambda _: provider.script, {"tokens": 7, **DAY}) as url, Rpc(url) as rpc:
+    provider = PacedProvider(20, expected=2)
+    async with serving_model(provider.respond, {"tokens": 7, **DAY}) as url, Rpc(url) as rpc:
         texts: list[str] = []
 
         async def run() -> None:
@@ -160,6 +166,8 @@ async def test_running_responses_share_a_budget() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             group.start_soon(run)
+            with anyio.fail_after(10):
+                await provider.all_requested.wait()  # a message after the end of a response would be refused
             for event in provider.next:
                 event.set()
     received = sum(text.count("word") for text in texts)
