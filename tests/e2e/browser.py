@@ -21,6 +21,29 @@ TOLERANCE = 0.02
 PICTURES = Path(__file__).parents[2] / "build/playground"
 
 
+AXE = Path(__file__).parent / "clients/javascript/node_modules/axe-core/axe.min.js"
+
+
+async def add_axe(page: "Page") -> None:
+    """Add axe-core, a checker of accessibility, to a page; skip the test if it is not installed."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: `make e2e` installs it if Node 20 is available")
+    await page.evaluate(AXE.read_text(encoding="utf-8"))
+
+
+async def check_accessibility(page: "Page") -> None:
+    """Check that a page with axe-core has no moderate or worse violation, and is not wider than its window."""
+    found = await page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    wrong = [
+        f"{each['impact']}: {each['id']}: {[node['html'] for node in each['nodes']]}"
+        for each in found["violations"]
+        if each["impact"] in ("moderate", "serious", "critical")
+    ]
+    assert wrong == []
+    width = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1]
+
+
 @asynccontextmanager
 async def browsing(*options: str) -> AsyncGenerator["Browser"]:
     """Run a browser with these options while the block runs; skip the test if there is none."""

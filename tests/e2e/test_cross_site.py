@@ -11,6 +11,7 @@ from fastapi import FastAPI, Response
 from e2e.browser import browsing
 from support.live_server import serving
 from support.rpc import Rpc, message
+from support.ui_streams import RUN
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import Update
 
@@ -31,15 +32,7 @@ TARGETS: dict[str, Any] = {
         "id": "c",
         "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}],
     },
-    "/ag-ui": {
-        "threadId": "t",
-        "runId": "r",
-        "messages": [{"id": "m", "role": "user", "content": "hi"}],
-        "tools": [],
-        "context": [],
-        "state": {},
-        "forwardedProps": {},
-    },
+    "/ag-ui": {**RUN, "messages": [{"id": "m", "role": "user", "content": "hi"}]},
 }
 
 # Every way to send a body without a preflight request; each ends when its request has.

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI, Response
 
-from e2e.browser import browsing, note_faults, take_picture
+from e2e.browser import add_axe, browsing, check_accessibility, note_faults, take_picture
 from e2e.clients.agent import ScriptedModel
 from support.fixture_contexts import in_own_task
 from support.live_server import serving
@@ -38,7 +38,6 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "server/tailrace/server/http/playground/tailrace-chat.js"
-AXE = Path(__file__).parent / "clients/javascript/node_modules/axe-core/axe.min.js"
 
 WORDS = [f"w{number} " for number in range(300)]
 
@@ -773,8 +772,6 @@ async def test_a_site_that_is_not_allowed_shows_the_setting(browser: "Browser") 
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone", "phone-dark"])
 async def test_nothing_keeps_people_from_using_it(browser: "Browser", agent: Agent, look: str) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed: `make e2e` installs it if Node 20 is available")
     size = {"width": 390, "height": 800} if look.startswith("phone") else {"width": 1280, "height": 800}
     scheme = "dark" if look.endswith("dark") else "light"
     # axe-core is injected into the page, which the page's policy would forbid.
@@ -789,21 +786,13 @@ async def test_nothing_keeps_people_from_using_it(browser: "Browser", agent: Age
         await until_state(page, "completed")
         await say(page, "weather")
         await until_state(page, "input required")
-        await page.evaluate(AXE.read_text(encoding="utf-8"))
+        await add_axe(page)
         await take_picture(page, look)
         panels = ["Inspector", "Conversations"] if look.startswith("phone") else ["Inspector"]
         for panel in ["", *panels]:
             if panel:
                 await page.get_by_role("button", name=panel, exact=True).click()
                 await take_picture(page, f"{look}-{panel.lower()}")
-            found = await page.evaluate("axe.run({ resultTypes: ['violations'] })")
-            wrong = [
-                f"{each['impact']}: {each['id']}: {[node['html'] for node in each['nodes']]}"
-                for each in found["violations"]
-                if each["impact"] in ("moderate", "serious", "critical")
-            ]
-            assert wrong == []
-            width = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-            assert width[0] <= width[1]
+            await check_accessibility(page)
             if panel:
                 await page.get_by_role("button", name=panel, exact=True).click()

@@ -5,13 +5,12 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import pytest_asyncio
 
-from e2e.browser import browsing, note_faults, take_picture
+from e2e.browser import add_axe, browsing, check_accessibility, note_faults, take_picture
 from support.approval_server import ApprovalServer, serving_approvals
 from support.fixture_contexts import in_own_task
 from support.rounds import Call, answer, sent
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
-AXE = Path(__file__).parent / "clients/javascript/node_modules/axe-core/axe.min.js"
 
 MAIL = {"to": "ann@example.com", "subject": "Invoice 17"}
 CALLS: list[Call] = [("c1", "send_mail", MAIL)]
@@ -308,8 +306,6 @@ async def test_the_client_of_the_component_decides(browser: "Browser") -> None:
 
 @pytest.mark.parametrize("look", ["approval", "approval-dark", "approval-phone"])
 async def test_nothing_keeps_people_from_deciding(browser: "Browser", look: str) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed: `make e2e` installs it if Node 20 is available")
     page_options = {
         "viewport": {"width": 390, "height": 800}
         if look.endswith("phone")
@@ -325,17 +321,9 @@ async def test_nothing_keeps_people_from_deciding(browser: "Browser", look: str)
         await chat.until_text("Rejected: wrong address")
         if look == "approval-dark":
             await chat.button("Edit arguments").click()
-        await page.evaluate(AXE.read_text(encoding="utf-8"))
+        await add_axe(page)
         await page.evaluate("document.activeElement.shadowRoot.activeElement.blur()")
         await page.locator(".log").evaluate("log => { log.scrollTop = log.scrollHeight; }")
         await page.get_by_role("button", name="Jump to the latest message").wait_for(state="hidden")
         await take_picture(page, look)
-        found = await page.evaluate("axe.run({ resultTypes: ['violations'] })")
-        wrong = [
-            f"{each['impact']}: {each['id']}: {[node['html'] for node in each['nodes']]}"
-            for each in found["violations"]
-            if each["impact"] in ("moderate", "serious", "critical")
-        ]
-        assert wrong == []
-        width = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        assert width[0] <= width[1]
+        await check_accessibility(page)

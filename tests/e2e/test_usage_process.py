@@ -53,25 +53,24 @@ class NumberingProvider:
         return openai_stream(PIECES, usage=usage)
 
 
+def server_of(
+    upstream: ScriptedUpstream, folder: Path, *, calls_tool: bool
+) -> tuple[list[str], dict[str, str]]:
+    """The arguments and the environment of a server, whose database and tool write to a folder."""
+    model = ["--model", "openai:m", "--base-url", upstream.base_url]
+    tools = ["--tools", "torture.append_tool:append"] if calls_tool else []
+    environment = {FILE: str(folder / "lines"), "PYTHONPATH": str(Path(__file__).parents[1])}
+    return [*model, "--store", f"sqlite:///{folder}/t.db", *tools], environment
+
+
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("calls_tool", [False, True])
 async def test_kills_neither_lose_nor_repeat_an_attempt(tmp_path: Path, *, calls_tool: bool) -> None:
     chance = random.Random(25)
     provider = NumberingProvider(calls_tool=calls_tool)
-    database = tmp_path / "t.db"
     task_ids: list[str] = []
     async with ScriptedUpstream(provider.respond, lists_models=True) as upstream:
-        arguments = [
-            "--model",
-            "openai:m",
-            "--base-url",
-            upstream.base_url,
-            "--store",
-            f"sqlite:///{database}",
-        ]
-        if calls_tool:
-            arguments += ["--tools", "torture.append_tool:append"]
-        environment = {FILE: str(tmp_path / "lines"), "PYTHONPATH": str(Path(__file__).parents[1])}
+        arguments, environment = server_of(upstream, tmp_path, calls_tool=calls_tool)
         for number in range(KILLS):
             with served(tmp_path / f"{number}.log", *arguments, **environment) as process:
                 await process.ready()
@@ -93,7 +92,7 @@ async def test_kills_neither_lose_nor_repeat_an_attempt(tmp_path: Path, *, calls
             async with Rpc(process.url) as rpc:
                 with anyio.fail_after(60 + KILLS):
                     reported = [await usage_at_end(rpc, each) for each in task_ids]
-    rows = rows_of(database)
+    rows = rows_of(tmp_path)
     # Without tasks whose first event no client received.
     final = [row for row in rows if row[1] == "final" and row[0] in task_ids]
     if calls_tool:  # each task has two complete responses, however often it was interrupted
@@ -117,18 +116,8 @@ async def test_a_request_that_waits_for_its_response_is_lost_after_tools(tmp_pat
         [SetEvent(waits), Hang()],
         openai_stream(["Done."], usage=usage),
     ]
-    database = tmp_path / "t.db"
     async with ScriptedUpstream(*scripts) as upstream:
-        arguments = [
-            "--model",
-            "openai:m",
-            "--base-url",
-            upstream.base_url,
-            "--store",
-            f"sqlite:///{database}",
-        ]
-        arguments += ["--tools", "torture.append_tool:append"]
-        environment = {FILE: str(tmp_path / "lines"), "PYTHONPATH": str(Path(__file__).parents[1])}
+        arguments, environment = server_of(upstream, tmp_path, calls_tool=True)
         task_ids: list[str] = []
         with served(tmp_path / "first.log", *arguments, **environment) as process:
             await process.ready()
@@ -141,7 +130,7 @@ async def test_a_request_that_waits_for_its_response_is_lost_after_tools(tmp_pat
             await process.ready()
             async with Rpc(process.url) as rpc:
                 await usage_at_end(rpc, task_ids[0])
-    assert [(state, given) for _, state, given, _ in rows_of(database)] == [
+    assert [(state, given) for _, state, given, _ in rows_of(tmp_path)] == [
         ("final", 1),
         ("lost", 0),
         ("final", 1),
@@ -173,9 +162,9 @@ async def usage_at_end(rpc: Rpc, task_id: str) -> tuple[int, int]:
     return usage["inputTokens"], usage["outputTokens"]
 
 
-def rows_of(database: Path) -> list[tuple[str, str, int, int]]:
+def rows_of(folder: Path) -> list[tuple[str, str, int, int]]:
     """The rows of the ledger."""
-    connection = sqlite3.connect(database)
+    connection = sqlite3.connect(folder / "t.db")
     try:
         return connection.execute("SELECT task_id, state, input_tokens, output_tokens FROM ledger").fetchall()
     finally:

@@ -10,6 +10,7 @@ import pytest
 from support.agents import Scripted
 from support.live_server import serving
 from support.rpc import Rpc, message
+from support.ui_streams import RUN
 from tailrace.server import Settings, create_app
 from tailrace.server.protocols.a2a.jsonrpc import MAX_ID_BYTES
 from tailrace.server.protocols.openai.models import MAX_NAME_LENGTH
@@ -139,15 +140,7 @@ async def test_an_idempotency_key_is_bounded(url: str) -> None:
 
 @pytest.mark.parametrize("member", ["threadId", "runId"])
 async def test_identifiers_of_ag_ui_are_bounded(url: str, member: str) -> None:
-    body: dict[str, Any] = {
-        "threadId": "t",
-        "runId": "r",
-        "state": {},
-        "messages": [{"id": "m", "role": "user", "content": "Hello?"}],
-        "tools": [],
-        "context": [],
-        "forwardedProps": {},
-    }
+    body: dict[str, Any] = {**RUN, "messages": [{"id": "m", "role": "user", "content": "Hello?"}]}
     status, _ = await post(f"{url}/ag-ui", body)
     assert status == 200
     status, text = await post(f"{url}/ag-ui", {**body, member: TOO_LONG})

@@ -21,6 +21,7 @@ from support.metrics import scrape
 from support.proxy import CuttingProxy
 from support.rpc import Rpc, message
 from support.sdk import send
+from support.ui_streams import RUN
 from support.upstream import ScriptedUpstream, Wait, openai_stream
 from tailrace.server import Settings, create_app
 from tailrace.wrappers import SSEDecoder
@@ -75,15 +76,6 @@ async def sse_of(url: str, path: str, body: dict[str, Any], **headers: str) -> l
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Rivers?"}]}
 MESSAGE = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Rivers?"}]}
-RUN: dict[str, Any] = {
-    "threadId": "t",
-    "runId": "r",
-    "state": {},
-    "messages": [{"id": "u1", "role": "user", "content": "Rivers?"}],
-    "tools": [],
-    "context": [],
-    "forwardedProps": {},
-}
 
 
 async def received(url: str, wire: str) -> Events:
@@ -137,7 +129,12 @@ async def streamed(url: str, wire: str) -> tuple[str, str]:
         texts = [event["delta"] for event in events if event["type"] == "text-delta"]
         errors = [event["errorText"] for event in events if event["type"] == "error"]
     else:
-        events = await sse_of(url, "/ag-ui", RUN, accept="text/event-stream")
+        events = await sse_of(
+            url,
+            "/ag-ui",
+            {**RUN, "messages": [{"id": "u1", "role": "user", "content": "Rivers?"}]},
+            accept="text/event-stream",
+        )
         texts = [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"]
         errors = [event["message"] for event in events if event["type"] == "RUN_ERROR"]
     return "".join(texts), "".join(errors)

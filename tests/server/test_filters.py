@@ -19,6 +19,7 @@ from support.engines import engine_with, read, start
 from support.live_server import serving
 from support.random_seeds import EVERY_TIME_OTHERS
 from support.rpc import Rpc, message
+from support.ui_streams import RUN
 from support.upstream import Hang, Received, ScriptedUpstream, Step, openai_chunk, openai_stream, sse
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.handlers import Item, Turn
@@ -38,14 +39,6 @@ FILTERS = (WordFilter([WORD]), RegexFilter(r"\d{4}-\d{4}", max_match=12))
 MESSAGE = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
 USER = [{"role": "user", "content": "hi"}]
 TOOL = {"name": "look", "parameters": {"type": "object"}}
-RUN: dict[str, Any] = {
-    "threadId": "t",
-    "runId": "r",
-    "state": {},
-    "tools": [],
-    "context": [],
-    "forwardedProps": {},
-}
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "a2a": ("/", {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message("hi")}),
     "chat": ("/v1/chat/completions", {"model": "m", "messages": USER, "stream": True}),

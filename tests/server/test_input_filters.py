@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from support.live_server import serving
 from support.rpc import Rpc, message
+from support.ui_streams import RUN
 from support.upstream import ScriptedUpstream, openai_stream
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.stream_filter import FilterStream, StreamFilter
@@ -21,14 +22,6 @@ from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 WORD = "Project Falcon"
 FILTERS = (WordFilter([WORD]), RegexFilter(r"\d{4}-\d{4}", replacement=None, max_match=12))
-RUN: dict[str, Any] = {
-    "threadId": "t",
-    "runId": "r",
-    "state": {},
-    "tools": [],
-    "context": [],
-    "forwardedProps": {},
-}
 
 
 def bodies(text: str) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -12,6 +12,16 @@ from tailrace.wrappers import SSEDecoder
 
 Fields = dict[str, Any]
 
+RUN: Fields = {
+    "threadId": "t",
+    "runId": "r",
+    "state": {},
+    "tools": [],
+    "context": [],
+    "forwardedProps": {},
+}
+"""The members of a run of AG-UI, except its messages."""
+
 _AG_UI_EVENT: TypeAdapter[Any] = TypeAdapter(AgUiEvent)
 
 
