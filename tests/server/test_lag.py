@@ -66,8 +66,9 @@ async def test_a_reader_that_falls_behind_is_given_the_task_as_it_stands_and_mis
                 seen += await anext(batches)
             writer.begin.set()  # the subscriber is up to date and stops reading
             await writer.half.wait()
+            other_reader = await engine.subscribe(started.task_id)  # before the task ends
             writer.go_on.set()
-            await read(await engine.subscribe(started.task_id))
+            await read(other_reader)
             async for batch in batches:
                 seen += batch
         task = await engine.get_task(started.task_id)

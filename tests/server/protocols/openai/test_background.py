@@ -135,9 +135,12 @@ async def test_a_client_that_leaves_a_foreground_stream_cancels_if_the_setting_r
                 async for frame in frames:
                     if b"one " in frame:
                         break
-            with anyio.fail_after(10):
-                await (await upstream.received()).client_left.wait()
             async with Rpc(facade.url.removesuffix("/v1")) as rpc:
+                listed = await rpc.result("ListTasks", {})
+                with anyio.fail_after(10):
+                    for index, task in enumerate(listed["tasks"]):
+                        await (await upstream.received(index)).client_left.wait()
+                        await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"Last-Event-ID": "1"})
                 listed = await rpc.result("ListTasks", {})
     states = [task["status"]["state"] for task in listed["tasks"]]
     assert states == ["TASK_STATE_CANCELED"] * (2 if path == "/chat/completions" else 1)
