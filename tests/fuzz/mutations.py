@@ -18,6 +18,9 @@ Frames = Callable[[Random, list[Frame], list[Frame]], None]
 Tree = Callable[[Random, list[Place], Vocabulary], None]
 
 _MOST_FRAMES = 2000  # repetition is limited: a body of any length must be read quickly
+# Well below the limit on a response, which a decoder checks for each read: in a body beyond it, the size of the reads decides
+# which limit is exceeded first.
+_MOST_BYTES = 8 * 1024 * 1024
 
 _TOKENS = tuple(
     Raw(text)
@@ -375,7 +378,15 @@ def mutate(name: str, number: int, body: bytes, other: bytes, words: Vocabulary)
         body: The body to mutate.
         other: Another body, for mutations that mix two.
         words: The vocabulary of the format, for mutations that change words.
+
+    Returns:
+        The mutated body, or the body as it was if the mutated one has more than 8 MiB.
     """
+    mutated = _mutated(name, number, body, other, words)
+    return mutated if len(mutated) <= _MOST_BYTES else body
+
+
+def _mutated(name: str, number: int, body: bytes, other: bytes, words: Vocabulary) -> bytes:
     rng = Random(f"{name}/{number}")
     if not body:
         return body
