@@ -123,3 +123,31 @@ class Typist:
                 yield TextDelta("text", piece)
         finally:
             self.left.set()
+
+
+class Turns:
+    """A handler whose turns end one by one, and that records their histories."""
+
+    def __init__(self) -> None:
+        self.histories: dict[str, list[str]] = {}
+        self._begun: dict[str, anyio.Event] = {}
+        self._ends: dict[str, anyio.Event] = {}
+
+    async def __call__(self, turn: Turn) -> Updates:
+        text = turn.history.conversation[-1].text
+        self.histories[text] = [entry.text for entry in turn.history.conversation]
+        yield StatusUpdate(TaskState.WORKING)
+        artifact = Artifact(artifact_id=f"text-{turn.number}", parts=(Part(text=f"re {text}"),))
+        yield ArtifactUpdate(artifact)
+        self._begun.setdefault(text, anyio.Event()).set()
+        await self._ends.setdefault(text, anyio.Event()).wait()
+        if text.endswith("?"):
+            yield StatusUpdate(TaskState.INPUT_REQUIRED)
+
+    async def begun(self, text: str) -> None:
+        with anyio.fail_after(30):
+            await self._begun.setdefault(text, anyio.Event()).wait()
+
+    def end(self, *texts: str) -> None:
+        for text in texts:
+            self._ends.setdefault(text, anyio.Event()).set()

@@ -61,3 +61,36 @@ async def test_only_the_task_that_holds_a_context_releases_it(nodes: Nodes) -> N
             async for _ in one.batches():
                 pass
         assert await is_free()
+
+
+async def test_the_turn_of_a_dead_node_precedes_turns_that_waited_for_it(
+    nodes: Nodes, postgres: PostgresServer
+) -> None:
+    turns, begun, ends = list[str](), anyio.Event(), anyio.Event()
+    histories: dict[str, list[str]] = {}
+
+    async def handle(turn: Turn) -> AsyncIterator[Update]:
+        text = turn.message.message_id
+        turns.append(text)
+        histories[text] = [entry.text for entry in turn.history.conversation]
+        begun.set()
+        yield StatusUpdate(TaskState.WORKING)
+        await ends.wait()
+
+    async with nodes.running(handle, restart_interrupted=True) as (first, second):
+        tasks = [await start(first, "one")]
+        with anyio.fail_after(30):
+            await begun.wait()
+        tasks += [await start(second, "two"), await start(second, "three")]
+        begun = anyio.Event()
+        name = first._node.id  # pyright: ignore[reportPrivateUsage]
+        await postgres.execute(f"DELETE FROM nodes WHERE id = '{name}'", "nodes")
+        with anyio.fail_after(60):
+            await begun.wait()
+            ends.set()
+            for each in tasks:
+                subscription = await second.subscribe(each.task_id, after=0)
+                events = [event async for batch in subscription.batches() for event in batch]
+                assert events[-1].state is TaskState.COMPLETED
+    assert turns == ["one", "one", "two", "three"]
+    assert histories == {"one": ["one"], "two": ["one", "two"], "three": ["one", "two", "three"]}

@@ -1,23 +1,23 @@
 """Tasks of one context that run in parallel, and the limit of waiting for one that does not end."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 
+from support.engines import Turns
 from support.live_server import serving
 from support.nodes import RunEngine
 from support.rpc import Rpc, message
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
-from tailrace.server.runtime.handlers import FunctionHandler, Turn
+from tailrace.server.runtime.handlers import FunctionHandler
 from tailrace.server.runtime.messages import history_of, in_turns
 from tailrace.server.settings import Bounds
 from tailrace.server.store.store import Store
-from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse
+from tailrace.streaming import Event, TaskState
+from tailrace.streaming.a2a.models import Message, Part, Role, StreamResponse
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
@@ -32,34 +32,6 @@ def request(
         message_id=text, role=Role.USER, parts=(Part(text=text),), context_id=context_id, task_id=task_id
     )
     return SendMessageRequest(message=message, metadata=metadata or {})
-
-
-class Turns:
-    """A handler whose turns end one by one, and that records their histories."""
-
-    def __init__(self) -> None:
-        self.histories: dict[str, list[str]] = {}
-        self._begun: dict[str, anyio.Event] = {}
-        self._ends: dict[str, anyio.Event] = {}
-
-    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
-        text = turn.history.conversation[-1].text
-        self.histories[text] = [entry.text for entry in turn.history.conversation]
-        yield StatusUpdate(TaskState.WORKING)
-        artifact = Artifact(artifact_id=f"text-{turn.number}", parts=(Part(text=f"re {text}"),))
-        yield ArtifactUpdate(artifact)
-        self._begun.setdefault(text, anyio.Event()).set()
-        await self._ends.setdefault(text, anyio.Event()).wait()
-        if text.endswith("?"):
-            yield StatusUpdate(TaskState.INPUT_REQUIRED)
-
-    async def begun(self, text: str) -> None:
-        with anyio.fail_after(30):
-            await self._begun.setdefault(text, anyio.Event()).wait()
-
-    def end(self, *texts: str) -> None:
-        for text in texts:
-            self._ends.setdefault(text, anyio.Event()).set()
 
 
 async def start(engine: Engine, send_request: SendMessageRequest) -> Subscription:

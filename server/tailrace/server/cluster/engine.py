@@ -6,7 +6,7 @@ node: this node follows the events of the task.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -39,7 +39,7 @@ from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.task_registry import RemoteTasks
-from tailrace.server.store.store import EventsDropped, NotOurs, StoredTask
+from tailrace.server.store.store import NotOurs, StoredTask
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
@@ -324,7 +324,7 @@ class ClusterEngine(Engine):
             try:
                 # A new conversation belongs to no other request: it is claimed with the first event.
                 if not active.holds_conversation:
-                    await self._claim(owner, name)
+                    await self._claim(owner, name, active.record.id)
                     active.holds_conversation = True
                 yield
             finally:
@@ -345,9 +345,9 @@ class ClusterEngine(Engine):
             finally:
                 await self._release(owner, name)
 
-    async def _claim(self, owner: str, name: str) -> None:
+    async def _claim(self, owner: str, name: str, task_id: str | None = None) -> None:
         pause = FIRST_PAUSE
-        while not await self._shared.claim(owner, name):
+        while not await self._shared.claim(owner, name, task_id):
             await anyio.sleep(pause)
             pause = min(1.5 * pause, LAST_PAUSE)
         self._to_release.discard((owner, name))
@@ -467,8 +467,7 @@ class ClusterEngine(Engine):
                 self._push.schedule(webhooks)
             if not self._orphans:
                 break
-            for task_id, owner in list(self._orphans.items()):
-                await self._recover_orphan(task_id, owner)
+            await self._recover_orphans()
         present = await self._shared.node_ids()
         if self._known_nodes is None or self._known_nodes - present:
             found = await self._shared.take_over_webhooks()
@@ -476,21 +475,34 @@ class ClusterEngine(Engine):
                 self._push.schedule(found)
         self._known_nodes = present
 
-    async def _recover_orphan(self, task_id: str, owner: str) -> None:
-        await self._shared.streams.fence(self._node.id, task_id)
-        self._shared.note_fenced(task_id)
-        self._orphans.pop(task_id, None)
-        self._tasks.retire(task_id, owner)
+    async def _recover_orphans(self) -> None:
+        orphans = dict(self._orphans)
+        for task_id, owner in orphans.items():
+            await self._shared.streams.fence(self._node.id, task_id)
+            self._shared.note_fenced(task_id)
+            self._tasks.retire(task_id, owner)
         try:
-            active = await self._tasks.find(task_id, owner)
-            if active.record.state.terminal or active.running:
-                return
-            await self._interrupted.recover(task_id, owner)
-        except EventsDropped:
-            logger.exception("task %s cannot be taken over", task_id)
+            interrupted = await self._interrupted.read(self._without_orphans(orphans))
+            orphans = {active.record.id: active.owner for active in interrupted}
+            for active in interrupted:
+                await self._take_conversation(active)
+                await self._interrupted.recover(active)
+                del orphans[active.record.id]
         except StoreError:
-            self._orphans[task_id] = owner
+            self._orphans |= orphans
             raise
+
+    def _without_orphans(self, orphans: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield tasks of dead nodes, each of which belongs to this node from then on."""
+        for task_id, owner in orphans.items():
+            self._orphans.pop(task_id, None)
+            yield task_id, owner
+
+    async def _take_conversation(self, active: ActiveTask) -> None:
+        """Let a turn that held its conversation continue to hold it; others still wait for it, also on this node."""
+        if active.waiting and not self._turns.in_parallel(active):
+            name = conversation_claim(active.record.context_id)
+            active.holds_conversation = await self._shared.claim(active.owner, name, active.record.id)
 
 
 def _moving() -> OverloadedError:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
-from sqlalchemy import Connection, delete, exists, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from tailrace.server.cluster.broker_connection import BrokerError
@@ -183,7 +183,8 @@ class ClusterStore(Store):
                 continue
             if write.task_id in created and write.events:
                 conversation = {"owner": write.owner, "name": conversation_claim(write.context_id)}
-                connection.execute(insert(claims).values(**conversation, node=node).on_conflict_do_nothing())
+                values = {**conversation, "node": node, "task_id": write.task_id}
+                connection.execute(insert(claims).values(values).on_conflict_do_nothing())
             if write.snapshot is not None and not _is_running(write.snapshot.status.state):
                 _release(connection, write.owner, conversation_claim(write.context_id), node)
 
@@ -452,7 +453,7 @@ class ClusterStore(Store):
 
         def work(connection: Connection) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
             rows = [(row.id, row.owner) for row in connection.execute(taken)]
-            connection.execute(delete(claims).where(~exists().where(nodes.c.id == claims.c.node)))
+            connection.execute(delete(claims).where(claims.c.node.not_in(select(nodes.c.id)), ~_is_claimed()))
             # Together with the task: only the node that runs it learns of its events.
             of_tasks = push_configs.c.task_id.in_([task_id for task_id, _ in rows])
             return rows, self._take_webhooks(connection, open_push_configs().where(of_tasks), node)
@@ -465,13 +466,23 @@ class ClusterStore(Store):
 
     # --- claims -------------------------------------------------------------------------------------------------
 
-    async def claim(self, owner: str, name: str) -> bool:
-        """Claim a name for this node, which may have it already; False while another living node has it."""
+    async def claim(self, owner: str, name: str, task_id: str | None = None) -> bool:
+        """Claim a name for this node, which may have it already; False while another living node has it.
+
+        Args:
+            owner: The owner of the name.
+            name: The name.
+            task_id: The task for whose turn the name is claimed, if it is a conversation. The claim of another task whose
+                turn runs, or is to be taken over from a dead node, is respected.
+        """
         node = self._node.id
-        taken = insert(claims).values(owner=owner, name=name, node=node)
+        taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)
         # Not EXISTS: SQLAlchemy would not correlate it with the existing row.
         free = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
-        taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_={"node": node}, where=free)
+        if task_id is not None:
+            free &= (claims.c.task_id == task_id) | ~_is_claimed()
+        change = {"node": node, "task_id": task_id}
+        taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_=change, where=free)
         mine = taken.returning(claims.c.node)
         return await self._database.write(lambda connection: connection.scalar(mine)) == node
 
@@ -515,6 +526,11 @@ class ClusterStore(Store):
 def conversation_claim(context_id: str) -> str:
     """Return the name of the claim that a node holds during a turn of a conversation."""
     return f"conversation:{context_id}"
+
+
+def _is_claimed() -> ColumnElement[bool]:
+    """Return the condition that the turn of a claim's task has not ended."""
+    return exists().where(tasks.c.id == claims.c.task_id, has_running_turn()).correlate(claims)
 
 
 def _is_running(state: TaskState) -> bool:

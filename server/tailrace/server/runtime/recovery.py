@@ -4,7 +4,8 @@ When the engine starts, `InterruptedTasks` finds these tasks in the store. It fa
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
 from tailrace.server.runtime.approvals import decided_ids, executing_ids, results_after_stop
@@ -18,7 +19,7 @@ from tailrace.server.runtime.messages import (
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.usage_ledger import UsageLedger
-from tailrace.server.store.store import Store
+from tailrace.server.store.store import EventsDropped, Store
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
@@ -61,42 +62,70 @@ class InterruptedTasks:
 
     async def recover_all(self) -> None:
         """Recover every task that is running according to the store."""
-        for task_id, owner in await self._store.load_unfinished():
-            await self.recover(task_id, owner)
+        for active in await self.read(await self._store.load_unfinished()):
+            await self.recover(active)
 
-    async def recover(self, task_id: str, owner: str) -> None:
-        """Fail a task, which keeps all published events, or restart its turn."""
+    async def read(self, names: Iterable[tuple[str, str]]) -> list[ActiveTask]:
+        """Read tasks with a turn to recover, in the order of their turns: those of a conversation run one after the other.
+
+        Args:
+            names: Ids and owners of tasks. A task that cannot be read is logged and omitted.
+        """
+        found: list[ActiveTask] = []
         try:
-            active = await self._tasks.find(task_id, owner)
-        except ValueError:
-            logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
-            return
-        messages = await self._messages(active)
-        active.waiting.extend(_unanswered(active, messages))
-        if active.waiting:
-            await self._record_attempt(active)
-        restarts = extension_metadata(active.record.snapshot(0).metadata).get("restarts", 0)
-        if self._restart and active.waiting and restarts < MAX_RESTARTS:
-            logger.warning("task %s was interrupted by a crash, and starts again", task_id)
-            again = with_extension_metadata({}, restarts=restarts + 1)
-            self._turns.keep(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
-            await self._tasks.until_kept(
-                active, active.record.number
-            )  # together with its messages in the conversation
-            self._turns.run_soon(active, Permit.none())
-            return
-        logger.warning("task %s was interrupted by a crash", task_id)
-        self._publish_results(active, messages)
-        self._turns.end(
-            active, failed_because("the server stopped unexpectedly before the response was complete")
-        )
+            for task_id, owner in names:
+                try:
+                    active = await self._tasks.find(task_id, owner)
+                except (ValueError, EventsDropped):
+                    logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
+                    continue
+                if not (active.running or active.record.state.terminal):
+                    active.begin_turn()  # further messages to the task wait
+                    found.append(active)
+                    active.waiting[:] = _unanswered(active, await self._messages(active))
+        except BaseException:
+            for active in found:
+                active.running = False
+            raise
+        return sorted(found, key=_by_turn)
 
-    def _publish_results(self, active: ActiveTask, messages: Sequence[Message]) -> None:
+    async def recover(self, active: ActiveTask) -> None:
+        """Fail a task, which keeps all published events, or restart its turn.
+
+        Args:
+            active: A task that `read` returned. If an error is raised, the task can be read again.
+        """
+        try:
+            if active.waiting:
+                await self._record_attempt(active)
+            restarts = extension_metadata(active.record.snapshot(0).metadata).get("restarts", 0)
+            if self._restart and active.waiting and restarts < MAX_RESTARTS:
+                await self._begin_again(active, restarts + 1)
+            else:
+                logger.warning("task %s was interrupted by a crash", active.record.id)
+                await self._publish_results(active)
+                failed = failed_because("the server stopped unexpectedly before the response was complete")
+                self._turns.end(active, active.ending or failed)
+                active.running = False
+        except BaseException:
+            active.running = False
+            raise
+
+    async def _begin_again(self, active: ActiveTask, restarts: int) -> None:
+        record = active.record
+        logger.warning("task %s was interrupted by a crash, and starts again", record.id)
+        again = with_extension_metadata({}, restarts=restarts)
+        self._turns.keep(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
+        await self._tasks.until_kept(active, record.number)  # together with its messages in the conversation
+        self._turns.run_soon(active, Permit.none())
+
+    async def _publish_results(self, active: ActiveTask) -> None:
         """Publish the results of calls whose approval was decided, and that have none, before their task fails."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
             return
         record = active.record
+        messages = await self._messages(active)
         common = [*map(to_common_message, messages), *map(to_common_message, active.new_messages)]
         answered = {result.id for each in common for result in each.tool_results}
         calls = [call for each in common for call in each.tool_calls if call.id not in answered]
@@ -133,7 +162,7 @@ def _unanswered(active: ActiveTask, messages: Sequence[Message]) -> list[Pending
         results = results_in_artifacts(active.record.artifacts, open_call_ids(messages))
         if results is not None:
             ids = {"context_id": active.record.context_id, "task_id": active.record.id}
-            active.new_messages.append(results.model_copy(update=ids))
+            active.new_messages[:] = [results.model_copy(update=ids)]
     answered = turns - is_open
     questions = [message for message in active.record.history if message.role is Role.USER]
     return [
@@ -141,3 +170,9 @@ def _unanswered(active: ActiveTask, messages: Sequence[Message]) -> list[Pending
         for number, message in enumerate(questions, 1)
         if number > answered
     ]
+
+
+def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:
+    """Return a sort key: turns that had begun precede those that waited for them, which have the order of their messages."""
+    has_begun = bool(active.waiting) and active.waiting[0].in_history
+    return not has_begun, active.record.status.timestamp or datetime.min.replace(tzinfo=UTC)

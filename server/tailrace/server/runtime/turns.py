@@ -134,7 +134,10 @@ class TurnRunner:
 
     def conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return a lock for the turns of a conversation in this process."""
-        return ConversationLock(self._following, (active.owner, active.record.context_id))
+        key = active.owner, active.record.context_id
+        if active.holds_conversation and key in self._following:
+            return nullcontext()  # taken over from another node, for whose end the turn with this lock waits
+        return ConversationLock(self._following, key)
 
     def begin(self, active: ActiveTask, submitted: Event | None = None) -> None:
         """Write and publish the first event of a task, which contains the task with its message.
@@ -149,7 +152,8 @@ class TurnRunner:
         """Begin a turn, and run it in the task group; see `run`."""
         assert self.group is not None  # noqa: S101 — the message was admitted
         # Called before any await, so that a cancellation or stop finds the scope in which the turn will run.
-        active.begin_turn()
+        if not active.running:
+            active.begin_turn()
         self.group.start_soon(self.run, active, permit, reply, name=f"turns of {active.record.id}")
 
     async def run(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:

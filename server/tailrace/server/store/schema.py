@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0011"
+HEAD = "0012"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -261,6 +261,8 @@ claims = Table(
     Column("owner", Name, primary_key=True),
     Column("name", Name, primary_key=True),
     Column("node", Name, nullable=False),
+    # The task whose turn holds a conversation; NULL for other claims.
+    Column("task_id", Name),
 )
 
 # The secret of the installation (`tailrace.server.store.secret_keys`), where none is configured.

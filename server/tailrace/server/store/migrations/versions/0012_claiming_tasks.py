@@ -1,0 +1,14 @@
+"""The task of a claim on a conversation."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from tailrace.server.store.schema import Name
+
+revision = "0012"
+down_revision = "0011"
+
+
+def upgrade() -> None:
+    """Add the column."""
+    op.add_column("claims", sa.Column("task_id", Name))

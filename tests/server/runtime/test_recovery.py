@@ -1,0 +1,56 @@
+"""Tasks that a crash interrupted, after the next start of the server."""
+
+import shutil
+from pathlib import Path
+
+import anyio
+
+from support.engines import Turns, engine_with, start
+from tailrace.server.runtime.active_task import Subscription
+from tailrace.streaming import Event, TaskState
+
+
+async def last_event(subscription: Subscription, *, until_interrupted: bool = False) -> Event:
+    with anyio.fail_after(30):
+        return [
+            event
+            async for batch in subscription.batches(until_interrupted=until_interrupted)
+            for event in batch
+        ][-1]
+
+
+def copied_as_after_a_crash(path: Path, to: Path) -> str:
+    """Copy a database whose server runs; return the address of the copy."""
+    to.mkdir()
+    for name in (path.name, f"{path.name}-wal"):
+        shutil.copy(path.with_name(name), to / name)
+    return f"sqlite:///{to}/{path.name}"
+
+
+async def test_the_turns_of_a_conversation_run_in_their_order_after_a_crash(tmp_path: Path) -> None:
+    before, after = Turns(), Turns()
+    before.end("ask?")
+    after.end("one", "two", "more", "three")
+    path = tmp_path / "tasks.db"
+    async with engine_with(before, f"sqlite:///{path}") as engine:
+        asking = await start(engine, "ask?", context_id="c")
+        assert (await last_event(asking, until_interrupted=True)).state is TaskState.INPUT_REQUIRED
+        running = await start(engine, "one", context_id="c")
+        await before.begun("one")
+        waiting = [
+            running,
+            await start(engine, "two", context_id="c"),
+            await start(engine, "more", task_id=asking.task_id),  # working, though its turn has not begun
+            await start(engine, "three", context_id="c"),
+        ]
+        for each in waiting:
+            await each.wait_for_start()
+        copy = copied_as_after_a_crash(path, tmp_path / "copy")
+        before.end("one", "two", "more", "three")
+    async with engine_with(after, copy, restart_interrupted=True) as engine:
+        for each in waiting:
+            ended = await last_event(await engine.subscribe(each.task_id, after=0))
+            assert ended.state is TaskState.COMPLETED
+    assert list(after.histories) == ["one", "two", "more", "three"]
+    answered = [f"{prefix}{text}" for text in ("ask?", "one", "two", "more") for prefix in ("", "re ")]
+    assert after.histories["three"] == [*answered, "three"]
