@@ -120,11 +120,13 @@ class EventTranslator:
         for message in messages[self._first_turn - 1 :]:
             self._add_decisions(message.metadata)
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted(task.id, task.context_id, self._first_turn)]
+        is_over = state is not None and (state.terminal or state.interrupted)
         for artifact in task.artifacts:
-            events += self._feed_artifact(task_events.ArtifactUpdateView(artifact), is_copy=True)
+            update = task_events.ArtifactUpdateView(artifact, last_chunk=is_over)
+            events += self._feed_artifact(update, is_copy=True)
         for message in messages[self._first_turn :]:
             events += self._feed_results(message.parts, by_caller=True)
-        if state is not None and (state.terminal or state.interrupted):
+        if state is not None and is_over:
             events += self._end(state, task.status.message, extension_metadata(task.metadata))
         return events
 

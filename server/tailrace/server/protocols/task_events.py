@@ -163,7 +163,8 @@ def _file_markdown(part: PartView) -> str:
 
 def tool_call_of(part: PartView) -> ContentPartToolCall | None:
     """Return the call that a data part holds; None if it holds none."""
-    calls = to_common_message({"role": "ROLE_AGENT", "parts": [{"data": part.data}]}).tool_calls
+    data = {"data": part.data, "metadata": part.metadata or {}}
+    calls = to_common_message({"role": "ROLE_AGENT", "parts": [data]}).tool_calls
     return calls[0] if calls else None
 
 

@@ -402,12 +402,7 @@ def _new_artifact(artifact_id: str, name: str, parts: tuple[Part, ...], facts: d
 def _a2a_parts(content: Sequence[ContentPart]) -> tuple[Part, ...]:
     if not content:
         return ()
-    # The model's text of the arguments is omitted here. It was streamed as text, and is stored with the conversation.
-    parts = tuple(
-        part.model_copy(update={"arguments_json": None}) if isinstance(part, ContentPartToolCall) else part
-        for part in content
-    )
-    return to_a2a_message(CommonMessage(role=SpeakerRole.MODEL, content=parts), message_id="-").parts
+    return to_a2a_message(CommonMessage(role=SpeakerRole.MODEL, content=tuple(content)), message_id="-").parts
 
 
 def _joined(texts: Iterable[str], most: int) -> Iterable[str]:

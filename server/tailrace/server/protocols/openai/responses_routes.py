@@ -166,11 +166,13 @@ class StoredResponses:
                 await _feed(encoder, await subscribe_to_turn(self._operations, stored, caller))
             if encoder.turn.ended and not isinstance(encoder.error, DivergedError):
                 return encoder.response
-        live = not stored.is_over
-        encoder = ResponsesEncoder(stored.request, after=NO_EVENTS, live=live)
 
         def encode() -> Fields:
-            encoder.feed(stored.snapshot())
+            for live in (True, False):
+                encoder = ResponsesEncoder(stored.request, after=NO_EVENTS, live=live)
+                encoder.feed(stored.snapshot())
+                if not isinstance(encoder.error, DivergedError):
+                    break
             return encoder.partial_response(is_running=stored.has_started)
 
         return await run_bounded(turn_cost(stored), encode)
