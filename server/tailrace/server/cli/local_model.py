@@ -244,6 +244,11 @@ def main() -> None:
 
     for fraction in _read_ahead(arguments.model_file):
         report(fraction=fraction, text="reading the model")
+    if not _is_gguf(arguments.model_file):
+        report(
+            error=f"{arguments.model_file.name} is not a model (a GGUF file): remove it, and install it again"
+        )
+        raise SystemExit(1)
     report(fraction=None, text="starting the model")
     try:
         server = _start_engine(arguments.model_file, arguments.port, arguments.chat_template)
@@ -270,6 +275,12 @@ def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
         while data := model.read(block):
             done += len(data)
             yield done / size
+
+
+def _is_gguf(file: Path) -> bool:
+    """Return whether a file begins as a GGUF file. The engine's own message is not always written before its end."""
+    with file.open("rb") as model:
+        return model.read(4) == b"GGUF"
 
 
 def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
