@@ -124,7 +124,7 @@ async def test_a_message_beyond_the_bytes_of_a_conversation_is_not_searched(
         await store.commit(
             [TaskWrite("t", "me", "c", write("t", 1).events, task("t", TaskState.WORKING), given)]
         )
-        for text in texts:
-            await store.replace_message("c", "me", text, None)
+        replaced = [await store.replace_message("c", "me", each, None) for each in given]
+        assert replaced == [False, False, True, True]
         monkeypatch.undo()
         assert await store.load_conversation("c", "me", 9) == given[:2]

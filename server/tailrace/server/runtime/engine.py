@@ -288,24 +288,41 @@ class Engine(TaskAccess):
         if is_changed:
             await self._store.purge()
 
-    async def add_record(
-        self, task: Task, messages: Sequence[Message], owner: str, *, name: str = ""
-    ) -> None:
-        """Persist a task that has ended and ran no turn, with messages of its conversation. Lists do not have the task.
+    async def put_record(self, task: Task, owner: str, name: str, *, may_create: bool = True) -> bool:
+        """Persist a task that has ended and ran no turn, in place of the caller's record with the same name.
+
+        Lists do not have the task. Of concurrent calls, the last one persists.
+
+        Args:
+            task: The task.
+            owner: The caller.
+            name: The owner's name for the task, in place of its id.
+            may_create: As for `Store.put_record`.
+
+        Returns:
+            Whether the record is persisted; see `Store.put_record`.
+
+        Raises:
+            BlockedMessageError: An input filter blocks the metadata of the task.
+            StoreError: It cannot be persisted.
+        """
+        await self._input_filter.check((), task.metadata)
+        task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
+        return await self._store.put_record(task, owner, may_create=may_create)
+
+    async def add_messages(self, task: Task, messages: Sequence[Message], owner: str) -> None:
+        """Add messages to a conversation, with a task that has ended and ran no turn. Lists do not have the task.
 
         Args:
             task: The task.
             messages: The messages, oldest first.
             owner: The caller.
-            name: The owner's name for the task, in place of its id; empty for none.
 
         Raises:
-            BlockedMessageError: An input filter blocks a message, or the metadata of the task.
-            StoreError: It cannot be persisted.
+            BlockedMessageError: An input filter blocks a message.
+            StoreError: They cannot be persisted.
         """
         await self._input_filter.check(messages, task.metadata)
-        if name:
-            task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
         ids = {"context_id": task.context_id, "task_id": task.id}
         active = ActiveTask(TaskRecord(task), owner, TaskLog())
         event = active.record.submitted()
@@ -329,15 +346,19 @@ class Engine(TaskAccess):
         await self._tasks.until_kept(active, event.number)
 
     async def replace_message(
-        self, context_id: str, message_id: str, message: Message | None, owner: str
-    ) -> None:
+        self, context_id: str, current: Message, message: Message | None, owner: str
+    ) -> bool:
         """Replace a message of a conversation, or delete it when None; tasks that have it are not changed.
+
+        Returns:
+            Whether the message was replaced; False if it has changed meanwhile.
 
         Raises:
             StoreError: The store does not work at present.
         """
-        await self._store.replace_message(context_id, owner, message_id, message)
+        is_replaced = await self._store.replace_message(context_id, owner, current, message)
         await self._store.purge()
+        return is_replaced
 
     async def _delete_task(self, task_id: str, owner: str) -> None:
         try:

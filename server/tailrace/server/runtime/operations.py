@@ -225,28 +225,35 @@ class Operations:
         """
         await self._engine.delete_task(task_id, caller.owner)
 
-    async def add_record(
-        self, task: Task, messages: Sequence[Message], caller: Caller, *, name: str = ""
-    ) -> None:
-        """Persist a task that ran no turn, as `Engine.add_record`.
+    async def put_record(self, task: Task, caller: Caller, name: str, *, may_create: bool = True) -> bool:
+        """Persist a task that ran no turn under a name, as `Engine.put_record`.
 
         Raises:
-            A2AError: A file of a message is not accepted.
+            A2AError: An input filter blocks the metadata of the task.
+            StoreError: The store does not work at present.
+        """
+        return await self._engine.put_record(task, caller.owner, name, may_create=may_create)
+
+    async def add_messages(self, task: Task, messages: Sequence[Message], caller: Caller) -> None:
+        """Add messages to a conversation of the caller, as `Engine.add_messages`.
+
+        Raises:
+            A2AError: A message or one of its files is not accepted.
             StoreError: The store does not work at present.
         """
         for message in messages:
             self.limits.check_message(message)
-        await self._engine.add_record(task, messages, caller.owner, name=name)
+        await self._engine.add_messages(task, messages, caller.owner)
 
     async def replace_message(
-        self, context_id: str, message_id: str, message: Message | None, caller: Caller
-    ) -> None:
+        self, context_id: str, current: Message, message: Message | None, caller: Caller
+    ) -> bool:
         """Replace or delete a message of the caller's conversation, as `Engine.replace_message`.
 
         Raises:
             StoreError: The store does not work at present.
         """
-        await self._engine.replace_message(context_id, message_id, message, caller.owner)
+        return await self._engine.replace_message(context_id, current, message, caller.owner)
 
     async def delete_conversation(self, context_id: str, caller: Caller) -> None:
         """Delete a conversation as `Engine.delete_conversation`.

@@ -37,7 +37,7 @@ from tailrace.server.store.schema import deletions, events, messages, push_confi
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.secret_rows import installation_secret
 from tailrace.server.store.sqlite import Durability, SqliteDatabase
-from tailrace.server.store.task_rows import has_running_turn
+from tailrace.server.store.task_rows import has_running_turn, put_record
 from tailrace.server.store.usage_store import UsageStore
 from tailrace.server.store.writer import StoreWrites
 from tailrace.streaming.a2a.event import Event
@@ -284,24 +284,44 @@ class Store(StoreWrites):
         query = select(tasks.c.id).where(tasks.c.owner == owner, tasks.c.context_id == context_id)
         return [row.id for row in await self._read(query.limit(limit))]
 
+    async def put_record(self, task: Task, owner: str, *, may_create: bool = True) -> bool:
+        """Persist a task without events, which lists do not have, in place of the record of this owner with its id.
+
+        Args:
+            task: The task, which has ended.
+            owner: The owner.
+            may_create: Create the record if it does not exist.
+
+        Returns:
+            Whether the record is persisted; False if it does not exist, or another owner has the id.
+        """
+        values = {"snapshot": task.to_json(), "updated": task.status.timestamp}
+        row = {"id": task.id, "owner": owner, "context_id": task.context_id, "state": task.status.state}
+        return await self._database.write(
+            lambda connection: put_record(connection, {**row, **values}, may_create=may_create)
+        )
+
     async def replace_message(
-        self, context_id: str, owner: str, message_id: str, message: Message | None
-    ) -> None:
+        self, context_id: str, owner: str, current: Message, message: Message | None
+    ) -> bool:
         """Replace a message of a conversation, or delete it when None.
 
-        The newest `MAX_SEARCHED` messages within `MAX_CONVERSATION_BYTES` are searched. Do nothing if the owner has no such
-        message among them.
+        The newest `MAX_SEARCHED` messages within `MAX_CONVERSATION_BYTES` are searched.
+
+        Returns:
+            Whether the message was replaced; False if the owner has no message with the content ``current`` among them.
         """
         body = message.to_json() if message is not None else None
         conditions = (messages.c.owner == owner, messages.c.context_id == context_id)
         columns = (messages.c.position, messages.c.body)
         rows = await self._newest_rows(*columns, conditions=conditions, limit=MAX_SEARCHED)
         cost = sum(4 + json_text_cost(row.body) for row in rows)
-        positions = await run_bounded(cost, _positions_of, rows, message_id)
-        if positions:
-            change = delete(messages) if body is None else update(messages).values(body=body)
-            change = change.where(messages.c.position == positions[-1])
-            await self._database.write(lambda connection: connection.execute(change))
+        found = await run_bounded(cost, _row_of, rows, current)
+        if found is None:
+            return False
+        change = delete(messages) if body is None else update(messages).values(body=body)
+        change = change.where(messages.c.position == found.position, messages.c.body == found.body)
+        return await self._database.write(lambda connection: bool(connection.execute(change).rowcount))
 
     # --- webhooks -----------------------------------------------------------------------------------------------
 
@@ -381,9 +401,9 @@ async def _parsed(rows: Sequence[bytes], model: type[M]) -> list[M]:
     return await run_bounded(cost, lambda: [model.from_json(row) for row in rows])
 
 
-def _positions_of(rows: Sequence[Any], message_id: str) -> list[int]:
-    """Return the positions of the messages with an id."""
-    return [row.position for row in rows if Message.from_json(row.body).message_id == message_id]
+def _row_of(rows: Sequence[Any], message: Message) -> Any:
+    """Return the newest row that has a message; None if none does."""
+    return next((row for row in reversed(rows) if Message.from_json(row.body) == message), None)
 
 
 def _database(url: str, durability: Durability) -> Database:

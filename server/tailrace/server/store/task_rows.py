@@ -167,6 +167,24 @@ def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, 
         connection.execute(insert(tasks).values({**key, **values, **newest}))
 
 
+def put_record(connection: Connection, row: dict[str, Any], *, may_create: bool) -> bool:
+    """Write a task without events that is not listed; return whether it was written (see `Store.put_record`)."""
+    own = (tasks.c.id == row["id"], tasks.c.owner == row["owner"], tasks.c.listed.is_(False))
+    change = update(tasks).where(*own).values(snapshot=row["snapshot"], updated=row["updated"])
+    if connection.execute(change).rowcount:
+        return True
+    if (
+        may_create
+        and connection.execute(
+            _add_task(connection.dialect.name), {**row, "number": 0, "events_kept": False, "listed": False}
+        ).rowcount
+    ):
+        return True
+    return may_create and bool(
+        connection.execute(change).rowcount
+    )  # another server created it at the same time
+
+
 # Created once: to build a statement takes longer than to run it.
 _INSERT_MESSAGE = insert(messages)
 _INSERT_TASK = insert(tasks)

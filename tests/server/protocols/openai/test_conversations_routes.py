@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import anyio
 import openai
 import pytest
 from openai.types.conversations import Conversation, ConversationItem
 from pydantic import TypeAdapter
 
-from support.openai_api import MODEL, facade_over
+from support.openai_api import MODEL, Facade, facade_over
 from support.rounds import answer, sent
 from support.rpc import Rpc
 from support.upstream import ScriptedUpstream
@@ -72,6 +73,7 @@ async def test_deleted_items_are_not_sent_to_the_model() -> None:
             left = [item.id async for item in conversations.items.list(made.id, order="asc")]
             assert left == [listed[index].id for index in (0, 2)]
             await responses.create(model=MODEL, input="Another.", conversation=made.id)
+            assert b"deletedItems" not in upstream.requests[1].body
             given = [message.get("content") for message in sent(upstream.requests[1])]
             assert "Loire" not in given
             assert not any("second" in (text or "") for text in given)
@@ -169,3 +171,82 @@ async def test_invalid_requests_name_the_member(body: Any, param: str) -> None:
         with pytest.raises(openai.BadRequestError) as raised:
             await facade.client.post("/conversations", body=body, cast_to=object)
         assert raised.value.param == param
+
+
+async def gathered(*requests: Any) -> list[Any]:
+    """Send requests concurrently; return their results, or the errors of the API."""
+    results: list[Any] = [None] * len(requests)
+
+    async def send(at: int) -> None:
+        try:
+            results[at] = await requests[at]
+        except openai.APIError as error:
+            results[at] = error
+
+    async with anyio.create_task_group() as group:
+        for at in range(len(requests)):
+            group.start_soon(send, at)
+    return results
+
+
+async def test_of_concurrent_updates_each_is_complete() -> None:
+    async with ScriptedUpstream(answer("Hello")) as upstream, facade_over(upstream) as facade:
+        conversations = facade.client.conversations
+        made = await conversations.create(metadata={"topic": "rivers"}, items=[user("one")])
+        other = await facade.client.responses.create(model=MODEL, input="Hi", store=True)
+        assert other.conversation is not None
+        for name in (made.id, other.conversation.id):  # the second one has no metadata yet
+            updates = [conversations.update(name, metadata={"n": str(n)}) for n in range(10)]
+            changed = await gathered(*updates, *(conversations.retrieve(name) for _ in range(10)))
+            assert [each.metadata for each in changed[:10]] == [{"n": str(n)} for n in range(10)]
+            assert all(isinstance(each, Conversation) for each in changed)
+            assert (await conversations.retrieve(name)).metadata in [each.metadata for each in changed]
+        assert [item.id async for item in conversations.items.list(made.id)]
+
+
+async def test_a_deletion_during_updates_deletes_the_conversation() -> None:
+    async with ScriptedUpstream() as upstream, facade_over(upstream) as facade:
+        conversations = facade.client.conversations
+        for _ in range(10):
+            made = await conversations.create(metadata={"topic": "rivers"}, items=[user("one")])
+            updates = [conversations.update(made.id, metadata={"n": str(n)}) for n in range(4)]
+            *changed, deleted = await gathered(*updates, conversations.delete(made.id))
+            assert deleted.deleted
+            assert all(isinstance(each, Conversation | openai.NotFoundError) for each in changed)
+            with pytest.raises(openai.NotFoundError):
+                await conversations.retrieve(made.id)
+
+
+async def with_calls(facade: Facade, count: int) -> tuple[str, list[Any]]:
+    """Create a conversation with a response that calls a tool some times; return its id and items."""
+    made = await facade.client.conversations.create()
+    tool: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
+    await facade.client.responses.create(model=MODEL, input="Weather?", conversation=made.id, tools=[tool])
+    listed = [item async for item in facade.client.conversations.items.list(made.id, order="asc")]
+    assert len({item.id for item in listed}) == len(listed) == 2 + count
+    return made.id, listed
+
+
+def weather_calls(count: int) -> list[Any]:
+    return [(f"c{at}", "get_weather", {"at": at}) for at in range(count)]
+
+
+async def test_the_ids_of_items_do_not_change_when_others_are_deleted() -> None:
+    async with ScriptedUpstream(answer("So:", calls=weather_calls(4))) as upstream:
+        async with facade_over(upstream) as facade:
+            items = facade.client.conversations.items
+            name, listed = await with_calls(facade, 4)
+            for index in (2, 1, 4):
+                await items.delete(listed[index].id or "", conversation_id=name)
+            left = [item async for item in items.list(name, order="asc")]
+            assert left == [listed[index] for index in (0, 3, 5)]
+
+
+async def test_concurrent_deletions_delete_all_their_items() -> None:
+    async with ScriptedUpstream(answer("So:", calls=weather_calls(12))) as upstream:
+        async with facade_over(upstream) as facade:
+            items = facade.client.conversations.items
+            name, listed = await with_calls(facade, 12)
+            deletions = [items.delete(item.id or "", conversation_id=name) for item in listed[2:]]
+            assert all(isinstance(each, Conversation) for each in await gathered(*deletions))
+            assert [item async for item in items.list(name, order="asc")] == listed[:2]

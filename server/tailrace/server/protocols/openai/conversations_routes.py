@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from itertools import groupby
-from typing import Any, NamedTuple
+from itertools import count, groupby
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 import msgspec
@@ -37,6 +37,7 @@ MAX_ITEMS = 20
 """Maximum items that one request adds."""
 
 _FACT = "apiConversation"
+_DELETED = "deletedItems"  # metadata of a message: the numbers of its deleted items
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -52,11 +53,19 @@ class _Body(LenientModel):
 
 
 class _Item(NamedTuple):
-    """An item, its message, and its position among the items of the message."""
+    """An item of a message.
+
+    Attributes:
+        fields: The item.
+        message: The message.
+        at: Its position among the items of the message.
+        number: Its position before items of the message were deleted.
+    """
 
     fields: Fields
     message: Message
     at: int
+    number: int
 
 
 class StoredConversations:
@@ -89,7 +98,7 @@ class StoredConversations:
         name = f"conv_{uuid4().hex}"
         messages = await run_bounded(caller.cost, _read_items, body.items or ())
         record = _Record(int(time.time()), body.metadata or {})
-        await self._operations.add_record(_task(name, record), (), caller, name=_record_name(name))
+        await self._operations.put_record(_task(name, record), caller, _record_name(name))
         await self._add(name, messages, caller)
         return await json_response(_conversation(name, record))
 
@@ -101,11 +110,15 @@ class StoredConversations:
         _, body = await self._endpoint.read(request, _read_body)
         name, record, caller = await self._find(request)
         record = _Record(record.created, body.metadata or {})
-        try:
-            await self._operations.delete_task(_record_name(name), caller)
-        except TaskNotFoundError:
-            pass  # a context without metadata
-        await self._operations.add_record(_task(name, record), (), caller, name=_record_name(name))
+        # A record without a time of creation is not stored: the context has messages only.
+        may_create = not record.created
+        if not await self._operations.put_record(
+            _task(name, record), caller, _record_name(name), may_create=may_create
+        ):
+            raise _not_found(name, "id")  # deleted meanwhile
+        if may_create and not await self._operations.conversation(name, caller, 1):
+            await self._operations.delete_conversation(name, caller)  # only the new record is left
+            raise _not_found(name, "id")
         return await json_response(_conversation(name, record))
 
     async def _delete(self, request: Request) -> Response:
@@ -133,16 +146,18 @@ class StoredConversations:
 
     async def _delete_item(self, request: Request) -> Response:
         """Delete an item from the conversation; the response that created the item remains until it is deleted."""
-        items, name, caller = await self._items(request)
-        item = _find_item(items, request.path_params["item_id"])
-        rest = await run_bounded(cost_of([item.message]), _without_item, item)
-        await self._operations.replace_message(name, item.message.message_id, rest, caller)
+        while True:
+            items, name, caller = await self._items(request)
+            item = _find_item(items, request.path_params["item_id"])
+            rest = await run_bounded(cost_of([item.message]), _without_item, item)
+            if await self._operations.replace_message(name, item.message, rest, caller):
+                break  # no other request has changed the message meanwhile
         _, record, _ = await self._find(request)
         return await json_response(_conversation(name, record))
 
     async def _add(self, name: str, messages: Sequence[Message], caller: Caller) -> None:
         if messages:
-            await self._operations.add_record(_task(name), messages, caller)
+            await self._operations.add_messages(_task(name), messages, caller)
 
     async def _items(self, request: Request) -> tuple[Sequence[_Item], str, Caller]:
         name, _, caller = await self._find(request)
@@ -177,8 +192,12 @@ async def find_conversation(operations: Operations, name: str, caller: Caller, *
     except (TaskNotFoundError, msgspec.DecodeError):
         pass
     if not await operations.conversation(name, caller, 1):
-        raise OpenAIError(404, f"Conversation with id '{name}' not found.", param=param)
+        raise _not_found(name, param)
     return _Record(0)
+
+
+def _not_found(name: str, param: str) -> OpenAIError:
+    return OpenAIError(404, f"Conversation with id '{name}' not found.", param=param)
 
 
 def _record_name(name: str) -> str:
@@ -186,7 +205,7 @@ def _record_name(name: str) -> str:
 
 
 def _task(context_id: str, record: _Record | None = None) -> Task:
-    """Return a task that has ended; its id is set by `Operations.add_record`."""
+    """Return a task that has ended; `Operations.put_record` replaces its id."""
     facts = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
     status = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
     return Task(
@@ -244,11 +263,19 @@ def _items(messages: Sequence[Message]) -> list[_Item]:
         before = calling if common.tool_results else []
         suffix = sha256(message.message_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         own = items_of([*before, message], suffix)[len(items_of(before, "")) :]
-        for at, fields in enumerate(own):
-            found.append(_Item({**fields, "id": f"{fields['id'].rpartition('_')[0]}_{at}"}, message, at))
+        deleted = _deleted_items(message)
+        numbers = (number for number in count() if number not in deleted)
+        for at, (fields, number) in enumerate(zip(own, numbers, strict=False)):
+            item_id = f"{fields['id'].rpartition('_')[0]}_{number}"
+            found.append(_Item({**fields, "id": item_id}, message, at, number))
         if common.tool_calls:
             calling = [message]
     return found
+
+
+def _deleted_items(message: Message) -> Sequence[object]:
+    deleted: object = extension_metadata(message.metadata).get(_DELETED)
+    return cast("list[object]", deleted) if isinstance(deleted, list) else ()
 
 
 def _find_item(items: Sequence[_Item], given: str) -> _Item:
@@ -263,15 +290,17 @@ def _without_item(item: _Item) -> Message | None:
     common = to_common_message(item.message)
     parts = common.content
 
-    def count(end: int) -> int:
+    def items_before(end: int) -> int:
         prefix = to_a2a_message(common.model_copy(update={"content": parts[:end]}), message_id="m")
         return len(items_of([prefix], "")) if end else 0
 
     if common.tool_results:  # each part is an item
         remaining = tuple(part for at, part in enumerate(parts) if at != item.at)
     else:
-        remaining = tuple(part for end, part in enumerate(parts, 1) if count(end) != item.at + 1)
+        remaining = tuple(part for end, part in enumerate(parts, 1) if items_before(end) != item.at + 1)
     if not remaining or len(remaining) == len(parts):
         return None
     rest = to_a2a_message(common.model_copy(update={"content": remaining}), message_id="m")
-    return item.message.model_copy(update={"parts": rest.parts})
+    deleted = [*_deleted_items(item.message), item.number]
+    metadata = with_extension_metadata(item.message.metadata, **{_DELETED: deleted})
+    return item.message.model_copy(update={"parts": rest.parts, "metadata": metadata})
