@@ -152,7 +152,7 @@ def create_app(
         routes=list(router.routes),
         lifespan=router.lifespan_context,
     )
-    add_unknown_route_handlers(app, router)
+    add_unknown_route_handlers(app, router, has_openai_api="openai" in settings.endpoints)
     allow_origins(app, settings.allowed_origins)
     return app
 

@@ -221,26 +221,23 @@ def join_messages(messages: tuple[Message, ...]) -> Message:
     return Message(role=role, content=content, metadata=metadata)
 
 
-def conversation_key(metadata: Mapping[str, Any] | None, header: str, *others: str | None) -> str:
-    """Return the key of a request's conversation: the first of these that is present.
+def conversation_key(sources: Mapping[str, object]) -> str:
+    """Return the key of a request's conversation: the first one that is present; empty if there is none.
 
     Args:
-        metadata: The request's metadata, with ``conversation_id`` or ``context_id``.
-        header: ``X-Conversation-Id``.
-        others: Further sources, in order.
+        sources: The members or headers of the request that can have the key, by their names in error messages.
 
     Raises:
         OpenAIError: The key is invalid.
     """
-    given = metadata or {}
-    for key in (header, given.get("conversation_id"), given.get("context_id"), *others):
+    for name, key in sources.items():
         if not key:
             continue
         if not isinstance(key, str) or len(key) > MAX_KEY_LENGTH or not (key.isascii() and key.isprintable()):
             raise OpenAIError(
                 400,
                 f"a conversation's id is text of at most {MAX_KEY_LENGTH} printable ASCII characters",
-                param="metadata.conversation_id",
+                param=name,
                 code="invalid_value",
             )
         return key

@@ -14,17 +14,20 @@ from starlette.routing import Match
 from tailrace.server.http.error_responses import Problem
 from tailrace.server.observability.query_secrets import redact_query
 from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
+from tailrace.server.protocols.openai_error import OpenAIError
 
+_OPENAI_PREFIX = "/v1/"
 # Paths of the HTTP+JSON binding of 0.3.
 _OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
-def add_unknown_route_handlers(app: FastAPI, router: APIRouter) -> None:
-    """Install error handlers for 404 and 405 that respond in the form of the protocol version of the path.
+def add_unknown_route_handlers(app: FastAPI, router: APIRouter, *, has_openai_api: bool) -> None:
+    """Install error handlers for 404 and 405 that respond in the form of the protocol, and its version, of the path.
 
     Args:
         app: The application.
         router: The routes of the agent, which are at the root of the application.
+        has_openai_api: The router has the routes of the OpenAI-compatible API.
     """
 
     async def respond(request: Request, error: Exception) -> Response:
@@ -41,7 +44,12 @@ def add_unknown_route_handlers(app: FastAPI, router: APIRouter) -> None:
             )
         else:
             return await http_exception_handler(request, failure)
-        body = write_problem(problem) if path.startswith(_OLD_PREFIXES) else problem.body()
+        if path.startswith(_OLD_PREFIXES):
+            body = write_problem(problem)
+        elif has_openai_api and path.startswith(_OPENAI_PREFIX):
+            body = OpenAIError(problem.code, problem.message).body()
+        else:
+            body = problem.body()
         return Response(body, problem.code, headers=problem.headers, media_type="application/json")
 
     app.add_exception_handler(HTTPException, respond)

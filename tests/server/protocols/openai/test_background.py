@@ -359,11 +359,22 @@ async def test_a_stored_chat_completion() -> None:
         messages = await completions.messages.list(stored.id)
         with pytest.raises(openai.NotFoundError):
             await completions.retrieve(other.id)
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        later = [{"role": "system", "content": "Be brief."}, user, {"role": "user", "content": parts}]
+        second = await completions.create(model=MODEL, messages=later, store=True)
+        listed = await completions.messages.list(second.id)
         gone = await completions.delete(stored.id)
         with pytest.raises(openai.NotFoundError):
             await completions.retrieve(stored.id)
     kept = found.model_dump()
     assert kept.pop("metadata") == {"a": "b"}
     assert kept == stored.model_dump(exclude={"metadata"})
-    assert [(message.role, message.content) for message in messages.data] == [("user", "Hello?")]
+    assert [(each.role, each.content, each.content_parts) for each in messages.data] == [
+        ("user", "Hello?", None)
+    ]
+    assert [(each.role, each.content) for each in listed.data] == [
+        ("system", "Be brief."),
+        ("user", "Hello?ab"),
+    ]
+    assert [part.text for part in listed.data[1].content_parts][-2:] == ["a", "b"]
     assert gone.deleted

@@ -143,6 +143,27 @@ def test_the_first_place_that_names_the_conversation_counts(
     assert read_chat_request(body, header=header, user_is_key=True).key == key
 
 
+@pytest.mark.parametrize(
+    "name", ["metadata.conversation_id", "metadata.context_id", "X-Conversation-Id", "user"]
+)
+def test_an_invalid_id_of_a_conversation_is_reported_with_its_place(name: str) -> None:
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+    if name == "user":
+        body["user"] = "\ud83d"
+    elif "." in name:
+        body["metadata"] = {name.partition(".")[2]: "\ud83d"}
+    header = "é" if name.startswith("X-") else ""
+    with pytest.raises(OpenAIError) as caught:
+        read_chat_request(body, header=header, user_is_key=True)
+    assert caught.value.fields()["param"] == name
+
+
+def test_an_invalid_conversation_is_reported_with_its_place() -> None:
+    with pytest.raises(OpenAIError) as caught:
+        read_responses_request({"input": "hi", "conversation": "\ud83d"})
+    assert caught.value.fields()["param"] == "conversation"
+
+
 def calls(*ids: str) -> dict[str, Any]:
     function = {"name": "look", "arguments": "{}"}
     return {

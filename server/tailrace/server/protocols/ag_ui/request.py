@@ -110,7 +110,7 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
     if decisions:
         part = ContentPartData(data=decisions_data(decisions))
         conversation = (*conversation, Message(role=Role.USER, content=(part,)))
-    key = conversation_key(None, run.thread_id)
+    key = conversation_key({"threadId": run.thread_id})
     if not conversation:
         return RunRequest(run.thread_id, run.run_id, run.protocol_version is not None, None)
     instructions = [text for message in run.messages if (text := _instructions(message))]

@@ -55,7 +55,7 @@ def read_chat_id(chat_id: str) -> str:
     """
     if not chat_id:
         raise OpenAIError(400, "a chat has an id", param="id", code="invalid_value")
-    return conversation_key(None, chat_id)
+    return conversation_key({"id": chat_id})
 
 
 def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:

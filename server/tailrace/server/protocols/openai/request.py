@@ -186,7 +186,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         facts=request_facts(**facts),
         stream=bool(request.stream),
         include_usage=request.includes_usage,
-        key=conversation_key(request.metadata, header, request.user if user_is_key else None),
+        key=_conversation_key(request.metadata, header, request.user if user_is_key else None),
         warnings=_omission(request.other_tools()),
         store=bool(request.store),
         metadata=request.metadata or {},
@@ -280,6 +280,18 @@ class _ResponseRequest(_ConversationRequest):
     previous_response_id: str | None = None
 
 
+def _conversation_key(metadata: Mapping[str, Any] | None, header: str, user: str | None) -> str:
+    given = metadata or {}
+    return conversation_key(
+        {
+            "X-Conversation-Id": header,
+            "metadata.conversation_id": given.get("conversation_id"),
+            "metadata.context_id": given.get("context_id"),
+            "user": user,
+        }
+    )
+
+
 def read_responses_request(
     body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False, native_tools: bool = False
 ) -> ChatRequest:
@@ -333,11 +345,10 @@ def read_responses_request(
         max_output_tokens=request.max_output_tokens,
         reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,
     )
-    key = conversation_key(
-        {"conversation_id": conversation} if conversation else request.metadata,
-        "" if conversation else header,
-        request.user if user_is_key else None,
-    )
+    if conversation:
+        key = conversation_key({"conversation": conversation})
+    else:
+        key = _conversation_key(request.metadata, header, request.user if user_is_key else None)
     return ChatRequest(
         model=request.model or "",
         earlier=earlier,

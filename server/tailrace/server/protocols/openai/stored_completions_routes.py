@@ -34,7 +34,7 @@ from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.caller_options import NO_FACTS
+from tailrace.streaming.agent.caller_options import NO_FACTS, stored_caller_options
 from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import History
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
@@ -224,16 +224,18 @@ def _request_of(stored: StoredTurn) -> ChatRequest:
 
 def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
     received = shown_messages(received_messages(stored, messages))
-    history = History(conversation=tuple(map(to_common_message, received)))
+    instructions = stored_caller_options([stored.message]).instructions
+    history = History(system_message=instructions, conversation=tuple(map(to_common_message, received)))
     given = OpenAIConverter().from_history(history)
     return [_listed_message(cast("Fields", each), f"{stored.id}-{at}") for at, each in enumerate(given)]
 
 
 def _listed_message(message: Fields, message_id: str) -> Fields:
-    """Return a message with text content; further parts are in a separate member."""
+    """Return a message with text content; if it has other parts or several, they are in a separate member."""
     content: object = message.get("content")
     if not isinstance(content, list):
         return {"id": message_id, **message, "content_parts": None}
     parts = cast("list[Fields]", content)
-    text = "".join(part["text"] for part in parts if part.get("type") == "text")
-    return {"id": message_id, **message, "content": text, "content_parts": parts}
+    texts = [part["text"] for part in parts if part.get("type") == "text"]
+    shown = None if len(texts) == len(parts) == 1 else parts
+    return {"id": message_id, **message, "content": "".join(texts), "content_parts": shown}
