@@ -369,8 +369,8 @@ class Settings(BaseSettings):
         retention: Times after which content is deleted, as a JSON object (see below).
         on_disconnect: Treatment of the response when the client of a stream of the OpenAI-compatible API disconnects:
             ``continue`` or ``cancel``. Background responses always continue.
-        on_crash: Treatment of a task that a crash interrupted: ``continue`` continues the response of a model, and ends the task
-            of another handler; ``restart`` begins the turn of any handler again; ``fail`` ends the task with its output so
+        on_crash: Treatment of a task that a crash interrupted: ``continue`` continues the response of a model or a remote
+            agent, and ends the task of another handler; ``restart`` begins the turn of any handler again; ``fail`` ends the task with its output so
             far.
         on_lost_result: Treatment of a tool call that was running when the server stopped, unless the tool is idempotent, which is
             run again: ``error`` gives the model an error as the result; ``ask`` asks the caller for an approval to run it

@@ -126,8 +126,9 @@ async def test_artifacts_of_every_kind_keep_what_they_are():
     async with serving(create_app(STORE, handler=handle)) as url, fronted(url) as rpc, Rpc(url) as direct:
         there = [_without_ids(event) for _, event in await direct.stream("SendStreamingMessage", message())]
         here = [_without_ids(event) for _, event in await rpc.stream("SendStreamingMessage", message())]
-    working = here.pop(1)  # the front's own
+    working, remote_task = here.pop(1), here.pop(1)  # the front's own
     assert working == {"statusUpdate": {"status": {"state": "TASK_STATE_WORKING"}}}
+    assert "remoteTask" in remote_task["statusUpdate"]["metadata"][EXTENSION_URI]
     assert [_without_number(event) for event in here] == [_without_number(event) for event in there]
 
 
@@ -328,7 +329,7 @@ async def test_a_remote_that_waits_for_credentials_continues_on_the_same_stream(
     async with in_front_of(remote) as rpc:
         events = await rpc.stream("SendStreamingMessage", message("river"), seen=seen)
         task = await rpc.result("GetTask", {"id": events[0][1]["task"]["id"]})
-    assert states(events) == ["WORKING", "AUTH_REQUIRED", "WORKING", "COMPLETED"]
+    assert states(events) == ["WORKING", "WORKING", "AUTH_REQUIRED", "WORKING", "COMPLETED"]
     assert (state(task), text_of(task)) == ("completed", "authorized")
     agent_texts = [each["parts"][0]["text"] for each in task["history"] if each["role"] == "ROLE_AGENT"]
     assert agent_texts == ["Open the page.", "authorized"]
@@ -346,7 +347,7 @@ async def test_a_connection_that_is_cut_while_the_remote_waits_for_credentials_i
 
             events = await rpc.stream("SendStreamingMessage", message("river"), seen=cut)
         assert proxy.cuts == 1
-    assert states(events) == ["WORKING", "AUTH_REQUIRED", "WORKING", "COMPLETED"]
+    assert states(events) == ["WORKING", "WORKING", "AUTH_REQUIRED", "WORKING", "COMPLETED"]
     assert streamed_text(events) == "authorized"
 
 

@@ -8,13 +8,16 @@ message::
 ``taskId`` is present while the remote's task is input-required, with our task (``task``) and the turn that created it
 (``begun``). So a conversation continues after a restart, on any worker.
 
+While a turn runs, our task has the id of the remote's task as metadata ``remoteTask``. After a crash of this server, the turn
+subscribes to that task. A message whose task is unknown is not sent again, unless the agent recognizes the repetition.
+
 The remote knows one caller: this server. Its conversation and messages therefore have the identifiers
 `Turn.external_context_id` and `Turn.external_message_id`, unique among our callers, in place of the caller's own.
 """
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
@@ -22,6 +25,7 @@ import anyio.lowlevel
 import msgspec
 
 from tailrace.server.remote.event_converter import EventConverter
+from tailrace.server.remote.response_validation import RemoteEvent
 from tailrace.server.remote.upstream_client import RemoteAgent
 from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.server.runtime.upstream_gate import OWNER, UpstreamGate
@@ -41,6 +45,7 @@ from tailrace.wrappers import (
     ContentPartToolResult,
     Role,
     UpstreamError,
+    UpstreamFault,
 )
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
@@ -56,11 +61,15 @@ class RemoteAgentHandler(Handler):
     Args:
         agent: The remote agent; closed with the handler.
         gate: Bounds concurrent calls; None for no bound.
+        resend: After a crash, send a message again whose task at the remote is unknown.
     """
 
-    def __init__(self, agent: RemoteAgent, *, gate: UpstreamGate | None = None) -> None:
+    continues = True
+
+    def __init__(self, agent: RemoteAgent, *, gate: UpstreamGate | None = None, resend: bool = False) -> None:
         self._agent = agent
         self._gate = gate or UpstreamGate(0, 0)
+        self._resend = resend
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -73,30 +82,29 @@ class RemoteAgentHandler(Handler):
         yield StatusUpdate(TaskState.WORKING)
         before = _messages_before(turn)
         state = _find_state(before, self._agent.url, turn.context_id)
+        followed = turn.interrupted.stored_id if turn.interrupted is not None else ""
         relay, begun, failure = EventConverter(), turn.number, None
         try:
             artifacts: tuple[Artifact, ...] = ()
-            if state is not None and state.task_id:
+            if state is not None and state.task_id and not followed:
                 state, artifacts = await self._waiting_task(state, turn)
-            if state is not None and state.task_id:
+            if state is not None and state.task_id and followed in ("", state.task_id):
                 begun = state.begun
             suffix = f"-turn-{begun}" if begun > 1 else ""
-            relay = EventConverter(artifacts, suffix=suffix, turn=turn.number - begun + 1)
-            unsent = () if state is not None else before
-            cost = history_cost(turn.history) + json_cost(turn.metadata)
-            message = await run_bounded(cost, _message_for, turn, state, unsent)
-            metadata = _request_metadata(turn)
-            response = self._agent.stream_or_cancel(
-                message,
-                metadata=metadata,
-                accepted_output_modes=turn.accepted_output_modes,
-                extensions=turn.extensions,
-                # The key is the same after a restart, so that an agent that supports it continues its task.
-                key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
+            relay = EventConverter(
+                artifacts, published=turn.published, suffix=suffix, turn=turn.number - begun + 1
+            )
+            response = (
+                self._agent.follow_or_cancel(followed) if followed else await self._send(turn, state, before)
             )
             async with self._gate.call(OWNER.get()), response as events:
                 async for event in events:
-                    for at, update in enumerate(relay.feed(event)):
+                    updates = relay.feed(event)
+                    is_over = relay.ending is not None and relay.ending.state.terminal
+                    if relay.task_id != followed and not is_over:
+                        followed = relay.task_id
+                        yield _follows(followed, turn)
+                    for at, update in enumerate(updates):
                         if at:  # a copy of a task may have many artifacts
                             await anyio.lowlevel.checkpoint()
                         yield update
@@ -118,6 +126,34 @@ class RemoteAgentHandler(Handler):
                 yield MessageAdded(message)
         yield ending
 
+    async def _send(
+        self, turn: Turn, state: "_RemoteState | None", before: Iterable[CommonMessage]
+    ) -> AbstractAsyncContextManager[AsyncGenerator[RemoteEvent]]:
+        """Send the message of a turn, and return the events of the response.
+
+        Raises:
+            UpstreamError: A crash interrupted the turn, and the remote may have received the message.
+        """
+        if turn.interrupted is None:
+            await turn.persisted()  # so that the message is not sent again after a crash
+        elif not (self._resend or (await self._agent.card()).numbered):
+            raise UpstreamError(
+                "the server stopped before the agent confirmed the message, which is not sent again: the agent may have "
+                "received it",
+                fault=UpstreamFault.CONNECTION,
+            )
+        cost = history_cost(turn.history) + json_cost(turn.metadata)
+        message = await run_bounded(cost, _message_for, turn, state, () if state is not None else before)
+        metadata = _request_metadata(turn)
+        return self._agent.stream_or_cancel(
+            message,
+            metadata=metadata,
+            accepted_output_modes=turn.accepted_output_modes,
+            extensions=turn.extensions,
+            # The key is the same after a restart, so that an agent that supports it continues its task.
+            key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
+        )
+
     async def _waiting_task(
         self, state: "_RemoteState", turn: Turn
     ) -> tuple["_RemoteState", tuple[Artifact, ...]]:
@@ -132,6 +168,13 @@ class RemoteAgentHandler(Handler):
                 return ended, ()
             raise
         return (ended, ()) if task.status.state.terminal else (state, task.artifacts)
+
+
+def _follows(task_id: str, turn: Turn) -> StatusUpdate:
+    """Return the status that records the remote's task of a turn."""
+    return StatusUpdate(
+        TaskState.WORKING, metadata={EXTENSION_URI: {"remoteTask": {"id": task_id, "turn": turn.number}}}
+    )
 
 
 class _RemoteState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

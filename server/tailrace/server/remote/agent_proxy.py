@@ -42,7 +42,9 @@ class AgentProxy:
         if self._card.description and "description" not in settings.card.model_fields_set:
             named["card"] = settings.card.model_copy(update={"description": self._card.description})
         self.settings = settings.model_copy(update=named)
-        self.handler = RemoteAgentHandler(_agent(settings, self._card), gate=gate)
+        self.handler = RemoteAgentHandler(
+            _agent(settings, self._card), gate=gate, resend=settings.on_crash == "restart"
+        )
 
     def capabilities(self, capabilities: Capabilities) -> Capabilities:
         """Return the capabilities of the server, with those of the remote agent as defaults.

@@ -35,6 +35,7 @@ from tailrace.streaming.conversion.message_conversion import (
     to_a2a_message,
     to_common_message,
 )
+from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.task_record import GrowingArtifact, agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import (
@@ -79,6 +80,7 @@ class EventConverter:
 
     Args:
         known: Artifacts that the remote's task had before this response.
+        published: Artifacts of our task that were published before a crash interrupted this response.
         suffix: Added to the ids of the artifacts, if the remote task is not the first one of our task.
         turn: The number of the turn of the remote's task, from 1.
 
@@ -88,7 +90,14 @@ class EventConverter:
         ending: The last status of the response so far.
     """
 
-    def __init__(self, known: Iterable[Artifact] = (), *, suffix: str = "", turn: int = 1) -> None:
+    def __init__(
+        self,
+        known: Iterable[Artifact] = (),
+        *,
+        published: Iterable[PublishedArtifact] = (),
+        suffix: str = "",
+        turn: int = 1,
+    ) -> None:
         self.task_id = ""
         self.context_id = ""
         self.ending: StatusUpdate | None = None
@@ -103,6 +112,13 @@ class EventConverter:
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
+        for each in published:
+            if each.artifact.artifact_id.endswith(suffix):
+                copy = GrowingArtifact(each.artifact, open=each.is_open)
+                # Complete artifacts may be of earlier turns, whose messages are in the conversation.
+                of_turn = extension_metadata(each.artifact.metadata).get("turn", 1)
+                copy.changed = each.is_open or of_turn == turn
+                self._copies[each.artifact.artifact_id] = copy
 
     def feed(self, event: RemoteEvent) -> list[Update]:
         """Add an event, and return its changes. `close` returns the final status.

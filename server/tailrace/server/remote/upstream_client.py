@@ -167,12 +167,44 @@ class RemoteAgent:
             message: See `stream`.
             options: See `stream`.
         """
-        active = ""
+        async with (
+            self._or_cancel(self.stream(message, **options)) as events,
+            aclosing(_shield_first(events)) as shielded,
+        ):
+            yield shielded
+
+    def follow_or_cancel(self, task_id: str) -> AbstractAsyncContextManager[AsyncGenerator[RemoteEvent]]:
+        """Subscribe to an existing task as `AgentClient.follow`; its first event is the task, or a copy of it follows.
+
+        If the block ends before the task, the task is cancelled as by `stream_or_cancel`.
+
+        Raises:
+            UpstreamError: See `stream`; the code is ``TASK_NOT_FOUND`` if the agent has no such task.
+        """
+        return self._or_cancel(self._follow(task_id), task_id)
+
+    async def _follow(self, task_id: str) -> AsyncGenerator[RemoteEvent]:
+        await self.card()
+        with self._errors():
+            async with aclosing(self._client.follow(task_id)) as events:
+                async for event in events:
+                    yield self._redacted(event_of(event.response))
+
+    @asynccontextmanager
+    async def _or_cancel(
+        self, stream: AsyncGenerator[RemoteEvent], active: str = ""
+    ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
+        """Yield the events of a task, and cancel it if the block ends before the task.
+
+        Args:
+            stream: The events.
+            active: The task; empty until its first event.
+        """
         authorizing = False
 
         async def tracked() -> AsyncGenerator[RemoteEvent]:
             nonlocal active, authorizing
-            async with aclosing(self.stream(message, **options)) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     active = _active_task(event, active)
                     if isinstance(event, Task | TaskStatusUpdateEvent):
@@ -182,8 +214,8 @@ class RemoteAgent:
 
         failed = True
         try:
-            async with aclosing(tracked()) as events, aclosing(_shield_first(events)) as shielded:
-                yield shielded
+            async with aclosing(tracked()) as events:
+                yield events
             failed = False
         finally:
             if active and (failed or not authorizing):

@@ -1,4 +1,4 @@
-"""The part of a model's response that was published before a crash, from the record of its task."""
+"""The part of a response that was published before a crash, from the record of its task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +13,16 @@ from tailrace.streaming.task.task_record import TaskRecord
 def interrupted_response(
     record: TaskRecord, turn: int, after_round: int
 ) -> tuple[InterruptedResponse, Sequence[PublishedArtifact]]:
-    """Return the response that a crash interrupted, and its artifacts.
+    """Return the response that a crash interrupted, and its artifacts. Of a remote agent's response, all artifacts are returned.
 
     Args:
         record: The task.
         turn: The number of the turn.
         after_round: The number of its complete responses.
     """
+    task: Mapping[str, Any] = record.extension_metadata.get("remoteTask") or {}
+    if task.get("turn") == turn:
+        return InterruptedResponse(stored_id=task.get("id", "")), _published(record, record.artifacts)
     place = (turn, after_round + 1)
     artifacts = [
         artifact
@@ -38,8 +41,11 @@ def interrupted_response(
             extension_metadata(artifact.metadata).get("kind") == "server" for artifact in artifacts
         ),
     )
-    published = [PublishedArtifact(artifact, record.is_open(artifact.artifact_id)) for artifact in artifacts]
-    return response, published
+    return response, _published(record, artifacts)
+
+
+def _published(record: TaskRecord, artifacts: Sequence[Artifact]) -> Sequence[PublishedArtifact]:
+    return [PublishedArtifact(artifact, record.is_open(artifact.artifact_id)) for artifact in artifacts]
 
 
 def _text(record: TaskRecord, artifacts: Sequence[Artifact]) -> str:
