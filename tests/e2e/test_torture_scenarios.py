@@ -46,7 +46,7 @@ async def test_a_stream_goes_on_after_every_event(tmp_path: Path, rng: random.Ra
 
 async def test_the_openai_client_resumes_background_responses(tmp_path: Path, rng: random.Random) -> None:
     # `make torture` also runs the client for Node, which needs npm, and kills nodes.
-    check(await responses.run(tmp_path, rng, drops=8, kills=1, node_kills=0, node=False))
+    check(await responses.run(tmp_path, rng, drops=8, kills=2, node_kills=0, node=False))
 
 
 async def test_interrupted_responses_are_continued(tmp_path: Path, rng: random.Random) -> None:

@@ -1,30 +1,36 @@
 """Responses: the official OpenAI clients resume background responses after drops and kills with ``starting_after``.
 
 A client that was interrupted forgets a random number of its last events, and resumes after the remaining ones. At the end,
-its events equal those of a client that reads the response without interruption.
+its events equal those of a client that reads the response without interruption. Killed servers have the default
+``on_crash``: each response is completed, by a continuation of its text (prefill), or by attachment to the provider's stored
+response, and equals another response to the same input, which nothing interrupted, except for ids and times.
 """
 
 import json
 import random
 import shutil
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 
-from support.response_streams import raw_client
+from support.response_streams import RawClient, raw_client
 from torture.clusters import Cluster, cluster
 from torture.outcome import Outcome
 from torture.response_clients import PROGRAM, PythonReader, Reader, Received, node_reader
 from torture.server_process import server
-from torture.upstream import Order, upstream
+from torture.upstream import Order, Upstream, upstream
 
 PIECES = 60
 PACE = 0.01  # seconds between two pieces
 READERS = 4
 PATIENCE = 60.0
-SETTINGS = {"coalesce": "none", "on_crash": "fail"}
+SETTINGS = {"coalesce": "none"}
+CONCURRENT_RESPONSES = 16  # that are compared
+ROUTES = ("prefill", "attach")
 
 
 async def run(
@@ -51,7 +57,10 @@ async def run(
     async with _readers(node=node) as readers:
         with upstream() as provider:
             await _drop(folder, rng, readers, provider.base_url, drops, everything, outcome)
-            await _kill(folder, rng, readers, provider.base_url, kills, everything, outcome)
+            for number, route in enumerate(ROUTES):
+                share = (kills + number) // len(ROUTES)
+                if share:
+                    await _kill(folder / route, rng, readers, provider, route, share, outcome)
         if node_kills:
             await _kill_nodes(folder / "nodes", rng, readers, node_kills, outcome)
     outcome.rounds = drops + kills + node_kills
@@ -108,46 +117,58 @@ async def _kill(
     folder: Path,
     rng: random.Random,
     readers: Sequence[Reader],
-    provider: str,
+    provider: Upstream,
+    route: str,
     kills: int,
-    everything: list[Received],
     outcome: Outcome,
 ) -> None:
+    """Kill a server until a number of kills have each interrupted a response, and start it again."""
+    await anyio.Path(folder / "holder").mkdir(parents=True)
+    everything: list[Received] = []
     interrupted: list[Received] = []
-    cut = 0
-    for number in range(kills + 1):
-        async with server(folder, provider, SETTINGS) as process:
-            url = process.url
-            async with anyio.create_task_group() as group:
-                for each in interrupted:
-                    group.start_soon(_finish, [url], each, rng, outcome)
-            if number == kills:
-                await _check([url], everything, outcome)
-                break
-            interrupted = [
-                _received(f"k{number}r{index}", reader, everything) for index, reader in enumerate(readers)
-            ]
-            async with anyio.create_task_group() as group:
-                for each in interrupted:
-                    group.start_soon(each.reader.read, url, each)
-                for each in interrupted:
-                    await each.started.wait()
-                await anyio.sleep(rng.random() * PIECES * PACE)
-                process.kill()
-            cut += sum(not each.is_over for each in interrupted)
-    outcome.check(cut > 0 or not kills, "no kill hit a running response")
-    outcome.figures.append(f"{kills} kills of the server under {cut} running responses")
+    cut = hits = 0
+    async with AsyncExitStack() as stack:
+        start = partial(server, folder, provider.prefill_url, SETTINGS)
+        if route == "attach":
+            holder = await stack.enter_async_context(server(folder / "holder", provider.base_url, {}))
+            settings = {**SETTINGS, "upstream_background": True}
+            start = partial(server, folder, f"{holder.url}/v1", settings, model="openai-responses:t")
+        while True:
+            async with start() as process:
+                url = process.url
+                async with anyio.create_task_group() as group:
+                    for each in interrupted:
+                        group.start_soon(_finish, [url], each, rng, outcome)
+                if hits == kills:
+                    await _check([url], everything, outcome)
+                    break
+                interrupted = [
+                    _received(f"{route}{hits}r{index}", reader, everything)
+                    for index, reader in enumerate(readers)
+                ]
+                async with anyio.create_task_group() as group:
+                    for each in interrupted:
+                        group.start_soon(each.reader.read, url, each)
+                    for each in interrupted:
+                        await each.started.wait()
+                    await anyio.sleep(rng.random() * PIECES * PACE)
+                    process.kill()
+                running = sum(not each.is_over for each in interrupted)
+                cut += running
+                hits += bool(running)
+    outcome.figures.append(f"{kills} kills of the server under {cut} running responses, continued by {route}")
 
 
 async def _kill_nodes(
     folder: Path, rng: random.Random, readers: Sequence[Reader], kills: int, outcome: Outcome
 ) -> None:
+    """Kill random nodes until a number of kills have each been during a response."""
     everything: list[Received] = []
-    cut = 0
-    async with cluster(folder, coalesce="none", on_crash="fail") as nodes:
-        for number in range(kills):
+    cut = hits = 0
+    async with cluster(folder, prefills=True, coalesce="none") as nodes:
+        while hits < kills:
             round_ = [
-                _received(f"n{number}r{index}", reader, everything) for index, reader in enumerate(readers)
+                _received(f"n{hits}r{index}", reader, everything) for index, reader in enumerate(readers)
             ]
             victim = rng.randrange(nodes.size)
             moment = rng.random() * PIECES * PACE
@@ -158,10 +179,11 @@ async def _kill_nodes(
                     await each.started.wait()
                 await anyio.sleep(moment)
                 nodes.kill(victim)
-                cut += sum(not each.is_over for each in round_)
+                running = sum(not each.is_over for each in round_)
+                cut += running
+                hits += bool(running)
                 await nodes.start(victim)
         await _check(nodes.urls, everything, outcome)
-    outcome.check(cut > 0, "no kill of a node hit a running response")
     outcome.figures.append(f"{kills} kills of a node under {cut} running responses")
 
 
@@ -200,7 +222,8 @@ async def _finish(
 
 
 async def _check(urls: Sequence[str], everything: Sequence[Received], outcome: Outcome) -> None:
-    """Compare each response with an uninterrupted stream of it, and with the stored object, on each server.
+    """Compare each response with another response to the same input, and on each server with its uninterrupted stream and with
+    the stored object.
 
     The client that was interrupted reads the uninterrupted stream too: the clients write numbers differently (``1`` and
     ``1.0``). A client without a library checks each event strictly with the types of the openai package.
@@ -217,11 +240,34 @@ async def _check(urls: Sequence[str], everything: Sequence[Received], outcome: O
                 outcome.check(sent.events == each.events, f"{each.input}: other events were sent by {url}")
                 stored = await client.json("GET", f"/responses/{each.id}")
                 outcome.check(stored == each.response, f"{each.input}: the stored response differs at {url}")
+    limiter = anyio.CapacityLimiter(CONCURRENT_RESPONSES)
+    async with raw_client(urls[0]) as client, anyio.create_task_group() as group:
+        for each in everything:
+            group.start_soon(_compare, client, each, limiter, outcome)
     for each in everything:
         if each.is_over:
+            outcome.check(each.response["status"] == "completed", f"{each.input}: not completed")
             outcome.check(each.text == each.response_text, f"{each.input}: the text differs from the deltas")
         outcome.lost += each.lost
         outcome.repeated += each.repeated
+
+
+async def _compare(
+    client: RawClient, received: Received, limiter: anyio.CapacityLimiter, outcome: Outcome
+) -> None:
+    """Compare a stored response with another response to the same input, without ids and times."""
+    async with limiter:
+        body = {"model": "tailrace", "input": received.input, "background": True}
+        other = await client.stream("/responses", body)
+        stored = await client.json("GET", f"/responses/{received.id}")
+    is_same = _without_ids(stored) == _without_ids(other.response)
+    outcome.check(is_same, f"{received.input}: differs from an uninterrupted response")
+
+
+def _without_ids(response: Mapping[str, Any]) -> bytes:
+    """Return a response as JSON without its time and the ids that each response has of its own."""
+    task = response["id"].removeprefix("resp_")
+    return _bytes({**response, "created_at": 0, "conversation": None}).replace(task.encode(), b"TASK")
 
 
 def _bytes(value: object) -> bytes:
