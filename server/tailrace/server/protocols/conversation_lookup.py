@@ -171,13 +171,15 @@ class _Placement:
         stored = await self.stored(task.context_id) if task is not None else []
         callers = [at for at, message in enumerate(stored) if is_callers(message)]
         starts = [at for at in callers if task is not None and stored[at].task_id == task.id]
-        if task is None or not 0 < turn <= len(starts):
+        if task is None or not 0 < turn <= sum(map(is_callers, task.history)):
             raise OpenAIError(
                 400,
                 f"Previous response with id '{self.request.previous}' not found.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
+        if turn > len(starts):  # the response waits for an earlier one of its conversation
+            return await self._continue(task.context_id, stored, task)
         end = next((at for at in callers if at > starts[turn - 1]), len(stored))
         if end == len(stored):
             placed = await self._continue(task.context_id, stored, task)

@@ -378,3 +378,28 @@ async def test_a_stored_chat_completion() -> None:
     ]
     assert [part.text for part in listed.data[1].content_parts][-2:] == ["a", "b"]
     assert gone.deleted
+
+
+async def test_a_response_continues_one_that_waits_for_another() -> None:
+    go_on = anyio.Event()
+    scripts = [held(go_on, "a ", "b"), answer("c"), answer("d")]
+    async with ScriptedUpstream(*scripts) as upstream, facade_over(upstream) as facade:
+        responses = facade.client.responses
+        first = await responses.create(model=MODEL, input="one", background=True)
+        await upstream.received()
+        second = await responses.create(
+            model=MODEL, input="two", background=True, previous_response_id=first.id
+        )
+        assert second.status == "queued"
+        third = await responses.create(
+            model=MODEL, input="three", background=True, previous_response_id=second.id
+        )
+        with pytest.raises(openai.BadRequestError, match="not found"):
+            await responses.create(model=MODEL, input="x", previous_response_id=f"{third.id}0")
+        go_on.set()
+        events = [event async for event in await responses.retrieve(third.id, stream=True)]
+        assert events[-1].type == "response.completed"
+        items = [item.to_dict() async for item in responses.input_items.list(third.id, order="asc")]
+    given = [message["content"] for message in sent(upstream.requests[2])]
+    assert given == ["one", "a b", "two", "c", "three"]
+    assert [item["content"][0]["text"] for item in items] == given
