@@ -399,7 +399,7 @@ async def test_a_response_continues_one_that_waits_for_another() -> None:
         go_on.set()
         events = [event async for event in await responses.retrieve(third.id, stream=True)]
         assert events[-1].type == "response.completed"
-        items = [item.to_dict() async for item in responses.input_items.list(third.id, order="asc")]
+        items: list[Any] = [item async for item in responses.input_items.list(third.id, order="asc")]
     given = [message["content"] for message in sent(upstream.requests[2])]
     assert given == ["one", "a b", "two", "c", "three"]
-    assert [item["content"][0]["text"] for item in items] == given
+    assert [item.content[0].text for item in items] == given
