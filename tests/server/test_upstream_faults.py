@@ -28,6 +28,7 @@ from support.upstream import (
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.streaming import Agent
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers.providers import find_provider
 
 HELLO = openai_stream(["Hel", "lo"], finish=None)
@@ -212,7 +213,8 @@ async def test_tool_calls_wait_for_the_caller_and_the_results_go_on_with_the_tas
             status = first[-1][1]["statusUpdate"]["status"]
             assert status["state"] == "TASK_STATE_INPUT_REQUIRED"
             expected = {"call_id": "call_1", "name": "weather", "arguments": {"city": "Paris"}}
-            assert status["message"]["parts"] == [{"data": {"tool_calls": [expected]}}]
+            written = {EXTENSION_URI: {"argumentsText": ['{"city":"Paris"}']}}
+            assert status["message"]["parts"] == [{"data": {"tool_calls": [expected]}, "metadata": written}]
             results = [{"call_id": "call_1", "name": "weather", "output": "sun"}]
             answer = message(taskId=first[0][1]["task"]["id"])
             answer["message"]["parts"] = [{"data": {"tool_results": results}}]

@@ -16,7 +16,7 @@ from support.proxy import CuttingProxy
 from support.valkey import ValkeyServer, running_valkey
 from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
-from torture.server_process import as_environment, until
+from torture.server_process import as_environment, server, until
 from torture.stream_client import FINAL, Refused, Seen, call, client, message, resume, stored, stream
 from torture.upstream import Order, Upstream, upstream
 
@@ -51,7 +51,7 @@ class Cluster:
         provider: Upstream,
         valkey: ValkeyServer,
         postgres: PostgresServer,
-        base_url: str,
+        model: tuple[str, str],
         store: str,
         settings: Mapping[str, object],
     ) -> None:
@@ -62,7 +62,7 @@ class Cluster:
         self.postgres = postgres
         self.to_valkey: list[CuttingProxy] = []
         self.to_postgres: list[CuttingProxy] = []
-        self._base_url = base_url
+        self._model, self._base_url = model
         self._store = store
         self._settings = {"bounds": Bounds(node_ttl=TTL), "coalesce": "none", **settings}
         self._nodes: list[Served | None] = []
@@ -98,7 +98,7 @@ class Cluster:
         process = self._closing.enter_context(
             served(
                 self.folder / f"log.{next(_COUNT)}.node{index}",
-                *("--model", "openai:t", "--base-url", self._base_url),
+                *("--model", self._model, "--base-url", self._base_url),
                 *("--store", store, "--events", events),
                 **environment,
             )
@@ -153,7 +153,13 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    folder: Path, *, nodes: int = 3, proxies: bool = False, prefills: bool = False, **settings: object
+    folder: Path,
+    *,
+    nodes: int = 3,
+    proxies: bool = False,
+    prefills: bool = False,
+    holds: bool = False,
+    **settings: object,
 ) -> AsyncGenerator[Cluster]:
     """Run nodes on a new Valkey and a new PostgreSQL while the block runs.
 
@@ -161,6 +167,7 @@ async def cluster(
         folder: The folder for logs.
         nodes: The number of nodes.
         prefills: Whether the provider continues a text.
+        holds: Whether another server of tailrace is between the nodes and the provider, which holds responses for them.
         proxies: Whether proxies that can cut connections are between the nodes and their services.
         settings: The settings of the nodes.
     """
@@ -168,8 +175,14 @@ async def cluster(
     with running_valkey() as valkey, running_postgres() as postgres, upstream() as provider:
         store = await postgres.empty_database("nodes")
         async with client() as http, AsyncExitStack() as stack:
-            base_url = provider.prefill_url if prefills else provider.base_url
-            made = Cluster(folder, http, provider, valkey, postgres, base_url, store, settings)
+            model, base_url = "openai:t", provider.prefill_url if prefills else provider.base_url
+            if holds:
+                holder = folder / "holder"
+                await anyio.Path(holder).mkdir()
+                process = await stack.enter_async_context(server(holder, base_url, {}))
+                model, base_url = "openai-responses:t", f"{process.url}/v1"
+                settings["upstream_background"] = True
+            made = Cluster(folder, http, provider, valkey, postgres, (model, base_url), store, settings)
             for _ in range(nodes if proxies else 0):
                 made.to_valkey.append(await stack.enter_async_context(CuttingProxy(valkey.url())))
                 made.to_postgres.append(await stack.enter_async_context(CuttingProxy(_host(postgres))))

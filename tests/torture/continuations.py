@@ -29,8 +29,8 @@ SLACK = 3.0
 
 CONCURRENT_CUTS = 4
 
-ROUTES = ("prefill", "replace")
-"""The routes after a kill of a node."""
+ROUTES = ("attach", "prefill", "replace")
+"""The routes after a kill."""
 
 
 async def run(
@@ -56,11 +56,11 @@ async def run(
     """
     outcome = Outcome("continue")
     await cut_streams(rng, outcome, cuts)
-    for route in ("attach", *ROUTES) if kills else ():
+    for route in ROUTES if kills else ():
         await kill_server(folder / route, rng, outcome, route, kills // 3, streams, timed=timed)
     for route in ROUTES if node_kills else ():
         await kill_nodes(
-            folder / f"nodes-{route}", rng, outcome, route, node_kills // 2, streams, timed=timed
+            folder / f"nodes-{route}", rng, outcome, route, node_kills // 3, streams, timed=timed
         )
     return outcome
 
@@ -165,7 +165,8 @@ async def kill_nodes(
     """Kill a random node of three under streams, each with three readers at random nodes, and start it again."""
     delays: list[float] = []
     seen: list[Seen] = []
-    async with cluster(folder, prefills=route == "prefill", on_crash="continue") as nodes:
+    settings = {"prefills": route == "prefill", "holds": route == "attach"}
+    async with cluster(folder, **settings, on_crash="continue") as nodes:
         for number in range(kills):
             victim = rng.randrange(nodes.size)
             async with running_streams(nodes, rng, outcome, f"n{route}{number}", streams) as everyone:

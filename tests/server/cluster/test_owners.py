@@ -7,6 +7,7 @@ from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.store_objects import write
 from support.valkey import ValkeyServer
+from tailrace.server.store.records import NotOurs
 from tailrace.server.store.schema import events as events_table
 from tailrace.streaming import TaskState
 
@@ -33,6 +34,35 @@ async def test_a_claim_is_its_owners(nodes: Nodes) -> None:
         await first.release("alice", "name")
         assert not await second.claim("bob", "name")
         assert await second.claim("alice", "name")
+
+
+async def test_a_node_that_was_declared_dead_takes_over_no_task(
+    nodes: Nodes, postgres: PostgresServer
+) -> None:
+    async with nodes.store_of_one() as (dead, node), nodes.store_of_one() as (other, _):
+        await dead.commit([write("t", 1, state=TaskState.WORKING), write("u", 1, state=TaskState.WORKING)])
+        await postgres.execute(f"DELETE FROM nodes WHERE id = '{node.id}'", "nodes")
+        with pytest.raises(NotOurs):
+            await dead.take_over()
+        tasks, _ = await other.take_over()
+        assert {task_id for task_id, _ in tasks} == {"t", "u"}
+        assert await other.owned(["t", "u", "v"]) == {"t", "u"}
+        assert not await dead.owned(["t", "u"])
+
+
+async def test_the_claim_of_a_turn_that_is_to_be_taken_over_is_respected(
+    nodes: Nodes, postgres: PostgresServer
+) -> None:
+    async with nodes.store_of_one() as (dead, node), nodes.store_of_one() as (other, _):
+        await dead.commit([write("t", 1, state=TaskState.WORKING)])
+        assert await dead.claim("", "conversation:c", "t")
+        await postgres.execute(f"DELETE FROM nodes WHERE id = '{node.id}'", "nodes")
+        for _ in range(2):  # before and after the other node has taken over the task
+            assert not await other.claim("", "conversation:c", "u")
+            await other.take_over()
+        assert await other.claim("", "conversation:c", "t")
+        await other.commit([write("t", 2, state=TaskState.COMPLETED)])
+        assert await other.claim("", "conversation:c", "u")
 
 
 async def test_events_that_only_the_database_has_are_read_within_a_bound_on_bytes(nodes: Nodes) -> None:

@@ -6,7 +6,7 @@ node: this node follows the events of the task.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -476,13 +476,16 @@ class ClusterEngine(Engine):
         self._known_nodes = present
 
     async def _recover_orphans(self) -> None:
+        # Another node may have taken over a task that could not be recovered at once.
+        owned = await self._shared.owned(self._orphans)
+        self._orphans = {each: owner for each, owner in self._orphans.items() if each in owned}
         orphans = dict(self._orphans)
         for task_id, owner in orphans.items():
             await self._shared.streams.fence(self._node.id, task_id)
             self._shared.note_fenced(task_id)
             self._tasks.retire(task_id, owner)
         try:
-            interrupted = await self._interrupted.read(self._without_orphans(orphans))
+            interrupted = await self._interrupted.read(self._without_orphans())
             orphans = {active.record.id: active.owner for active in interrupted}
             for active in interrupted:
                 await self._take_conversation(active)
@@ -492,9 +495,9 @@ class ClusterEngine(Engine):
             self._orphans |= orphans
             raise
 
-    def _without_orphans(self, orphans: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def _without_orphans(self) -> Iterator[tuple[str, str]]:
         """Yield tasks of dead nodes, each of which belongs to this node from then on."""
-        for task_id, owner in orphans.items():
+        for task_id, owner in list(self._orphans.items()):
             self._orphans.pop(task_id, None)
             yield task_id, owner
 

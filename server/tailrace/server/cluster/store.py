@@ -460,6 +460,11 @@ class ClusterStore(Store):
 
         return await self._database.write(work)
 
+    async def owned(self, task_ids: Collection[str]) -> set[str]:
+        """Return the tasks that this node writes, among some tasks."""
+        query = select(tasks.c.id).where(tasks.c.id.in_(list(task_ids)), tasks.c.node == self._node.id)
+        return {row.id for row in await self._read(query)}
+
     async def node_ids(self) -> set[str]:
         """Return the ids of the living nodes."""
         return {row.id for row in await self._read(select(nodes.c.id))}

@@ -161,8 +161,9 @@ class TurnTranslator:
         }
         fields: dict[str, Any] = {"continuation": facts}
         if step.route is Route.ATTACH:
+            self._is_stored = True
             if self._published and self._received_again is None:
-                self._received_again, self._is_stored = PublishedArtifacts(self._published), True
+                self._received_again = PublishedArtifacts(self._published)
         else:
             self._received_again = None
             if self._is_stored:  # after a crash, the server must not receive the response that broke off
