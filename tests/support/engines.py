@@ -10,6 +10,8 @@ import anyio
 from tailrace.server.runtime.active_task import CallContext, Subscription
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, HandlerFunction, Turn
+from tailrace.server.runtime.served_agents import ServedAgent, ServedAgents
+from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.store.store import Store
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse, Task
@@ -33,11 +35,16 @@ def begin(text: str = "") -> list[Update]:
 
 @asynccontextmanager
 async def engine_with(
-    handler: HandlerFunction, store: Store | str = "sqlite://", **options: Any
+    handler: HandlerFunction,
+    store: Store | str = "sqlite://",
+    *,
+    filters: Sequence[StreamFilter] = (),
+    **options: Any,
 ) -> AsyncGenerator[Engine]:
     """Run an engine with a handler; ``options`` as for `Engine`."""
     store = Store(store) if isinstance(store, str) else store
-    async with Engine(store, FunctionHandler(handler), **options).running() as engine:
+    agents = ServedAgents([ServedAgent(FunctionHandler(handler), filters=tuple(filters))])
+    async with Engine(store, agents, **options).running() as engine:
         yield engine
 
 

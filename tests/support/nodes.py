@@ -17,6 +17,7 @@ from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
+from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.settings import Bounds, Settings
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Retention, Store
@@ -47,7 +48,12 @@ class Nodes:
         return cls(valkey, await postgres.empty_database("nodes"), **options)
 
     def node(
-        self, handler: HandlerFunction | Handler, *, events: str = "", store: str = "", **options: Any
+        self,
+        handler: HandlerFunction | Handler | ServedAgents,
+        *,
+        events: str = "",
+        store: str = "",
+        **options: Any,
     ) -> ClusterEngine:
         """A node that is not started yet; addresses override those of the shared services."""
         settings = Settings(
@@ -56,7 +62,7 @@ class Nodes:
             bounds=Bounds(node_ttl=self.ttl),
             push_notifications="private",
         )
-        if not isinstance(handler, Handler):
+        if not isinstance(handler, Handler | ServedAgents):
             handler = FunctionHandler(handler)
         keys = SecretKeys()
         cluster = Cluster(settings, Retention(), keys)

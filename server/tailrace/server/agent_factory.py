@@ -1,6 +1,16 @@
-"""Creates what the settings name in words: the agent, its models, and its tools."""
+"""Creates what the settings name in words: the agent, its models, its tools, and its filters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailrace.server.protocols.openai.models import embedding_targets
+from tailrace.server.runtime.agent_capabilities import Capabilities
+from tailrace.server.runtime.agent_handler import AgentHandler
+from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
+from tailrace.server.runtime.served_agents import ServedAgent
+from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
 from tailrace.server.settings import Settings, split_fallback
 from tailrace.streaming.agent.agent import Agent
@@ -12,19 +22,98 @@ from tailrace.wrappers import ConfigurationError, providers
 from tailrace.wrappers.cassettes import RecordingModel
 from tailrace.wrappers.model import Model
 
+if TYPE_CHECKING:
+    from tailrace.server.remote.agent_proxy import AgentProxy
 
-def create_agent(settings: Settings, gate: UpstreamGate) -> Agent[str]:
+
+@dataclass(frozen=True)
+class PreparedAgent:
+    """An agent that is ready to be served.
+
+    Attributes:
+        settings: Its settings, completed from the card of a remote agent.
+        served: Its handler and its filters.
+        capabilities: Its capabilities.
+    """
+
+    settings: Settings
+    served: ServedAgent
+    capabilities: Capabilities
+
+
+def prepare_agent(
+    settings: Settings,
+    gate: UpstreamGate,
+    *,
+    name: str = "",
+    handler: Handler | HandlerFunction | None = None,
+    fallbacks: Sequence[Settings] | None = None,
+    capabilities: Capabilities | None = None,
+    filters: Sequence[StreamFilter] = (),
+    input_filters: Sequence[StreamFilter] = (),
+) -> PreparedAgent:
+    """Create an agent from its settings. It blocks until the card of a remote agent arrives.
+
+    Args:
+        settings: The settings.
+        gate: Limits the concurrent calls to the provider.
+        name: As of `ServedAgent`.
+        handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
+        fallbacks: As for `create_agent`.
+        capabilities: Capabilities that the settings do not name.
+        filters: Filters before those of the settings.
+        input_filters: Input filters before those of the settings.
+
+    Raises:
+        ConfigurationError: As of `create_agent`, or a filter cannot be read.
+        UpstreamError: The card of the remote agent cannot be fetched.
+    """
+    filters = (*filters, *_read_filters(settings.filters))
+    input_filters = (*input_filters, *_read_filters(settings.input_filters))
+    if (filters or input_filters) and settings.trace_content:
+        raise ConfigurationError(
+            "TAILRACE_TRACE_CONTENT adds unfiltered messages to spans: set it to false, or use no filters"
+        )
+    given = capabilities or Capabilities()
+    capabilities = replace(
+        given,
+        input_modes=given.input_modes or settings.card.input_modes,
+        output_modes=given.output_modes or settings.card.output_modes,
+    )
+    proxy = _create_proxy(handler, settings, gate)
+    if proxy is not None:
+        settings, handler = proxy.settings, proxy.handler
+        capabilities = proxy.capabilities(capabilities)
+    provider = model = ""
+    if handler is None:  # a handler in code or a remote agent calls models that the server does not know
+        agent = create_agent(settings, gate, fallbacks)
+        handler = AgentHandler(agent, on_lost_result=settings.on_lost_result)
+        provider, _, model = (settings.model or "").partition(":")
+        provider = _provider_name(provider)
+    handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
+    served = ServedAgent(handler, name, filters, input_filters, provider, model)
+    return PreparedAgent(settings, served, capabilities)
+
+
+def create_agent(
+    settings: Settings, gate: UpstreamGate, fallbacks: Sequence[Settings] | None = None
+) -> Agent[str]:
     """Create the agent of the settings: its model with fallbacks, its tools and its instructions.
 
     Args:
         settings: The settings of the server.
         gate: Limits the concurrent calls of the models.
+        fallbacks: The settings of the models that answer when the model fails; those of ``settings.fallback`` when None.
 
     Raises:
         ConfigurationError: As of `create_model`, a tool cannot be loaded, or responses of the model cannot be recorded.
     """
+    if fallbacks is None:
+        fallbacks = [_other_settings(settings, *split_fallback(value)) for value in settings.fallback]
+    models = [_recorded(create_model(each), settings) for each in (settings, *fallbacks)]
+    model, *others = (GatedModel(each, gate) for each in models)
     return Agent(
-        GatedModel(_recorded(create_model(settings), settings), gate),
+        model,
         tools=_tools(settings),
         approvals=parse_approvals(settings.approvals, lifetime=settings.bounds.approval_timeout),
         instructions=settings.instructions,
@@ -37,7 +126,7 @@ def create_agent(settings: Settings, gate: UpstreamGate) -> Agent[str]:
             deadline=settings.bounds.continue_deadline,
             delay=settings.bounds.continue_delay,
         ),
-        fallbacks=[GatedModel(_recorded(model, settings), gate) for model in _fallback_models(settings)],
+        fallbacks=others,
     )
 
 
@@ -71,22 +160,28 @@ def _recorded(model: Model, settings: Settings) -> Model:
     return model if settings.record is None else RecordingModel(model, settings.record)
 
 
-def _fallback_models(settings: Settings) -> list[Model]:
-    return [_create_other_model(settings, *split_fallback(value)) for value in settings.fallback]
-
-
 def create_embedding_models(settings: Settings) -> dict[str, Model]:
     """Create the models for embeddings, by alias."""
     return {
-        name: _create_other_model(settings, target) for name, target in embedding_targets(settings).items()
+        name: create_model(_other_settings(settings, target))
+        for name, target in embedding_targets(settings).items()
     }
 
 
-def _create_other_model(settings: Settings, target: str, base_url: str | None = None) -> Model:
-    """Create a further model; one of the model's provider has its base URL and key, unless it has a URL of its own."""
+def agent_names(settings: Settings) -> tuple[str, ...]:
+    """Return the model names that OpenAI clients may use: the agent's name, and its model's."""
+    model = (settings.model or "").partition(":")[2]
+    return tuple(dict.fromkeys(name for name in (settings.agent_name, model) if name))
+
+
+def _other_settings(settings: Settings, target: str, base_url: str | None = None) -> Settings:
+    """Return the settings of a further model.
+
+    One of the model's provider has its base URL and key, unless it has a URL of its own.
+    """
     own = base_url is None and settings.model and _provider_name(settings.model) == _provider_name(target)
     access = {} if own else {"base_url": base_url, "api_key": None}
-    return create_model(settings.model_copy(update={"model": target, **access}))
+    return settings.model_copy(update={"model": target, **access})
 
 
 def _provider_name(model: str) -> str:
@@ -99,3 +194,35 @@ def _tools(settings: Settings) -> list[Tool | Toolset]:
         parsed = parse_tools(spec)
         tools += parsed if isinstance(parsed, list) else [parsed]
     return tools
+
+
+def _read_filters(path: Path | None) -> tuple[StreamFilter, ...]:
+    """Read a file of filters."""
+    if path is None:
+        return ()
+    try:
+        from tailrace.server.runtime.word_filters import read_filters  # an extra
+    except ImportError as error:
+        raise ConfigurationError(str(error)) from error
+    return read_filters(path)
+
+
+def _create_proxy(
+    handler: Handler | HandlerFunction | None, settings: Settings, gate: UpstreamGate
+) -> "AgentProxy | None":
+    """Create the proxy of a remote agent, whose card is fetched here; None without one.
+
+    Raises:
+        ConfigurationError: A model or a handler is set as well.
+        UpstreamError: The agent cannot be reached.
+    """
+    if not settings.agent:
+        return None
+    if handler is not None or settings.model is not None:
+        raise ConfigurationError(
+            "more than one of these is set: an agent (--agent, TAILRACE_AGENT), a model (--model, TAILRACE_MODEL), a "
+            "handler in code; set only one"
+        )
+    from tailrace.server.remote.agent_proxy import AgentProxy
+
+    return AgentProxy(settings, gate)

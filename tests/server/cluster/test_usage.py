@@ -10,6 +10,7 @@ from support.upstream import Received, ScriptedUpstream, Step, Wait, openai_stre
 from support.valkey import ValkeyServer
 from tailrace.server import AgentHandler
 from tailrace.server.cluster.engine import ClusterEngine
+from tailrace.server.runtime.served_agents import ServedAgent, ServedAgents
 from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.store.usage_store import UsageFilter
 from tailrace.streaming import Agent, TaskState
@@ -43,8 +44,8 @@ async def test_an_attempt_of_a_node_that_was_given_up_is_lost_and_not_counted(
 
         def node() -> ClusterEngine:
             agent = Agent(create_model("openai:m", base_url=upstream.base_url, api_key="none"))
-            ledger = UsageLedger("a", "openai", "m")
-            return nodes.node(AgentHandler(agent), restart_interrupted=True, ledger=ledger)
+            agents = ServedAgents([ServedAgent(AgentHandler(agent), provider="openai", model="m")])
+            return nodes.node(agents, restart_interrupted=True, ledger=UsageLedger("a"))
 
         first, second = node(), node()
         async with first.running(), second.running():

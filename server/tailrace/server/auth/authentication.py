@@ -92,10 +92,13 @@ class Identity:
     Attributes:
         user: The name of the caller, who owns the caller's tasks; empty for an anonymous caller.
         claims: Further data about the caller, for a handler or an extended card.
+        namespace: Separates the tasks of the caller: the name of the agent, in a server with several; empty for the tasks of
+            all agents, and of the only one.
     """
 
     user: str = ""
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    namespace: str = ""
 
 
 class Authenticator(ABC):

@@ -38,6 +38,7 @@ from tailrace.server.runtime.engine import HEALTH_TIMEOUT, Engine
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
 from tailrace.server.runtime.limits import OverloadedError
+from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.task_registry import RemoteTasks
 from tailrace.server.store.store import NotOurs, StoredTask
 from tailrace.streaming.a2a.event import Event
@@ -63,7 +64,7 @@ class ClusterEngine(Engine):
 
     Args:
         store: The store that the nodes share.
-        handler: As for `Engine`.
+        agents: As for `Engine`.
         node: This node.
         broker: The broker that the nodes share.
         authentication: Signs and verifies messages between nodes.
@@ -73,7 +74,7 @@ class ClusterEngine(Engine):
     def __init__(
         self,
         store: ClusterStore,
-        handler: Handler,
+        agents: Handler | ServedAgents,
         *,
         node: Node,
         broker: Broker,
@@ -90,7 +91,7 @@ class ClusterEngine(Engine):
         self._orphans: dict[str, str] = {}
         self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._to_release: set[tuple[str, str]] = set()
-        super().__init__(store, handler, **options)
+        super().__init__(store, agents, **options)
 
     # --- operations ---------------------------------------------------------------------------------------------
 

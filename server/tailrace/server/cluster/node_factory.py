@@ -16,6 +16,7 @@ from tailrace.wrappers import ConfigurationError
 
 if TYPE_CHECKING:
     from tailrace.server.runtime.handlers import Handler
+    from tailrace.server.runtime.served_agents import ServedAgents
     from tailrace.server.settings import Settings
 
 
@@ -61,11 +62,11 @@ class Cluster:
             stream_ttl=ttl,
         )
 
-    def engine(self, handler: "Handler", **options: Any) -> ClusterEngine:
+    def engine(self, agents: "Handler | ServedAgents", **options: Any) -> ClusterEngine:
         """Create the node's engine; ``options`` as for `Engine`."""
         return ClusterEngine(
             self.store,
-            handler,
+            agents,
             node=self._node,
             broker=self._broker,
             authentication=self._authentication,

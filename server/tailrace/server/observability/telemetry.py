@@ -32,6 +32,7 @@ from tailrace.server.observability.tracing import (
 )
 from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.runtime.observer import Observer, StreamKind, TurnWatch
+from tailrace.server.runtime.served_agents import agent_name_of
 from tailrace.server.store.store import UsageRecord
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import extension_metadata
@@ -63,7 +64,7 @@ class Telemetry(Observer):
     """Records turns, model responses, tool calls and errors of a server.
 
     Args:
-        agent: The name of the agent, which may be changed before the first turn.
+        agent: The name of the only agent of a server, which may be changed before the first turn.
         agent_version: The version of the agent.
         provider: The provider of the model; empty without a configured model.
         model: The model's name; empty without a configured model.
@@ -157,17 +158,18 @@ class _Turn(TurnWatch, RunObserver):
     def __enter__(self) -> Self:
         telemetry, record = self._telemetry, self._active.record
         waiting = self._active.waiting[0]
+        self._agent = agent_name_of(waiting.message) or telemetry.agent
         parent = parent_context(waiting.origin)
         attributes = {
             **telemetry.attributes,
-            "gen_ai.agent.name": telemetry.agent,
+            "gen_ai.agent.name": self._agent,
             "gen_ai.conversation.id": self.external_context_id,
             "tailrace.context.id": record.context_id,
             "tailrace.task.id": record.id,
             "tailrace.turn.number": waiting.number,
         }
         self._span = telemetry.tracing.begin(
-            f"invoke_agent {telemetry.agent}", SpanKind.INTERNAL, attributes, parent
+            f"invoke_agent {self._agent}", SpanKind.INTERNAL, attributes, parent
         )
         self.context = within(self._span, parent)
         self._attached = attach(self.context)
@@ -208,7 +210,7 @@ class _Turn(TurnWatch, RunObserver):
         span.end()
         if metrics is not None:
             metrics.turns.labels(outcome).inc()
-            metrics.turn_seconds.labels(self._telemetry.agent, error_label).observe(seconds)
+            metrics.turn_seconds.labels(self._agent, error_label).observe(seconds)
         # Connections that the turn opened have its context, and so this object, for as long as they are open.
         del self._active
         self.ending = None

@@ -90,7 +90,9 @@ class ChatEndpoint:
         """
         identity = await self._authenticator.authenticate(self._credentials(request))
         extensions = self.operations.capabilities.activated(requested_extensions(request))
-        return Caller(identity.user, extensions=extensions, claims=identity.claims)
+        return Caller(
+            identity.user, extensions=extensions, claims=identity.claims, namespace=identity.namespace
+        )
 
     async def read(self, request: Request, parse: Callable[[Mapping[str, Any]], T]) -> tuple[Caller, T]:
         """Read a request.

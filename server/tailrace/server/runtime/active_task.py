@@ -107,6 +107,7 @@ class CallContext(msgspec.Struct, frozen=True):
         completion: The stored chat completion that the request creates; None for other requests.
         operator_form: The form of the operator's webhook that is notified of the turn's end; may be empty.
         may_approve: True if the caller may approve tool calls; False for a request of an older node, which has no such field.
+        agent: The name of the agent that receives the message; empty for the only agent of a server.
     """
 
     named_in: str = ""
@@ -119,6 +120,7 @@ class CallContext(msgspec.Struct, frozen=True):
     completion: NewCompletion | None = None
     operator_form: str = ""
     may_approve: bool = False
+    agent: str = ""
 
     @property
     def spoken(self) -> str:

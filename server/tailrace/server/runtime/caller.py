@@ -28,6 +28,8 @@ class Caller:
         completion: As of `CallContext`.
         operator_form: As of `CallContext`.
         claims: The claims of the caller's token, as of `Identity`.
+        namespace: As of `Identity`.
+        agent: The name of the agent that receives the request's message; ``namespace`` if empty.
 
     Raises:
         InvalidParamsError: The tenant's name is too long.
@@ -45,6 +47,8 @@ class Caller:
     completion: NewCompletion | None = None
     operator_form: str = ""
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    namespace: str = ""
+    agent: str = ""
 
     def __post_init__(self) -> None:
         check_id("tenant", self.tenant)
@@ -56,7 +60,9 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """The owner of the caller's tasks: the user name, combined with the tenant if there is one."""
+        """The owner of the caller's tasks: the user name, combined with the tenant and the namespace if there is one."""
+        if self.namespace:
+            return json.dumps([self.namespace, self.tenant, self.user])
         if self.tenant or self.user.startswith(
             "["
         ):  # a user name must not equal a combination of user and tenant

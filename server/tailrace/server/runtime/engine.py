@@ -23,12 +23,11 @@ from tailrace.server.runtime.client_task_ids import id_of_named
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
-from tailrace.server.runtime.input_filter import InputFilter
 from tailrace.server.runtime.limits import Quota
 from tailrace.server.runtime.message_intake import MessageIntake
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.recovery import InterruptedTasks
-from tailrace.server.runtime.stream_filter import StreamFilter
+from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.task_access import TaskAccess
 from tailrace.server.runtime.task_registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
@@ -69,7 +68,7 @@ class Engine(TaskAccess):
 
     Args:
         store: Opened and closed by `running`.
-        handler: Runs the turns; started by `running`.
+        agents: The agents, or the handler of the only agent; started by `running`.
         max_history_messages: The maximum number of messages of a conversation that a turn receives.
         max_lag: The number of events that a subscriber of a running task may lag before it gets a snapshot.
         restart_interrupted: True to restart tasks that a crash interrupted; False to fail them. For a restarted task, the
@@ -84,8 +83,6 @@ class Engine(TaskAccess):
         stop_grace: Seconds that running turns have to end after the engine begins to stop.
         keys: The keys of the installation, from which identifiers for other systems are derived. If None, the engine creates
             a random secret, and the identifiers change with each process.
-        filters: Applied to the updates of the handler, in order.
-        input_filters: A message of a caller is refused if one of them changes or blocks a part of it.
         ledger: Records the attempts of model calls; None for a ledger without prices.
         observer: Receives notifications of turns and transactions.
 
@@ -98,7 +95,7 @@ class Engine(TaskAccess):
     def __init__(
         self,
         store: Store,
-        handler: Handler,
+        agents: Handler | ServedAgents,
         *,
         max_history_messages: int = 1000,
         max_lag: int = 10_000,
@@ -112,8 +109,6 @@ class Engine(TaskAccess):
         max_event_bytes: int = 0,
         stop_grace: float = 0,
         keys: SecretKeys | None = None,
-        filters: Sequence[StreamFilter] = (),
-        input_filters: Sequence[StreamFilter] = (),
         ledger: UsageLedger | None = None,
         observer: Observer = NO_OBSERVER,
     ) -> None:
@@ -121,12 +116,11 @@ class Engine(TaskAccess):
         super().__init__(store, TaskRegistry(store, self._end_lost, self._remote_tasks()), max_lag)
         self.stop_requested = anyio.Event()
         self._stop_grace = stop_grace
-        self._input_filter = InputFilter(tuple(input_filters))
-        self._handler = handler
+        self._agents = agents = ServedAgents.of(agents)
         self._push = push
         self.writer = GroupWriter(store, commit_failed=observer.commit_failed)
         self._turns = TurnRunner(
-            handler,
+            agents,
             store,
             self.writer,
             self._tasks.drop,
@@ -138,19 +132,18 @@ class Engine(TaskAccess):
             max_wait=max_context_wait or math.inf,
             parallel=parallel_tasks,
             max_event_bytes=max_event_bytes,
-            filters=filters,
             ledger=ledger,
             observer=observer,
         )
         self._interrupted = InterruptedTasks(
-            store, self._tasks, self._turns, ledger, restart=restart_interrupted
+            store, agents, self._tasks, self._turns, ledger, restart=restart_interrupted
         )
         self._intake = MessageIntake(
             self,
             store,
             self._tasks,
             self._turns,
-            handler,
+            agents,
             push=push,
             working=working,
             gate=gate,
@@ -177,7 +170,7 @@ class Engine(TaskAccess):
             async with (
                 self._membership(),
                 push,
-                self._handler.running(),
+                self._agents.running(),
                 anyio.create_task_group() as writing,
             ):
                 writing.start_soon(self.writer.run)
@@ -235,7 +228,8 @@ class Engine(TaskAccess):
             OverloadedError: The server has too many running tasks, is stopping, or was not started.
             StoreError: The store cannot persist events at present.
         """
-        await self._input_filter.check((request.message, *preceding), request.metadata, call.record)
+        checked = (request.message, *preceding)
+        await self._agents.input_filter(call.agent).check(checked, request.metadata, call.record)
         return await self._intake.start(request, owner, call, preceding)
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
@@ -288,7 +282,9 @@ class Engine(TaskAccess):
         if is_changed:
             await self._store.purge()
 
-    async def put_record(self, task: Task, owner: str, name: str, *, may_create: bool = True) -> bool:
+    async def put_record(
+        self, task: Task, owner: str, name: str, *, may_create: bool = True, agent: str = ""
+    ) -> bool:
         """Persist a task that has ended and ran no turn, in place of the caller's record with the same name.
 
         Lists do not have the task. Of concurrent calls, the last one persists.
@@ -298,6 +294,7 @@ class Engine(TaskAccess):
             owner: The caller.
             name: The owner's name for the task, in place of its id.
             may_create: As for `Store.put_record`.
+            agent: As of `CallContext`.
 
         Returns:
             Whether the record is persisted; see `Store.put_record`.
@@ -306,23 +303,26 @@ class Engine(TaskAccess):
             BlockedMessageError: An input filter blocks the metadata of the task.
             StoreError: It cannot be persisted.
         """
-        await self._input_filter.check((), task.metadata)
+        await self._agents.input_filter(agent).check((), task.metadata)
         task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
         return await self._store.put_record(task, owner, may_create=may_create)
 
-    async def add_messages(self, task: Task, messages: Sequence[Message], owner: str) -> None:
+    async def add_messages(
+        self, task: Task, messages: Sequence[Message], owner: str, agent: str = ""
+    ) -> None:
         """Add messages to a conversation, with a task that has ended and ran no turn. Lists do not have the task.
 
         Args:
             task: The task.
             messages: The messages, oldest first.
             owner: The caller.
+            agent: As of `CallContext`.
 
         Raises:
             BlockedMessageError: An input filter blocks a message.
             StoreError: They cannot be persisted.
         """
-        await self._input_filter.check(messages, task.metadata)
+        await self._agents.input_filter(agent).check(messages, task.metadata)
         ids = {"context_id": task.context_id, "task_id": task.id}
         active = ActiveTask(TaskRecord(task), owner, TaskLog())
         event = active.record.submitted()
@@ -449,9 +449,13 @@ class Engine(TaskAccess):
             problems["store"] = problem
         return Health(problems, ("engine", "store"))
 
-    def direct_call(self, owner: str, model: Model) -> AbstractAsyncContextManager[DirectCall]:
+    def direct_call(
+        self, owner: str, model: Model, agent: str = ""
+    ) -> AbstractAsyncContextManager[DirectCall]:
         """Record a call to a model that belongs to no task, as `UsageLedger.direct_call`."""
-        return self._ledger.direct_call(owner, model, lambda record: self._turns.keep_usage(owner, (record,)))
+        return self._ledger.direct_call(
+            owner, model, lambda record: self._turns.keep_usage(owner, (record,)), agent
+        )
 
     # --- start and stop -----------------------------------------------------------------------------------------
 

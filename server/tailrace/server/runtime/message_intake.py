@@ -30,6 +30,7 @@ from tailrace.server.runtime.messages import (
     with_tools_named_in,
 )
 from tailrace.server.runtime.observer import Observer
+from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.task_access import TaskAccess, encode_task
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner
@@ -59,7 +60,7 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 MAX_WAITING = 16
 """Maximum number of messages to one task that wait for their turns."""
 
-# Metadata of a message that only the server sets: the options of the request, an API's record of it, the sender, and decisions.
+# Metadata of a message that only the server sets: the facts of the request, the sender, and decisions.
 _OWN_FACTS = (*REQUEST_FACTS, "by", "approvals")
 
 
@@ -71,7 +72,7 @@ class MessageIntake:
         store: The tasks.
         tasks: The tasks in memory.
         turns: Runs the turns.
-        handler: Checks messages.
+        agents: Check messages.
         push: Delivers notifications to webhooks; None if they are disabled.
         working: Bounds the number of running tasks; None for no bound.
         gate: Bounds the calls to the provider; None for no bound.
@@ -85,7 +86,7 @@ class MessageIntake:
         store: Store,
         tasks: TaskRegistry,
         turns: TurnRunner,
-        handler: Handler,
+        agents: ServedAgents,
         *,
         push: PushNotifier | None,
         working: Quota | None,
@@ -97,7 +98,7 @@ class MessageIntake:
         self._store = store
         self._tasks = tasks
         self._turns = turns
-        self._handler = handler
+        self._agents = agents
         self._push = push
         self._working = working
         self._gate = gate
@@ -147,7 +148,7 @@ class MessageIntake:
         await self._ledger.check(owner)
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
-        message = await run_bounded(cost_of_checks(request, call.cost), self._checked, request, call.record)
+        message = await run_bounded(cost_of_checks(request, call.cost), self._checked, request, call)
         if message.task_id and not (call.named_in and await self._tasks.is_free(message.task_id, owner)):
             active = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(active, request, call)
@@ -157,13 +158,14 @@ class MessageIntake:
         context_id = message.context_id or str(uuid4())
         task_id = id_of_named(self._store.keys, message.task_id, owner)
         record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=call.named_in)
-        before = await run_bounded(call.cost, self._preceding, preceding, context_id)
+        handler = self._agents.find(call.agent).handler
+        before = await run_bounded(call.cost, _preceding, handler, preceding, context_id)
         active = ActiveTask(record, owner, TaskLog())
         active.webhooks = await self._webhooks(active, request, call)
         if message.context_id:
             await self._check_conversation(active)
         submitted = None
-        if not self._handler.replies_directly:
+        if not handler.replies_directly:
             submitted = await run_bounded(call.cost, record.submitted)
         permit = self._admit(active)
         self._tasks.add(active)
@@ -195,28 +197,23 @@ class MessageIntake:
             return reply.message.model_copy(update=ids)
         return self._access.subscription(active, 0)
 
-    def _checked(self, request: SendMessageRequest, record: str) -> Message:
-        """Return the message of a request, with its validated options and the record of an API."""
+    def _checked(self, request: SendMessageRequest, call: CallContext) -> Message:
+        """Return the message of a request, with its validated options, the record of an API, and its agent."""
         check_message(request.message)
         facts = check_request(request)
-        self._handler.check(facts)
-        message = self._handler.received(request.message)
+        handler = self._agents.find(call.agent).handler
+        handler.check(facts)
+        message = handler.received(request.message)
         metadata = message.metadata
         if not extension_metadata(metadata).keys().isdisjoint(_OWN_FACTS):
             metadata = without_extension_metadata(metadata, *_OWN_FACTS)
-        if record:
-            metadata = with_extension_metadata(metadata, apiRequest=record)
+        if call.record:
+            metadata = with_extension_metadata(metadata, apiRequest=call.record)
+        if call.agent:
+            metadata = with_extension_metadata(metadata, agent=call.agent)
         if metadata is not message.metadata:
             message = message.model_copy(update={"metadata": metadata})
         return store_caller_options(message, facts)
-
-    def _preceding(self, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:
-        """Validate earlier messages from a caller, and return them as messages of a conversation."""
-        received = self._handler.received
-        return tuple(
-            copied_message(received(message) if message.role is Role.USER else message, context_id)
-            for message in messages
-        )
 
     async def _webhooks(
         self, active: ActiveTask, request: SendMessageRequest, call: CallContext
@@ -310,6 +307,14 @@ class MessageIntake:
         if self._gate is not None:
             self._gate.check(active.owner)
         return Permit.none() if active.running or self._working is None else self._working.take(active.owner)
+
+
+def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:
+    """Validate earlier messages from a caller, and return them as messages of a conversation."""
+    return tuple(
+        copied_message(handler.received(message) if message.role is Role.USER else message, context_id)
+        for message in messages
+    )
 
 
 def _completion_of(call: CallContext, task_id: str, turn: int) -> StoredCompletion | None:

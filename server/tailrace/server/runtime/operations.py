@@ -76,6 +76,7 @@ class Operations:
             server has no authentication.
         limits: The limits of callers; None for no limits.
         observer: Receives a notification of each stream.
+        streams: The open SSE streams of the server; None for those of these operations.
 
     Attributes:
         limits: The limits of callers.
@@ -94,12 +95,13 @@ class Operations:
         limits: Limits | None = None,
         approvers: Approvers = lambda _: True,
         observer: Observer = NO_OBSERVER,
+        streams: OpenStreams | None = None,
     ) -> None:
         self._observer = observer
         self._approvers = approvers
         self.limits = limits or Limits()
         self.capabilities = capabilities or Capabilities()
-        self.streams = OpenStreams()
+        self.streams = streams or OpenStreams()
         self._engine = engine
         self._push = push
         self._extended_card = extended_card
@@ -214,7 +216,7 @@ class Operations:
 
     def direct_call(self, caller: Caller, model: Model) -> AbstractAsyncContextManager[DirectCall]:
         """Record a call to a model that belongs to no task, as `UsageLedger.direct_call`."""
-        return self._engine.direct_call(caller.owner, model)
+        return self._engine.direct_call(caller.owner, model, caller.agent or caller.namespace)
 
     async def delete_task(self, task_id: str, caller: Caller) -> None:
         """Delete a task; see `Engine.delete_task`.
@@ -232,7 +234,8 @@ class Operations:
             A2AError: An input filter blocks the metadata of the task.
             StoreError: The store does not work at present.
         """
-        return await self._engine.put_record(task, caller.owner, name, may_create=may_create)
+        agent = caller.agent or caller.namespace
+        return await self._engine.put_record(task, caller.owner, name, may_create=may_create, agent=agent)
 
     async def add_messages(self, task: Task, messages: Sequence[Message], caller: Caller) -> None:
         """Add messages to a conversation of the caller, as `Engine.add_messages`.
@@ -243,7 +246,7 @@ class Operations:
         """
         for message in messages:
             self.limits.check_message(message)
-        await self._engine.add_messages(task, messages, caller.owner)
+        await self._engine.add_messages(task, messages, caller.owner, caller.agent or caller.namespace)
 
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, caller: Caller
@@ -359,6 +362,7 @@ class Operations:
             completion=caller.completion,
             operator_form=caller.operator_form,
             may_approve=self._approvers(caller),
+            agent=caller.agent or caller.namespace,
         )
         return await self._engine.start(send, caller.owner, call, preceding=preceding)
 

@@ -16,6 +16,7 @@ from tailrace.server.runtime.messages import (
     results_in_artifacts,
     rounds_since_caller,
 )
+from tailrace.server.runtime.served_agents import ServedAgents, UnknownAgentError, agent_name_of
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.usage_ledger import UsageLedger
@@ -39,6 +40,7 @@ class InterruptedTasks:
 
     Args:
         store: The store with the tasks.
+        agents: The agents of the server.
         tasks: The registry of this process.
         turns: Runs and fails tasks.
         ledger: Records the attempts of model calls that were interrupted.
@@ -48,6 +50,7 @@ class InterruptedTasks:
     def __init__(
         self,
         store: Store,
+        agents: ServedAgents,
         tasks: TaskRegistry,
         turns: TurnRunner,
         ledger: UsageLedger,
@@ -55,6 +58,7 @@ class InterruptedTasks:
         restart: bool,
     ) -> None:
         self._store = store
+        self._agents = agents
         self._tasks = tasks
         self._turns = turns
         self._ledger = ledger
@@ -148,8 +152,14 @@ class InterruptedTasks:
 
         The turn may have sent its next request before its last events were persisted, so they do not show whether it did.
         """
+        try:
+            agent = self._agents.find(agent_name_of(active.waiting[0].message))
+        except UnknownAgentError:
+            return  # the model is unknown, too
         attempts = await self._store.usage.count(active.record.id, active.waiting[0].number) + 1
-        self._ledger.lost(active, attempts, active.record.status.timestamp)
+        if agent.model:
+            names = agent.provider, agent.model
+            self._ledger.lost(active, names, attempts, active.record.status.timestamp)
         active.recorded_attempts = attempts
 
 

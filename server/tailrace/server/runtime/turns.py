@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,7 +24,7 @@ from tailrace.server.runtime.budgets import BudgetExceededError
 from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
-from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.handlers import Item, Turn
 from tailrace.server.runtime.interrupted_responses import interrupted_response
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
@@ -36,7 +36,7 @@ from tailrace.server.runtime.messages import (
     results_in_artifacts,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
-from tailrace.server.runtime.stream_filter import StreamFilter
+from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.store.store import PushConfig, Store, TaskWrite, UsageRecord
@@ -70,7 +70,7 @@ class TurnRunner:
     """Runs turns with a handler, and applies the updates of the handler to the task.
 
     Args:
-        handler: Yields the updates of a turn.
+        agents: Their handlers yield the updates of turns.
         store: The store that contains the conversations.
         writer: Persists the events.
         fail: Called with a task whose events cannot be persisted.
@@ -84,7 +84,6 @@ class TurnRunner:
         max_wait: The maximum duration of the wait for other turns of the conversation, in seconds.
         parallel: True if turns of different tasks of a conversation run in parallel, unless the caller requests otherwise.
         max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
-        filters: Applied to the updates of the handler, in order.
         observer: Receives a notification of each turn.
 
     Attributes:
@@ -94,7 +93,7 @@ class TurnRunner:
 
     def __init__(
         self,
-        handler: Handler,
+        agents: ServedAgents,
         store: Store,
         writer: GroupWriter,
         fail: Callable[[ActiveTask], None],
@@ -108,10 +107,8 @@ class TurnRunner:
         max_wait: float = math.inf,
         parallel: bool = False,
         max_event_bytes: int = 0,
-        filters: Sequence[StreamFilter] = (),
         observer: Observer = NO_OBSERVER,
     ) -> None:
-        self._filters = tuple(filters)
         self._observer = observer
         self._ledger = ledger
         self._max_seconds = max_seconds
@@ -121,7 +118,7 @@ class TurnRunner:
         # A text of at most this many characters never exceeds the limit, since a character has at most 4 bytes in UTF-8.
         self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
         self._external_ids = external_ids
-        self._handler = handler
+        self._agents = agents
         self._store = store
         self._writer = writer
         self._drop = fail
@@ -172,7 +169,7 @@ class TurnRunner:
             while has_next:
                 async with (
                     self._turn(active, reply) as turn,
-                    aclosing(await self._updates(active, turn.conversation)) as batches,
+                    aclosing(await self._updates(active, turn)) as batches,
                 ):
                     async for items in batches:
                         if this.cancelling() and active.scope.cancel_called:
@@ -204,8 +201,12 @@ class TurnRunner:
         lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
         async with LazyContext(lock) as conversation:
             external_id = self._external_ids.context_id(active.owner, active.record.context_id)
-            with self._observer.turn(active, external_id) as watch, self._ledger.turn(active) as attempts:
-                turn = _Turn(conversation)
+            with (
+                ExitStack() as resources,
+                self._observer.turn(active, external_id) as watch,
+                self._ledger.turn(active) as attempts,
+            ):
+                turn = _Turn(conversation, resources)
                 try:
                     with active.scope:
                         yield turn
@@ -239,13 +240,11 @@ class TurnRunner:
         requested = runs_in_parallel(_messages_to(active.record, active.waiting[0].message))
         return self._parallel if requested is None else requested
 
-    async def _updates(
-        self, active: ActiveTask, conversation: "LazyContext"
-    ) -> AsyncGenerator[Sequence[Item]]:
+    async def _updates(self, active: ActiveTask, running: "_Turn") -> AsyncGenerator[Sequence[Item]]:
         """Wait for earlier turns of the conversation, then begin the turn of the oldest waiting message."""
         try:
             with anyio.fail_after(self._max_wait):
-                await conversation.enter()
+                await running.conversation.enter()
         except TimeoutError:
             raise RateLimitError(
                 f"earlier tasks of the context did not end within {self._max_wait:g} s (max_context_wait in "
@@ -256,8 +255,9 @@ class TurnRunner:
         active.scope.deadline = anyio.current_time() + self._max_seconds
         turn = await self._next_turn(active)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        batches = await self._handler.begin(turn)
-        return filtered(batches, self._filters) if self._filters else batches
+        agent = running.resources.enter_context(self._agents.turn(turn.message))
+        batches = await agent.handler.begin(turn)
+        return filtered(batches, agent.filters) if agent.filters else batches
 
     async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
         """Return the updates of a batch with the JSON of large ones, which is made in a thread."""
@@ -527,11 +527,13 @@ class _Turn:
 
     Attributes:
         conversation: The lock of the conversation, which is acquired before the turn begins.
+        resources: What the turn holds until its end.
         ending: The last status of the turn. A cancelled turn does not use it.
         has_next: True after the turn if another message waits, whose turn has begun.
     """
 
     conversation: "LazyContext"
+    resources: ExitStack
     ending: StatusUpdate = _COMPLETED
     has_next: bool = False
 

@@ -21,6 +21,7 @@ from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.runtime.budgets import Budgets, RunningCall, estimated
 from tailrace.server.runtime.limits import user_of
 from tailrace.server.runtime.prices import PriceTable
+from tailrace.server.runtime.served_agents import agent_name_of
 from tailrace.server.store.store import AttemptState, UsageRecord
 from tailrace.server.store.usage_store import milliseconds
 from tailrace.streaming.a2a.stream_extension import extension_metadata, provider_usage
@@ -49,9 +50,7 @@ class UsageLedger:
     """Creates the records of all attempts of a server.
 
     Args:
-        agent: The name of the agent.
-        provider: The provider of the server's model; empty without one.
-        model: The server's model; empty without one.
+        agent: The name of the only agent of a server.
         prices: Calculates the costs; None for unknown costs.
         recorded: Called with each record.
         budgets: The budgets of callers; None for no budgets.
@@ -63,15 +62,11 @@ class UsageLedger:
     def __init__(
         self,
         agent: str = "",
-        provider: str = "",
-        model: str = "",
         prices: PriceTable | None = None,
         recorded: Callable[[UsageRecord], object] = lambda _: None,
         budgets: Budgets | None = None,
     ) -> None:
         self._agent = agent
-        self._provider = provider
-        self._model = model
         self._prices = prices or PriceTable()
         self._recorded = recorded
         self.budgets = budgets
@@ -87,20 +82,22 @@ class UsageLedger:
             RUN_OBSERVER.reset(token)
             usage.close()
 
-    def lost(self, active: ActiveTask, attempt: int, last_event: datetime | None) -> None:
-        """Record an attempt that a crash interrupted. Do nothing if the server has no model.
+    def lost(
+        self, active: ActiveTask, model: tuple[str, str], attempt: int, last_event: datetime | None
+    ) -> None:
+        """Record an attempt that a crash interrupted.
 
         Args:
             active: The task; the turn of its oldest waiting message was interrupted.
+            model: The provider and the model.
             attempt: The number of the attempt.
             last_event: The time of the last change of the task's status.
         """
-        if not self._model:
-            return
         now = _now()
         started = min(milliseconds(last_event), now) if last_event is not None else now
-        key = (active.waiting[0].number, attempt, user_of(active.owner), self._agent)
-        record = UsageRecord(*key, self._provider, self._model, AttemptState.LOST, started, now)
+        agent = agent_name_of(active.waiting[0].message) or self._agent
+        key = (active.waiting[0].number, attempt, user_of(active.owner), agent)
+        record = UsageRecord(*key, *model, AttemptState.LOST, started, now)
         active.usage += (self._counted(record, Usage(0, 0, 0)),)
 
     def record(
@@ -113,6 +110,7 @@ class UsageLedger:
         usage: Usage | None,
         reported_model: str,
         chunks: int = 0,
+        agent: str = "",
     ) -> UsageRecord:
         """Return the record of an attempt that ends now.
 
@@ -125,12 +123,13 @@ class UsageLedger:
             usage: The reported usage; None if none was reported.
             reported_model: The model that the provider reported.
             chunks: The number of chunks that arrived.
+            agent: The agent that made the call; the only one if empty.
         """
         usage = usage or Usage(0, 0, 0)
         record = UsageRecord(
             *key,
             user_of(owner),
-            self._agent,
+            agent or self._agent,
             *model,
             state,
             started,
@@ -158,7 +157,7 @@ class UsageLedger:
 
     @asynccontextmanager
     async def direct_call(
-        self, owner: str, model: Model, keep: Callable[[UsageRecord], object]
+        self, owner: str, model: Model, keep: Callable[[UsageRecord], object], agent: str = ""
     ) -> AsyncGenerator["DirectCall"]:
         """Record a call to a model that belongs to no task, and is made in the block.
 
@@ -166,6 +165,7 @@ class UsageLedger:
             owner: The owner.
             model: The model.
             keep: Called with the record at the end.
+            agent: As for `record`.
 
         Raises:
             BudgetExceededError: A budget is used up.
@@ -181,7 +181,10 @@ class UsageLedger:
             raise
         finally:
             names = model.provider, model.name
-            keep(self.record(owner, (1, 1), names, state, started, call.usage, call.reported_model))
+            record = self.record(
+                owner, (1, 1), names, state, started, call.usage, call.reported_model, agent=agent
+            )
+            keep(record)
 
     async def check(self, owner: str) -> None:
         """Check the budgets of an owner, before a message is accepted and before each call to a model.
@@ -221,6 +224,7 @@ class TurnUsage(RunObserver):
         self._active: ActiveTask | None = active
         self._inner = inner
         self._turn = active.waiting[0].number
+        self._agent = agent_name_of(active.waiting[0].message)
         self._attempts = active.recorded_attempts
         self._began = _now()
 
@@ -261,7 +265,7 @@ class TurnUsage(RunObserver):
         self._attempts += 1
         active, key = self._active, (self._turn, self._attempts)
         record = self._ledger.record(
-            active.owner, key, (provider, model), state, started, usage, reported_model, chunks
+            active.owner, key, (provider, model), state, started, usage, reported_model, chunks, self._agent
         )
         active.usage += (record,)
 

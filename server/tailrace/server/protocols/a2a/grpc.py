@@ -242,6 +242,7 @@ class GrpcBinding:
             send_key=metadata.get("idempotency-key", ""),
             cost=cost,
             claims=identity.claims,
+            namespace=identity.namespace,
         )
 
     def _read(self, version: GrpcVersion, operation: Operation, method: Any, body: bytes) -> A2AModel:

@@ -174,6 +174,7 @@ class HttpJsonBinding:
             send_key=request.headers.get("idempotency-key", ""),
             cost=cost,
             claims=identity.claims,
+            namespace=identity.namespace,
         )
         if operation.streams:
             after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None

@@ -124,6 +124,7 @@ class JsonRpcBinding:
                 send_key=request.headers.get("idempotency-key", ""),
                 cost=body.cost,
                 claims=identity.claims,
+                namespace=identity.namespace,
             )
             if operation.streams:
                 after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
@@ -181,7 +182,9 @@ class JsonRpcBinding:
         """Return the dialect in which a task was created, if it has the method; else the first."""
         if not isinstance(task_id, str):
             return dialects[0]
-        version = await self._operations.dialect_of(join_surrogates(task_id), Caller(identity.user))
+        version = await self._operations.dialect_of(
+            join_surrogates(task_id), Caller(identity.user, namespace=identity.namespace)
+        )
         return next((dialect for dialect in dialects if dialect.version == version), dialects[0])
 
 

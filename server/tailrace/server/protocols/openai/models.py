@@ -1,9 +1,11 @@
 """The names of models that clients of OpenAI's APIs may request."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.http.http_model import DirectModel
@@ -27,23 +29,72 @@ def _aliases(settings: Settings) -> Mapping[str, str]:
     return {name.strip(): target.strip() for name, _, target in pairs}
 
 
-class ServedModels:
+class ModelNames(ABC):
+    """The names of models that a caller may request."""
+
+    @abstractmethod
+    def listed_for(self, caller: Caller) -> Sequence[str]:
+        """Return the names that a caller sees."""
+
+    @abstractmethod
+    def known_name(self, name: str, caller: Caller) -> str:
+        """Return the name of a model, of any kind.
+
+        Raises:
+            OpenAIError: The model is unknown, or its name is invalid.
+        """
+
+    @abstractmethod
+    def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
+        """Select the agent of a request.
+
+        Args:
+            name: The requested name; may be empty.
+            caller: The caller.
+
+        Returns:
+            The name for the response, and the caller of the agent.
+
+        Raises:
+            OpenAIError: The model is unknown, its name is invalid, or it is a model for embeddings.
+        """
+
+    @abstractmethod
+    def accepts_native_tools(self, name: str) -> bool:
+        """Return whether a model accepts tools of the Responses API that are not functions; False for an unknown model."""
+
+    @abstractmethod
+    def embedding(self, name: str) -> DirectModel:
+        """Return the model for embeddings of a request.
+
+        Raises:
+            OpenAIError: The model is unknown, its name is invalid, or it is an agent.
+        """
+
+
+class ServedModels(ModelNames):
     """The agent and the models for embeddings, by the names that clients may request.
 
     Args:
         settings: ``model`` and ``model_aliases``.
         names: The names of the agent, the main name first.
         embeddings: The models of `embedding_targets`, by name.
-
-    Attributes:
-        listed: All names that clients see.
+        accepts_native_tools: The agent's model accepts tools of the Responses API that are not functions.
 
     Raises:
         ConfigurationError: The provider of a model has no embeddings.
     """
 
-    def __init__(self, settings: Settings, names: Sequence[str], embeddings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        names: Sequence[str],
+        embeddings: Mapping[str, object],
+        *,
+        accepts_native_tools: bool = False,
+    ) -> None:
         self._agent = names[0]
+        self._accepts_native_tools = accepts_native_tools
         self._embeddings: dict[str, DirectModel] = {}
         for name, model in embeddings.items():
             if not isinstance(model, DirectModel) or not model.has_embeddings:
@@ -56,7 +107,7 @@ class ServedModels:
         self._any_name = ANY_NAME in aliases
         agents = [*names, *(name for name in aliases if name not in self._embeddings)]
         self._agent_names = frozenset([*agents, *filter(None, [settings.model])])
-        self.listed = [name for name in dict.fromkeys([*agents, *self._embeddings]) if name != ANY_NAME]
+        self._listed = [name for name in dict.fromkeys([*agents, *self._embeddings]) if name != ANY_NAME]
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -66,40 +117,36 @@ class ServedModels:
                 stack.push_async_callback(model.aclose)
             yield
 
-    def agent_name(self, name: str) -> str:
-        """Return the agent name of a request; the main name if the request has none.
+    def listed_for(self, caller: Caller) -> Sequence[str]:
+        """Return all names, for any caller."""
+        return self._listed
 
-        Raises:
-            OpenAIError: The model is unknown, its name is invalid, or it is a model for embeddings.
-        """
+    def accepts_native_tools(self, name: str) -> bool:
+        """Return whether the agent's model accepts them, for any name."""
+        return self._accepts_native_tools
+
+    def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
+        """Select the agent; the response has its main name if the request has none."""
         if not name:
-            return self._agent
+            return self._agent, caller
         if name in self._agent_names:
-            return name
+            return name, caller
         if name in self._embeddings:
             raise _refusal(name, "is a model for embeddings: POST /v1/embeddings")
         if not self._any_name or ANY_NAME in self._embeddings:
-            raise _unknown(name)
-        return _checked(name)
+            raise unknown_model(name)
+        return _checked(name), caller
 
-    def known_name(self, name: str) -> str:
-        """Check the name of a model: a listed name, or any name if all are allowed.
-
-        Raises:
-            OpenAIError: The model is unknown, or its name is invalid.
-        """
+    def known_name(self, name: str, caller: Caller) -> str:
+        """Return a listed name, or any name if all are allowed."""
         if name in self._agent_names or name in self._embeddings:
             return name
         if not self._any_name:
-            raise _unknown(name)
+            raise unknown_model(name)
         return _checked(name)
 
     def embedding(self, name: str) -> DirectModel:
-        """Return the model for embeddings of a request.
-
-        Raises:
-            OpenAIError: The model is unknown, its name is invalid, or it is the agent.
-        """
+        """Return the model for embeddings of a request."""
         model = self._embeddings.get(name)
         if model is None and name and name not in self._agent_names:
             model = self._embeddings.get(ANY_NAME)
@@ -113,7 +160,7 @@ class ServedModels:
                 "has no embeddings; the operator can add a model that has them: "
                 "TAILRACE_MODEL_ALIASES=NAME=PROVIDER:MODEL",
             )
-        raise _unknown(name)
+        raise unknown_model(name)
 
 
 def _checked(name: str) -> str:
@@ -129,9 +176,12 @@ def _refusal(name: str, reason: str) -> OpenAIError:
     return OpenAIError(400, message, code="unsupported_value", param="model")
 
 
-def _unknown(name: str) -> OpenAIError:
+def unknown_model(
+    name: str, advice: str = "; the operator can add others (TAILRACE_MODEL_ALIASES)"
+) -> OpenAIError:
+    """Return the error for the name of a model that does not exist, or that the caller may not use."""
     message = (
         f"The model '{clipped(name, MAX_NAME_LENGTH)}' does not exist or you do not have access to it. GET /v1/models lists the "
-        "names; the operator can add others (TAILRACE_MODEL_ALIASES)."
+        f"names{advice}."
     )
     return OpenAIError(404, message, code="model_not_found", param="model")

@@ -30,7 +30,7 @@ from tailrace.server.protocols.openai.chat_completions_encoder import ChatComple
 from tailrace.server.protocols.openai.completions_encoder import CompletionEncoder
 from tailrace.server.protocols.openai.conversations_routes import StoredConversations
 from tailrace.server.protocols.openai.embeddings import encode_embeddings, read_embedding_request
-from tailrace.server.protocols.openai.models import ServedModels
+from tailrace.server.protocols.openai.models import ModelNames
 from tailrace.server.protocols.openai.request import (
     read_chat_request,
     read_completion_request,
@@ -75,7 +75,6 @@ class OpenAIFacade:
         models: The models that clients may name.
         gate: Limits the concurrent calls to providers.
         user_is_key: The member ``user`` names the conversation if nothing else in a request does.
-        native_tools: The agent's model accepts tools of the Responses API that are not functions.
     """
 
     def __init__(
@@ -83,11 +82,10 @@ class OpenAIFacade:
         operations: Operations,
         settings: Settings,
         authenticator: Authenticator,
-        models: ServedModels,
+        models: ModelNames,
         gate: UpstreamGate,
         *,
         user_is_key: bool = False,
-        native_tools: bool = False,
     ) -> None:
         self._max_values = settings.bounds.max_request_values
         self._endpoint = ChatEndpoint(operations, settings, authenticator, _credentials)
@@ -97,7 +95,6 @@ class OpenAIFacade:
         self._models = models
         self._gate = gate
         self._user_is_key = user_is_key
-        self._native_tools = native_tools
         self._started = int(time.time())
 
     def add_to(self, router: APIRouter) -> None:
@@ -126,10 +123,11 @@ class OpenAIFacade:
         key = self._key_options(request)
 
         def parse(body: _Body) -> ChatRequest:
-            return read_responses_request(body, native_tools=self._native_tools, **key)
+            native_tools = self._models.accepts_native_tools(str(body.get("model") or ""))
+            return read_responses_request(body, native_tools=native_tools, **key)
 
         caller, chat = await self._endpoint.read(request, parse)
-        model = self._models.agent_name(chat.model)
+        model, caller = self._models.select(chat.model, caller)
         return await self._responses.create(replace(chat, model=model, created=int(time.time())), caller)
 
     async def _completions(self, request: Request) -> Response:
@@ -157,14 +155,14 @@ class OpenAIFacade:
             raise OpenAIError.of_upstream(error) from None
 
     async def _list_models(self, request: Request) -> Response:
-        await self._endpoint.authenticate(request)
-        return await json_response(
-            {"object": "list", "data": list(map(self._model_fields, self._models.listed))}
-        )
+        listed = self._models.listed_for(await self._endpoint.authenticate(request))
+        return await json_response({"object": "list", "data": list(map(self._model_fields, listed))})
 
     async def _model(self, request: Request) -> Response:
-        await self._endpoint.authenticate(request)
-        return await json_response(self._model_fields(self._models.known_name(request.path_params["model"])))
+        caller = await self._endpoint.authenticate(request)
+        return await json_response(
+            self._model_fields(self._models.known_name(request.path_params["model"], caller))
+        )
 
     def _model_fields(self, name: str) -> Fields:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
@@ -200,7 +198,7 @@ class OpenAIFacade:
     ) -> Response:
         caller, choices = await self._endpoint.read(request, parse)
         caller = self._charged(caller, choices)
-        model = self._models.agent_name(choices[0].model)
+        model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
         turns: list[tuple[EventStream, _Encoder]] = []
         try:
