@@ -1,6 +1,6 @@
 """The documentation is correct: its examples run, its links have targets, its tables are complete.
 
-``python tests/test_docs.py`` rewrites the tables in docs/settings.md and docs/providers.md, and docs/origins.md.
+``python tests/test_docs.py`` rewrites the tables in docs/settings.md and docs/providers.md, docs/origins.md, and the schema.
 """
 
 import inspect
@@ -40,8 +40,10 @@ from tailrace.server import (
     Settings,
 )
 from tailrace.server.cli.commands import create_cli
+from tailrace.server.config_file import json_schema, read_config
 from tailrace.server.former_settings import MOVED, REPLACED, moved_to
 from tailrace.server.protocols.a2a.card import build_card
+from tailrace.server.several_agents import create_several_agents_app
 from tailrace.streaming import EXTENSION_URI
 from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
 from tailrace.wrappers import SSEDecoder
@@ -65,6 +67,8 @@ SKILL_PAGE = ROOT / "SKILL.md"
 LIST_OF_PAGES = ROOT / "docs/llms.txt"
 EMBEDDING_PAGE = ROOT / "docs/embedding.md"
 EXTENSION_PAGE = ROOT / "docs/extension.md"
+AGENTS_FILE_PAGE = ROOT / "docs/several-agents.md"
+SCHEMA_FILE = ROOT / "docs/tailrace.schema.json"
 
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -209,6 +213,25 @@ async def test_what_coding_assistants_are_shown_works(capsys: pytest.CaptureFixt
     async with serving(run(agent)["app"]) as url:
         asking = client._replace(text=client.text.replace("http://127.0.0.1:8000", url))
         await anyio.to_thread.run_sync(run, asking)
+    assert capsys.readouterr().out == client.output
+
+
+async def test_the_configuration_file_of_its_page_serves_the_agents_as_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [file] = blocks(AGENTS_FILE_PAGE, "toml")
+    [client] = blocks(AGENTS_FILE_PAGE, "python")
+    path = tmp_path / "tailrace.toml"
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANN_KEY", "BOB_KEY"):
+        monkeypatch.setenv(name, f"key-of-{name.partition('_')[0].lower()}")
+    async with ScriptedUpstream(answer("It is on its way.")) as upstream:
+        # The program of the tool is not installed with the tests.
+        text = file.text.replace("mcp:uvx mcp-server-git", "support.approval_tools:buy")
+        path.write_text(text.replace('model = "openai', f'base_url = "{upstream.base_url}"\nmodel = "openai'))
+        app = create_several_agents_app(read_config(path, Settings(store="sqlite://")))
+        async with serving(app) as url:
+            asking = client._replace(text=client.text.replace("http://127.0.0.1:8000", url))
+            await anyio.to_thread.run_sync(run, asking)
     assert capsys.readouterr().out == client.output
 
 
@@ -360,7 +383,7 @@ def settings_tables() -> list[str]:
 
 def _fields_table(model: type[BaseModel], form: str = "") -> str:
     """The table of a model: names and defaults from the fields, descriptions from its docstring."""
-    described = dict(re.findall(r"^    (\w+): (.+?)(?=^    \w|\Z)", _attributes(model), re.M | re.DOTALL))
+    described = _described(model)
     assert set(described) == set(model.model_fields)
     lines = [f"| {'setting' if form else 'member'} | default | meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
@@ -371,9 +394,29 @@ def _fields_table(model: type[BaseModel], form: str = "") -> str:
             shown = _code(",".join(cast("tuple[str, ...]", default)))
         else:
             shown = _code(str(default).lower() if isinstance(default, bool) else str(default))
-        meaning = " ".join(described[name].split()).replace("``", "`")
-        lines.append(f"| {_code(form.format(name.upper()) or name)} | {shown} | {meaning} |")
+        lines.append(f"| {_code(form.format(name.upper()) or name)} | {shown} | {described[name]} |")
     return "\n".join(lines) + "\n"
+
+
+def test_the_schema_of_the_configuration_file_is_current() -> None:
+    published = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    assert published == config_schema(), "run python tests/test_docs.py to rewrite the schema"
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of the configuration file, with the descriptions of the docstrings."""
+    schema = json_schema()
+    of_settings = _described(Settings)
+    for definition in (schema, *schema["$defs"].values()):
+        text, _, attributes = definition.pop("description", "").partition("Attributes:\n")
+        if text.strip():
+            definition["description"] = text.strip()
+        described = {**of_settings, **_descriptions(inspect.cleandoc(attributes))}
+        for name, member in definition.get("properties", {}).items():
+            member.pop("title", None)
+            if name in described:
+                member["description"] = described[name]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def test_every_provider_is_in_the_tables() -> None:
@@ -410,6 +453,16 @@ def _code(*names: str) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def _described(documented: type) -> dict[str, str]:
+    """The descriptions of the attributes in the docstring of a class."""
+    return _descriptions(inspect.cleandoc(_attributes(documented)))
+
+
+def _descriptions(attributes: str) -> dict[str, str]:
+    found = re.findall(r"^(\w+): (.+?)(?=^\w|\Z)", attributes, re.M | re.DOTALL)
+    return {name: " ".join(text.split()).replace("``", "`") for name, text in found}
+
+
 def _attributes(documented: type) -> str:
     return (inspect.getdoc(documented) or "").partition("Attributes:\n")[2]
 
@@ -437,11 +490,12 @@ def test_the_extension_is_declared_as_specified() -> None:
 
 
 def main() -> None:
-    """Rewrite the tables."""
+    """Rewrite the tables and the schema."""
     for page, tables in ((SETTINGS_PAGE, settings_tables()), (PROVIDERS_PAGE, provider_tables())):
         anew = iter(tables)
         text = _TABLE.sub(lambda _: next(anew), page.read_text(encoding="utf-8"))  # noqa: B023 — called immediately
         page.write_text(text, encoding="utf-8")
+    SCHEMA_FILE.write_text(json.dumps(config_schema(), indent=2) + "\n", encoding="utf-8")
     (ROOT / "docs/origins.md").write_text(origins_page(), encoding="utf-8")
 
 

@@ -74,6 +74,8 @@ def served(
         if open_files:
             resource.setrlimit(resource.RLIMIT_NOFILE, (int(open_files), int(open_files)))
 
+    # A configuration file has the keys of its models.
+    key = {} if "--config" in arguments else {"TAILRACE_API_KEY": "none"}
     with log.open("wb") as output:
         process = subprocess.Popen(
             tailrace(command, "--port", "0", *arguments, python=python),
@@ -81,7 +83,7 @@ def served(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             preexec_fn=limit,
-            env={**os.environ, "TAILRACE_API_KEY": "none", **environment},
+            env={**os.environ, **key, **environment},
         )
         try:
             yield Served(process, log)

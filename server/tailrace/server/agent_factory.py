@@ -109,7 +109,7 @@ def create_agent(
         ConfigurationError: As of `create_model`, a tool cannot be loaded, or responses of the model cannot be recorded.
     """
     if fallbacks is None:
-        fallbacks = [_other_settings(settings, *split_fallback(value)) for value in settings.fallback]
+        fallbacks = [fallback_settings(settings, value) for value in settings.fallback]
     models = [_recorded(create_model(each), settings) for each in (settings, *fallbacks)]
     model, *others = (GatedModel(each, gate) for each in models)
     return Agent(
@@ -172,6 +172,16 @@ def agent_names(settings: Settings) -> tuple[str, ...]:
     """Return the model names that OpenAI clients may use: the agent's name, and its model's."""
     model = (settings.model or "").partition(":")[2]
     return tuple(dict.fromkeys(name for name in (settings.agent_name, model) if name))
+
+
+def fallback_settings(settings: Settings, value: str) -> Settings:
+    """Return the settings of a model that answers when the model fails.
+
+    Args:
+        settings: The settings of the agent.
+        value: A member of `Settings.fallback`.
+    """
+    return _other_settings(settings, *split_fallback(value))
 
 
 def _other_settings(settings: Settings, target: str, base_url: str | None = None) -> Settings:

@@ -16,16 +16,13 @@ from tailrace.server.agent_factory import agent_names, create_embedding_models, 
 from tailrace.server.agent_routes import AgentRoutes
 from tailrace.server.auth.authentication import Authenticator
 from tailrace.server.former_settings import unread_env_file
-from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
-from tailrace.server.protocols.cors import allow_origins
 from tailrace.server.protocols.openai.models import ServedModels
-from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.handlers import Handler, HandlerFunction
 from tailrace.server.runtime.operations import ExtendedCard, Operations
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.stream_filter import StreamFilter
-from tailrace.server.server_core import ServerCore
+from tailrace.server.server_core import ServerCore, create_application
 from tailrace.server.settings import Settings
 from tailrace.server.store.store import Store
 from tailrace.streaming.a2a.models import AgentCard, AgentExtension, AgentSkill
@@ -98,24 +95,7 @@ def create_app(
         filters=filters,
         input_filters=input_filters,
     )
-    app = FastAPI(
-        title="tailrace",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-        # FastAPI's request spans are the parents of the agent's spans. Its inner spans, and spans of probes, are not needed.
-        telemetry={
-            "tracer_provider": tracer_provider,
-            "operation_spans": False,
-            "exclude": lambda scope: scope["path"] in OPERATOR_PATHS,
-        },
-        routes=list(router.routes),
-        lifespan=router.lifespan_context,
-    )
-    add_unknown_route_handlers(app, router, has_openai_api="openai" in settings.endpoints)
-    allow_origins(app, settings.allowed_origins)
-    return app
+    return create_application(router, settings, tracer_provider)
 
 
 def create_router(

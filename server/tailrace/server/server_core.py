@@ -5,11 +5,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import TracerProvider
 
 from tailrace.server.auth.authentication import Anonymous, Authenticator, Reporting
 from tailrace.server.auth.authenticator_factory import create_authenticator
+from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
 from tailrace.server.http.operator_endpoints import OperatorEndpoints
 from tailrace.server.http.request_guard import RequestGuard
 from tailrace.server.http.shutdown_signals import handle_signals
@@ -19,7 +20,9 @@ from tailrace.server.http.usage_endpoint import UsageEndpoint
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.request_observation import observed_route
 from tailrace.server.observability.telemetry_factory import create_telemetry
+from tailrace.server.protocols.cors import allow_origins
 from tailrace.server.protocols.guarded_route import guarded_route
+from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
 from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.budgets import Budgets
 from tailrace.server.runtime.engine import Engine
@@ -193,6 +196,36 @@ class ServerCore:
             async with self._uploads.ending_with(stopping), self.streams.cut_off(stopping, timeout):
                 with handle_signals(lambda: stopping.set()):
                     yield
+
+
+def create_application(
+    router: APIRouter, settings: Settings, tracer_provider: TracerProvider | None = None
+) -> FastAPI:
+    """Create the application with the routes of a router.
+
+    Args:
+        router: The routes, and the lifespan.
+        settings: The settings of the server.
+        tracer_provider: As of `ServerCore`.
+    """
+    app = FastAPI(
+        title="tailrace",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        # FastAPI's request spans are the parents of the agent's spans. Its inner spans, and spans of probes, are not needed.
+        telemetry={
+            "tracer_provider": tracer_provider,
+            "operation_spans": False,
+            "exclude": lambda scope: scope["path"] in OPERATOR_PATHS,
+        },
+        routes=list(router.routes),
+        lifespan=router.lifespan_context,
+    )
+    add_unknown_route_handlers(app, has_openai_api="openai" in settings.endpoints)
+    allow_origins(app, settings.allowed_origins)
+    return app
 
 
 def _watch_state(metrics: Metrics, engine: Engine, limits: Limits, gate: UpstreamGate) -> None:

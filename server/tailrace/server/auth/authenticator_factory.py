@@ -5,15 +5,20 @@ from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError
 
 
-def create_authenticator(settings: Settings) -> Authenticator:
+def create_authenticator(settings: Settings, keys: Authenticator | None = None) -> Authenticator:
     """Create an authenticator for API keys, bearer tokens or both, or an authenticator that accepts all callers.
+
+    Args:
+        settings: The settings.
+        keys: Authenticates by API keys, in place of those of the settings.
 
     Raises:
         ConfigurationError: A setting is invalid.
     """
     authenticators: list[Authenticator] = []
-    if settings.caller_keys is not None:
-        authenticators.append(ApiKeys(_read_caller_keys(settings.caller_keys.get_secret_value())))
+    keys = keys or create_keys(settings)
+    if keys is not None:
+        authenticators.append(keys)
     if settings.caller_jwt.jwks_url:
         # Imported here, because a server without bearer tokens does not need the library for signatures.
         from tailrace.server.auth.bearer import JwtBearer
@@ -23,6 +28,17 @@ def create_authenticator(settings: Settings) -> Authenticator:
     if not authenticators:
         return Anonymous()
     return authenticators[0] if len(authenticators) == 1 else AnyOf(*authenticators)
+
+
+def create_keys(settings: Settings) -> ApiKeys | None:
+    """Create the authenticator for API keys; None without keys.
+
+    Raises:
+        ConfigurationError: The keys are invalid.
+    """
+    if settings.caller_keys is None:
+        return None
+    return ApiKeys(_read_caller_keys(settings.caller_keys.get_secret_value()))
 
 
 def _read_caller_keys(setting: str) -> dict[str, list[str]]:

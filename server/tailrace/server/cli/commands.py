@@ -227,14 +227,22 @@ def serve(
         ),
     ] = None,
     env_file: EnvFile = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File (TOML) with several agents to serve, read again on SIGHUP. [default: none]",
+        ),
+    ] = None,
 ) -> None:
-    """Serve a model as an A2A agent until interrupted.
+    """Serve a model as an A2A agent, or the agents of a file, until interrupted.
 
-    Every option is also a TAILRACE_… setting, in the environment or the file of --env-file.
+    Every option but --config is also a TAILRACE_… setting, in the environment or the file of --env-file.
     """
     run = import_command("serve")
     run(
         env_file,
+        config,
         model=model,
         agent=agent,
         base_url=base_url,

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, cast
 
 import uvicorn
+from fastapi import FastAPI
 from opentelemetry import trace
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,12 +27,14 @@ from tailrace.server.cli.env_file_option import announce_env_file
 from tailrace.server.cli.interrupts import INTERRUPTED
 from tailrace.server.cli.startup_summary import print_summary
 from tailrace.server.cli.workers import run_workers
+from tailrace.server.config_file import ServerConfig, read_config
 from tailrace.server.http.connection_limits import ConnectionLimits, default_max_connections
 from tailrace.server.http.deferred_response import with_deferral
 from tailrace.server.http.request_guard import is_loopback
 from tailrace.server.http.shutdown_signals import SIGNALS
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
+from tailrace.server.several_agents import ReadAgain, create_several_agents_app
 from tailrace.wrappers import ConfigurationError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import limit_unused_memory, release_memory
 
@@ -48,11 +51,12 @@ STOP_TIMEOUT = 8
 """Seconds for connections to end after all tasks have, when the server stops."""
 
 
-def serve(env_file: Path | None, **given: Any) -> None:
-    """Serve a model as an A2A agent until interrupted.
+def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) -> None:
+    """Serve a model as an A2A agent, or the agents of a configuration file, until interrupted.
 
     Args:
         env_file: As for `read_settings`.
+        config_file: The configuration file; None to serve one agent.
         given: As for `read_settings`.
 
     Raises:
@@ -60,12 +64,16 @@ def serve(env_file: Path | None, **given: Any) -> None:
         SystemExit: The server could not start.
     """
     announce_env_file(env_file)
-    settings = read_settings(env_file, **given)
+    if config_file is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application handles it
+    read = partial(_read, env_file, config_file, given)
+    config = read()
+    settings = config.settings
     _refuse_open_access(settings)
     with closing_all(listen(settings)) as listeners:
         _export_spans()
-        app = create_app(settings)  # with several processes, too: invalid settings are reported once
-        on_start = partial(print_summary, settings, listeners[0])
+        app = _create_app(config, read)  # with several processes, too: invalid settings are reported once
+        on_start = partial(print_summary, settings, listeners[0], config.agents)
         if settings.workers == 1:
             run_app(app, settings, listeners, on_start=on_start)
             return
@@ -73,7 +81,19 @@ def serve(env_file: Path | None, **given: Any) -> None:
             log_config(settings.log_format)
         )  # as uvicorn does it in each of the processes
         on_start()
-        run_workers(partial(_work, settings), listeners, settings.workers)
+        run_workers(partial(_work, read), listeners, settings.workers)
+
+
+def _read(
+    env_file: Path | None, config_file: Path | None, given: Mapping[str, Any], running: Settings | None = None
+) -> ServerConfig:
+    """Read the settings, and the agents of a configuration file; no agents without a file."""
+    settings = read_settings(env_file, **given)
+    return read_config(config_file, settings, running) if config_file else ServerConfig(settings, ())
+
+
+def _create_app(config: ServerConfig, read: ReadAgain) -> FastAPI:
+    return create_several_agents_app(config, read) if config.agents else create_app(config.settings)
 
 
 @contextmanager
@@ -123,9 +143,10 @@ def _has_ipv6() -> bool:
     return True
 
 
-def _work(settings: Settings, listeners: Sequence[socket.socket]) -> None:
+def _work(read: Callable[..., ServerConfig], listeners: Sequence[socket.socket]) -> None:
     """Serve in one of several processes."""
-    run_app(create_app(settings), settings, listeners)
+    config = read()
+    run_app(_create_app(config, read), config.settings, listeners)
 
 
 def _refuse_open_access(settings: Settings) -> None:

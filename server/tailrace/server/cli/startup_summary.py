@@ -3,22 +3,25 @@
 import logging
 import socket
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 
+from tailrace.server.config_file import AgentConfig
 from tailrace.server.settings import Settings
 from tailrace.server.store.database import parse_url
 
 _ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
-def print_summary(settings: Settings, listener: socket.socket) -> None:
+def print_summary(settings: Settings, listener: socket.socket, agents: Sequence[AgentConfig] = ()) -> None:
     """Print the summary to standard error; with JSON logs, as one record.
 
     Args:
         settings: The settings of the server.
         listener: Its listening socket.
+        agents: The agents of a configuration file.
     """
-    rows = summary(settings, listener.getsockname()[1])
+    rows = summary(settings, listener.getsockname()[1], agents)
     if settings.log_format == "json":
         text = "; ".join(f"{label.lower()}: {value}" for label, value in rows)
         logging.getLogger("tailrace.server").info("serving: %s", text)
@@ -27,27 +30,33 @@ def print_summary(settings: Settings, listener: socket.socket) -> None:
     print(*lines, "Press Ctrl+C to stop.", sep="\n", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def summary(settings: Settings, port: int) -> list[tuple[str, str]]:
+def summary(settings: Settings, port: int, agents: Sequence[AgentConfig] = ()) -> list[tuple[str, str]]:
     """Return the rows: label and value.
 
     Args:
         settings: The settings of the server.
         port: The port that it listens on.
+        agents: The agents of a configuration file.
     """
     host = _ALL_ADDRESSES.get(settings.host, settings.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     rows: list[tuple[str, str]] = []
     if "playground" in settings.endpoints:
         rows.append(("Chat", f"{url}/"))
-    rows.append(("Card", f"{url}/.well-known/agent-card.json"))
-    rows.append(("API", f"{url}/  (A2A)"))
+    if agents:
+        rows.append(("Agents", f"{url}/.well-known/api-catalog"))
+        rows += [("", f"{url}/agents/{agent.name}/  ({_model(agent.settings)})") for agent in agents]
+    else:
+        rows.append(("Card", f"{url}/.well-known/agent-card.json"))
+        rows.append(("API", f"{url}/  (A2A)"))
     if "openai" in settings.endpoints:
-        rows.append(("", f"{url}/v1  (OpenAI-compatible)"))
+        rows.append(("API" if agents else "", f"{url}/v1  (OpenAI-compatible)"))
     if settings.grpc_port is not None:
         rows.append(("gRPC", f"{host}:{settings.grpc_port}" if settings.grpc_port else "a free port"))
     if settings.public_url:
         rows.append(("Public", settings.public_url))
-    rows.append(("Model", _model(settings)))
+    if not agents:
+        rows.append(("Model", _model(settings)))
     rows.append(("Store", _store(settings.store)))
     rows.append(("Callers", _callers(settings)))
     return rows

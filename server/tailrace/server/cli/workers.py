@@ -3,7 +3,7 @@
 The address is opened before they start, and each accepts connections from it. A process that ends by itself is started
 again; a process that cannot start ends them all.
 
-A terminal sends Ctrl-C to all of them, but they ignore it: the first process sends each of them SIGTERM. A second signal ends
+SIGHUP is sent to each of them. A terminal sends Ctrl-C to all of them, but they ignore it: the first process sends each of them SIGTERM. A second signal ends
 them at once.
 """
 
@@ -52,6 +52,8 @@ def run_workers(work: Work, listeners: Sequence[socket.socket], count: int) -> N
     workers = _Workers(work, listeners)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, workers.stop)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # otherwise it ends the processes
+        signal.signal(signal.SIGHUP, workers.forward)
     for _ in range(count):
         workers.start()
     workers.watch()
@@ -79,8 +81,12 @@ class _Workers:
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
         """Handle SIGTERM or SIGINT; a second one ends the processes at once."""
-        self._end(signal.SIGKILL if self._stopping else signal.SIGTERM)
+        self._send(signal.SIGKILL if self._stopping else signal.SIGTERM)
         self._stopping = True
+
+    def forward(self, number: int, _frame: FrameType | None) -> None:
+        """Handle SIGHUP, which the processes ignore until they can handle it."""
+        self._send(signal.Signals(number))
 
     def watch(self) -> None:
         while self._running:
@@ -97,14 +103,14 @@ class _Workers:
             return
         if code in CANNOT_START and self._first:
             self._failed, self._stopping = code, True
-            self._end(signal.SIGTERM)
+            self._send(signal.SIGTERM)
             return
         self._first = False
         logger.error("a process ended (status %d) and is started again", code)
         time.sleep(RESTART_PAUSE)
         self.start()
 
-    def _end(self, number: signal.Signals) -> None:
+    def _send(self, number: signal.Signals) -> None:
         for process in list(self._running.values()):
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, number)

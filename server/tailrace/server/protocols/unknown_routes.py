@@ -4,30 +4,35 @@ They are installed only in an application that the agent creates. If its router 
 application handles unknown paths.
 """
 
+import re
+from collections.abc import Sequence
 from typing import cast
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match, Mount
+from starlette.types import Scope
 
 from tailrace.server.http.error_responses import Problem
 from tailrace.server.observability.query_secrets import redact_query
 from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 from tailrace.server.protocols.openai_error import OpenAIError
 
+_AGENT = re.compile(r"^/agents/[^/]+(?=/|$)")
+"""The prefix of the paths of an agent, in a server with several."""
+
 _OPENAI_PREFIX = "/v1/"
 # Paths of the HTTP+JSON binding of 0.3.
 _OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
-def add_unknown_route_handlers(app: FastAPI, router: APIRouter, *, has_openai_api: bool) -> None:
+def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
     """Install error handlers for 404 and 405 that respond in the form of the protocol, and its version, of the path.
 
     Args:
         app: The application.
-        router: The routes of the agent, which are at the root of the application.
-        has_openai_api: The router has the routes of the OpenAI-compatible API.
+        has_openai_api: The application has the routes of the OpenAI-compatible API.
     """
 
     async def respond(request: Request, error: Exception) -> Response:
@@ -37,13 +42,16 @@ def add_unknown_route_handlers(app: FastAPI, router: APIRouter, *, has_openai_ap
         if failure.status_code == 404:
             problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is no resource at {path}")
         elif failure.status_code == 405:
-            allowed = _methods_at(request, app, router)
+            # The scope that the application received, without the prefix of a mount.
+            scope = {**request.scope, "root_path": _AGENT.sub("", request.scope["root_path"])}
+            allowed = ", ".join(sorted(_methods_at(scope, app.routes)))
             message = f"{path} does not support {request.method}; supported: {allowed}"
             problem = Problem(
                 405, "UNIMPLEMENTED", "MethodNotAllowedError", message, headers={"Allow": allowed}
             )
         else:
             return await http_exception_handler(request, failure)
+        path = _AGENT.sub("", path)
         if path.startswith(_OLD_PREFIXES):
             body = write_problem(problem)
         elif has_openai_api and path.startswith(_OPENAI_PREFIX):
@@ -55,7 +63,7 @@ def add_unknown_route_handlers(app: FastAPI, router: APIRouter, *, has_openai_ap
     app.add_exception_handler(HTTPException, respond)
 
 
-def _methods_at(request: Request, app: FastAPI, router: APIRouter) -> str:
+def _methods_at(scope: Scope, routes: Sequence[BaseRoute]) -> set[str]:
     """Return the methods that a path supports. There is a route for each method; the framework names only one.
 
     A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). The first match
@@ -63,9 +71,14 @@ def _methods_at(request: Request, app: FastAPI, router: APIRouter) -> str:
     """
     found: set[str] = set()
     path = None
-    for route in (*router.routes, *app.routes):
+    for route in routes:
+        match, child = route.matches(scope)
+        if match is Match.NONE:
+            continue
+        if isinstance(route, Mount):
+            return found or _methods_at({**scope, **child}, route.routes)
         methods: set[str] = getattr(route, "methods", None) or set()
-        if methods and route.matches(request.scope)[0] is not Match.NONE:
+        if methods:
             path = path or getattr(route, "path", None)
             found |= methods if getattr(route, "path", None) == path else set()
-    return ", ".join(sorted(found))
+    return found

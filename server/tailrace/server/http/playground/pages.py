@@ -58,11 +58,18 @@ _HEADERS = {
 
 
 class Playground:
-    """Serves the playground."""
+    """Serves the playground.
+
+    Args:
+        yields: If the application has a route of its own for the same path, that route is used.
+    """
+
+    def __init__(self, *, yields: bool = True) -> None:
+        self._yields = yields
 
     def add_to(self, router: APIRouter) -> None:
-        """Add the routes to a router. If the application has a route of its own for the same path, that route is used."""
-        route_class = _playground_route(router.route_class)
+        """Add the routes to a router."""
+        route_class = _playground_route(router.route_class) if self._yields else router.route_class
         for path, (name, media_type) in _FILES.items():
             endpoint = _File((_FOLDER / name).read_bytes(), media_type)
             router.add_api_route(

@@ -1,0 +1,82 @@
+"""Authentication of the callers of one agent, in a server with several."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tailrace.server.auth.authentication import ApiKeys, Authenticator, Credentials, Identity
+from tailrace.server.runtime.approvals import parse_approvers
+from tailrace.server.runtime.auth_error import AuthError
+from tailrace.server.runtime.caller import Caller
+
+Permission = Callable[[Caller], bool]
+"""Returns whether a caller may use an agent."""
+
+
+def parse_callers(callers: Sequence[str] | None) -> Permission:
+    """Return the function that decides whether a caller may use an agent.
+
+    Args:
+        callers: Names of callers, or ``scope:NAME`` and ``role:NAME``, one of which the caller's token must have; None for all.
+
+    Raises:
+        ConfigurationError: A value has another form.
+    """
+    if callers is None:
+        return lambda _: True
+    names = frozenset(each for each in callers if ":" not in each)
+    roles = [parse_approvers(each) for each in callers if ":" in each]
+    return lambda caller: caller.user in names or any(has_role(caller) for has_role in roles)
+
+
+class AgentAuthenticator(Authenticator):
+    """Accepts the callers who may use an agent, whose tasks there are separate from those at other agents.
+
+    Args:
+        authenticator: Authenticates the callers.
+        name: The name of the agent.
+        permits: Returns whether a caller may use the agent.
+    """
+
+    def __init__(self, authenticator: Authenticator, name: str, permits: Permission) -> None:
+        self._authenticator = authenticator
+        self._name = name
+        self._permits = permits
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the identity with the namespace of the agent.
+
+        Raises:
+            AuthError: The caller is not authenticated, or may not use the agent.
+            OverloadedError: As of `Authenticator.authenticate`.
+        """
+        identity = await self._authenticator.authenticate(credentials)
+        if not self._permits(Caller(identity.user, claims=identity.claims)):
+            raise AuthError(f"you may not use the agent {self._name!r}", challenge="", forbidden=True)
+        return replace(identity, namespace=self._name)
+
+    def schemes(self) -> Mapping[str, Any]:
+        """Return the schemes of the other authenticator."""
+        return self._authenticator.schemes()
+
+
+class ReplaceableKeys(Authenticator):
+    """API keys that can be replaced while the server runs.
+
+    Args:
+        current: The keys.
+
+    Attributes:
+        current: The keys.
+    """
+
+    def __init__(self, current: ApiKeys) -> None:
+        self.current = current
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the caller with this key."""
+        return await self.current.authenticate(credentials)
+
+    def schemes(self) -> Mapping[str, Any]:
+        """Return the scheme of an API key."""
+        return self.current.schemes()

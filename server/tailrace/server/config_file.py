@@ -1,0 +1,389 @@
+"""The configuration file of a server with several agents (``tailrace.toml``).
+
+The file is TOML 1.0 with four kinds of tables: ``[server]`` has the settings of the server, ``[models.NAME]`` the access to a model,
+``[agents.NAME]`` an agent, and ``[callers.NAME]`` the keys of a caller. ``docs/several-agents.md`` describes them. In every text,
+``${NAME}`` stands for an environment variable.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, create_model
+from pydantic_core import ErrorDetails
+
+from tailrace.server.agent_factory import fallback_settings
+from tailrace.server.runtime.approvals import parse_approvers
+from tailrace.server.settings import CardSettings, Settings, split_fallback
+from tailrace.wrappers import ConfigurationError
+
+AGENT_SETTINGS = (
+    "model", "base_url", "api_key", "fallback", "upstream_background", "agent", "agent_token", "agent_origins",
+    "instructions", "tools", "approvals", "approvers", "on_lost_result", "filters", "input_filters", "record",
+    "agent_name", "coalesce",
+)  # fmt: skip
+"""The settings that each agent has for itself; ``card`` is a setting of the server and of each agent."""
+
+_UNSUPPORTED = {
+    "caller_keys": "write [callers.NAME] with keys",
+    "grpc_port": "a server for several agents has no gRPC: serve the agent with gRPC alone",
+    "grpc_tls": "a server for several agents has no gRPC: serve the agent with gRPC alone",
+    "model_aliases": "the names of models are those of the agents",
+}
+
+_MAX_PROBLEMS = 5
+_VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+
+def _fields(names: Sequence[str]) -> dict[str, Any]:
+    return {name: (Settings.model_fields[name].annotation, Settings.model_fields[name]) for name in names}
+
+
+_SERVER_SETTINGS = [
+    name for name in Settings.model_fields if name not in AGENT_SETTINGS and name not in _UNSUPPORTED
+]
+_ServerSettings: type[BaseModel] = create_model(
+    "ServerSettings", __config__=_STRICT, **_fields(_SERVER_SETTINGS)
+)
+_AgentSettings: type[BaseModel] = create_model(
+    "AgentSettings", __config__=_STRICT, **_fields([*AGENT_SETTINGS, "card"])
+)
+
+
+class ServerTable(_ServerSettings):
+    """The settings of the server."""
+
+
+class AgentTable(_AgentSettings):
+    """An agent.
+
+    Attributes:
+        fallback: Models that answer when ``model`` fails, in order: names of tables ``[models.NAME]``, ``PROVIDER:MODEL`` or
+            ``PROVIDER:MODEL@BASE_URL``.
+        callers: The callers who may use the agent: names, or ``scope:NAME`` and ``role:NAME`` of bearer tokens; all if not set.
+    """
+
+    fallback: tuple[str, ...] = ()
+    callers: tuple[str, ...] | None = None
+
+
+class ModelTable(BaseModel):
+    """A model that agents name.
+
+    Attributes:
+        model: ``PROVIDER:MODEL``.
+        base_url: Base URL of an API that is compatible with the provider's; the provider's own if None.
+        api_key: The provider's key; its usual environment variable if None.
+    """
+
+    model_config = _STRICT
+
+    model: Annotated[str, Field(pattern=r"^[^:]+:.+")]
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+
+
+class CallerTable(BaseModel):
+    """A caller.
+
+    Attributes:
+        keys: The API keys of the caller; several to replace one.
+    """
+
+    model_config = _STRICT
+
+    keys: Annotated[tuple[SecretStr, ...], Field(min_length=1)]
+
+
+_AgentName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+_CallerName = Annotated[str, Field(pattern=r"^[^:,\s]+$")]
+
+
+class ConfigFile(BaseModel):
+    """A configuration file.
+
+    Attributes:
+        server: The settings of the server.
+        models: Models that agents name.
+        agents: The agents, by their names: lower-case letters, digits and hyphens.
+        callers: The callers with API keys, by their names.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", title="tailrace.toml")
+
+    server: ServerTable = ServerTable()
+    models: dict[str, ModelTable] = Field(default_factory=dict[str, ModelTable])
+    agents: Annotated[dict[_AgentName, AgentTable], Field(min_length=1)]
+    callers: dict[_CallerName, CallerTable] = Field(default_factory=dict[str, CallerTable])
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """An agent of a configuration file.
+
+    Attributes:
+        name: Its name, which is part of its address.
+        settings: Its settings and those of the server.
+        fallbacks: The settings of the models that answer when its model fails, in order.
+        callers: The callers who may use it: names, ``scope:NAME`` or ``role:NAME``; None for all callers.
+    """
+
+    name: str
+    settings: Settings
+    fallbacks: tuple[Settings, ...] = ()
+    callers: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """A configuration file.
+
+    Attributes:
+        settings: The settings of the server, also if it runs with others.
+        agents: The agents, in the order of the file.
+    """
+
+    settings: Settings
+    agents: tuple[AgentConfig, ...]
+
+
+def read_config(path: Path, given: Settings, running: Settings | None = None) -> ServerConfig:
+    """Read a configuration file.
+
+    Args:
+        path: The file.
+        given: Settings of the command line and of the environment, which override those of the file.
+        running: The settings of the server if it runs already: its agents have these, whatever ``[server]`` has now.
+
+    Raises:
+        ConfigurationError: The file cannot be read or is not valid, or ``given`` has settings that belong in the file. The
+            text is one line with the place.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    try:
+        _refuse_agent_settings(given)
+        file = _parse(_expanded(tables, ()))
+        settings = _server_settings(file, given)
+        shared = running or settings
+        agents = tuple(_agent(name, table, file, shared) for name, table in file.agents.items())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    return ServerConfig(settings, agents)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the file, for editors."""
+    return ConfigFile.model_json_schema()
+
+
+def _refuse_agent_settings(given: Settings) -> None:
+    """Refuse settings of the command line and the environment that are those of one agent."""
+    for name in sorted(given.model_fields_set):
+        if name in AGENT_SETTINGS:
+            advice = f"it is a setting of each agent: set {name} in [agents.NAME], and remove it here"
+            raise ConfigurationError(f"TAILRACE_{name.upper()} (or its option): {advice}")
+        if name in _UNSUPPORTED:
+            raise ConfigurationError(f"TAILRACE_{name.upper()} (or its option): {_UNSUPPORTED[name]}")
+
+
+def _parse(tables: Mapping[str, Any]) -> ConfigFile:
+    for name in _table(tables, "server"):
+        if name in AGENT_SETTINGS:
+            raise ConfigurationError(
+                f"[server] {name}: it is a setting of each agent: set it in [agents.NAME]"
+            )
+        if name in _UNSUPPORTED:
+            raise ConfigurationError(f"[server] {name}: {_UNSUPPORTED[name]}")
+    try:
+        return ConfigFile.model_validate(tables)
+    except ValidationError as error:
+        problems = error.errors()
+        lines = [_problem(each) for each in problems[:_MAX_PROBLEMS]]
+        more = len(problems) - len(lines)
+        raise ConfigurationError("; ".join([*lines, *([f"and {more} more"] if more else [])])) from None
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = tables.get(name, {})
+    return cast("Mapping[str, Any]", table) if isinstance(table, Mapping) else {}
+
+
+def _problem(error: ErrorDetails) -> str:
+    """Return one line for an error: the table, the key, and what is wrong."""
+    place = [str(each) for each in error["loc"] if each != "[key]"]
+    known = {
+        "server": list(ServerTable.model_fields),
+        "agents": list(AgentTable.model_fields),
+        "models": list(ModelTable.model_fields),
+        "callers": list(CallerTable.model_fields),
+    }
+    if error["type"] == "extra_forbidden":
+        of = known.get(place[0], []) if len(place) > 1 else list(known)
+        [similar] = difflib.get_close_matches(place[-1], of, 1) or [""]
+        hint = (
+            f"; did you mean {similar}?"
+            if similar
+            else f"; the {'keys' if len(place) > 1 else 'tables'} are {', '.join(of)}"
+        )
+        return f"{_place(place)}: unknown{hint}"
+    if error["type"] == "missing" and place == ["agents"]:
+        return "no agent: add a table [agents.NAME]"
+    if error["type"] == "string_pattern_mismatch" and place[0] == "agents" and len(place) == 2:
+        return f"[agents.{place[1]}]: a name has lower-case letters, digits and hyphens only, at most 63"
+    if error["type"] == "string_pattern_mismatch" and place[0] == "models":
+        return f"{_place(place)}: write PROVIDER:MODEL"
+    return f"{_place(place)}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _place(path: Sequence[str]) -> str:
+    """Return a path as the table and the key: ``[agents.support] tools[0]``."""
+    depth = 1 if path[0] == "server" else 2
+    key = "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in path[depth:])
+    return f"[{'.'.join(path[:depth])}] {key.removeprefix('.')}".rstrip()
+
+
+def _expanded(value: Any, path: tuple[str, ...]) -> Any:
+    """Replace ``${NAME}`` in every text by the environment variable; ``$${NAME}`` stands for the text ``${NAME}``."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value).items()
+        return {name: _expanded(member, (*path, name)) for name, member in members}
+    if isinstance(value, list):
+        items = enumerate(cast("list[Any]", value))
+        return [_expanded(item, (*path, str(position))) for position, item in items]
+    if not isinstance(value, str):
+        return value
+
+    def replaced(match: re.Match[str]) -> str:
+        escape, name = match.groups()
+        if escape:
+            return match[0][1:]
+        found = os.environ.get(name)
+        if found is None:
+            raise ConfigurationError(
+                f"{_place(path)}: the environment variable {name} is not set (write $${{{name}}} for this text)"
+            )
+        return found
+
+    return _VARIABLE.sub(replaced, value)
+
+
+def _given(table: BaseModel, *names: str) -> dict[str, Any]:
+    """Return the members that are set in a table, or those of them with these names."""
+    return {name: getattr(table, name) for name in table.model_fields_set if not names or name in names}
+
+
+def _server_settings(file: ConfigFile, given: Settings) -> Settings:
+    values = {
+        name: value for name, value in _given(file.server).items() if name not in given.model_fields_set
+    }
+    if file.callers:
+        values["caller_keys"] = SecretStr(",".join(_caller_keys(file.callers)))
+    return given.model_copy(update=values)
+
+
+def _caller_keys(callers: Mapping[str, CallerTable]) -> list[str]:
+    found: list[str] = []
+    for name, caller in callers.items():
+        for secret in caller.keys:
+            key = secret.get_secret_value()
+            if not key.strip() or "," in key:
+                raise ConfigurationError(f"[callers.{name}] keys: a key is not empty and has no comma")
+            found.append(f"{name}:{key}")
+    return found
+
+
+def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -> AgentConfig:
+    place = f"[agents.{name}]"
+    values = _given(table, *(each for each in AGENT_SETTINGS if each != "fallback"))
+    if "agent_name" not in values and not values.get(
+        "agent"
+    ):  # else the name is that of the remote agent's card
+        values["agent_name"] = name
+    if "card" in table.model_fields_set:
+        card = cast("CardSettings", getattr(table, "card"))  # noqa: B009 — the class is created from the settings
+        if card.signing_keys or card.signing_jku or card.grpc_url:
+            raise ConfigurationError(
+                f"{place} card: signing_keys, signing_jku and grpc_url belong in [server.card]"
+            )
+        values["card"] = settings.card.model_copy(update=_given(card))
+    if settings.public_url:
+        values["public_url"] = f"{settings.public_url.rstrip('/')}/agents/{name}/"
+    if not values.get("model") and not values.get("agent"):
+        raise ConfigurationError(f"{place}: set model (or agent, for a remote agent)")
+    if values.get("model") and values.get("agent"):
+        raise ConfigurationError(f"{place}: set either model or agent")
+    own = settings.model_copy(update=values)
+    if own.model:
+        own = _with_model(own, place, file.models)
+    fallbacks = tuple(_fallback(own, each, place, file.models) for each in table.fallback)
+    _check_callers(place, table.callers, file, settings)
+    _check_approvers(place, own.approvers)
+    return AgentConfig(name, own, fallbacks, table.callers)
+
+
+def _with_model(settings: Settings, place: str, models: Mapping[str, ModelTable]) -> Settings:
+    """Return the settings of an agent whose ``model`` may be the name of a model of the file."""
+    model = settings.model or ""
+    if model in models:
+        if settings.base_url or settings.api_key:
+            raise ConfigurationError(f"{place}: base_url and api_key belong in [models.{model}]")
+        return _named(settings, models[model])
+    if not all(model.partition(":")):
+        names = f" ({', '.join(models)})" if models else ""
+        raise ConfigurationError(
+            f"{place} model: {model!r} is neither PROVIDER:MODEL nor the name of a table [models.NAME]{names}"
+        )
+    return settings
+
+
+def _fallback(settings: Settings, value: str, place: str, models: Mapping[str, ModelTable]) -> Settings:
+    if value in models:
+        return _named(settings, models[value])
+    if not all(split_fallback(value)[0].partition(":")):
+        raise ConfigurationError(
+            f"{place} fallback: {value!r} is neither PROVIDER:MODEL, PROVIDER:MODEL@BASE_URL nor the name of a table "
+            "[models.NAME]"
+        )
+    return fallback_settings(settings, value)
+
+
+def _named(settings: Settings, table: ModelTable) -> Settings:
+    return settings.model_copy(
+        update={"model": table.model, "base_url": table.base_url, "api_key": table.api_key}
+    )
+
+
+def _check_callers(place: str, callers: Sequence[str] | None, file: ConfigFile, settings: Settings) -> None:
+    if callers is None:
+        return
+    has_tokens = bool(settings.caller_jwt.jwks_url)
+    if not file.callers and not has_tokens:
+        raise ConfigurationError(f"{place} callers: there is no authentication: add a table [callers.NAME]")
+    for caller in callers:
+        if ":" in caller:
+            _check_approvers(f"{place} callers", caller)
+            if not has_tokens:
+                raise ConfigurationError(
+                    f"{place} callers: {caller!r} requires bearer tokens: set jwks_url in [server.caller_jwt]"
+                )
+        elif caller not in file.callers and not has_tokens:
+            raise ConfigurationError(f"{place} callers: there is no table [callers.{caller}]")
+
+
+def _check_approvers(place: str, value: str) -> None:
+    try:
+        parse_approvers(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{place}: {error}") from None

@@ -1,0 +1,286 @@
+"""A server for the agents of a configuration file, which it reads again on SIGHUP.
+
+Each agent has all protocols at ``/agents/NAME/``. At the root there are the OpenAI-compatible API, whose models are the agents, the
+routes for operators, a catalog of the agents, and a page with links to them.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, FastAPI
+from opentelemetry.trace import TracerProvider
+from starlette.routing import Mount
+
+from tailrace.server.agent_factory import PreparedAgent, agent_names, prepare_agent
+from tailrace.server.agent_routes import AgentRoutes
+from tailrace.server.auth.agent_authentication import (
+    AgentAuthenticator,
+    Permission,
+    ReplaceableKeys,
+    parse_callers,
+)
+from tailrace.server.auth.authenticator_factory import create_authenticator, create_keys
+from tailrace.server.config_file import AgentConfig, ServerConfig
+from tailrace.server.http.agents_page import AgentsPage, ListedAgent
+from tailrace.server.protocols.openai import OpenAIFacade
+from tailrace.server.protocols.openai.models import ModelNames, ServedModels, unknown_model
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.agent_capabilities import Capabilities
+from tailrace.server.runtime.approvals import parse_approvers
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
+from tailrace.server.runtime.served_agents import ServedAgents
+from tailrace.server.server_core import ServerCore, create_application
+from tailrace.server.settings import Settings
+from tailrace.wrappers import ConfigurationError, TailraceError
+
+logger = logging.getLogger("tailrace.server")
+
+ReadAgain = Callable[[Settings], ServerConfig]
+"""Reads the configuration file for a server that runs with these settings."""
+
+
+@dataclass(frozen=True)
+class _Agent:
+    """An agent with its configuration."""
+
+    config: AgentConfig
+    prepared: PreparedAgent
+    permits: Permission
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def path(self) -> str:
+        return f"agents/{self.name}/"
+
+    def is_like(self, config: AgentConfig) -> bool:
+        """Return whether a configuration describes the same agent. The files of filters may have changed."""
+        own = self.config
+        has_files = config.settings.filters or config.settings.input_filters
+        return not has_files and (own.settings, own.fallbacks) == (config.settings, config.fallbacks)
+
+
+def create_several_agents_app(
+    config: ServerConfig,
+    read_again: ReadAgain | None = None,
+    *,
+    tracer_provider: TracerProvider | None = None,
+) -> FastAPI:
+    """Create an application that serves the agents of a configuration file.
+
+    Args:
+        config: The content of the file.
+        read_again: Reads the file again on SIGHUP, in a thread; None to ignore the signal. Streams continue: a turn ends with the
+            agent with which it began. If the file is not valid, one line is logged, and nothing changes.
+        tracer_provider: As for `tailrace.server.create_app`.
+
+    Raises:
+        ConfigurationError: A setting cannot be used.
+        UpstreamError: The card of a remote agent cannot be fetched.
+    """
+    return _SeveralAgents(config, read_again, tracer_provider).app
+
+
+class _SeveralAgents:
+    def __init__(
+        self,
+        config: ServerConfig,
+        read_again: ReadAgain | None,
+        tracer_provider: TracerProvider | None,
+    ) -> None:
+        self._settings = config.settings
+        self._read_again = read_again
+        keys = create_keys(config.settings)
+        self._keys = keys and ReplaceableKeys(keys)
+        self._core = ServerCore(
+            config.settings,
+            authenticator=create_authenticator(config.settings, self._keys),
+            tracer_provider=tracer_provider,
+        )
+        agents = self._prepare(config, ())
+        self._served = ServedAgents(agent.prepared.served for agent in agents)
+        self._agents = agents
+        self._engine = self._core.create_engine(self._served, can_continue=True)
+        router = self._router(agents, lifespan=self._running)
+        self.app = create_application(router, config.settings, tracer_provider)
+
+    def _prepare(self, config: ServerConfig, current: Sequence[_Agent]) -> list[_Agent]:
+        """Create the agents of a configuration. Those that have not changed remain the same."""
+        by_name = {agent.name: agent for agent in current}
+        found: list[_Agent] = []
+        for each in config.agents:
+            same = by_name.get(each.name)
+            if same is not None and same.is_like(each):
+                prepared = same.prepared
+            else:
+                capabilities = Capabilities(webhook_keys=self._core.webhook_keys)
+                try:
+                    prepared = prepare_agent(
+                        each.settings,
+                        self._core.gate,
+                        name=each.name,
+                        fallbacks=each.fallbacks,
+                        capabilities=capabilities,
+                    )
+                except TailraceError as error:
+                    raise ConfigurationError(f"[agents.{each.name}]: {error}") from error
+            found.append(_Agent(each, prepared, parse_callers(each.callers)))
+        return found
+
+    # --- routes -------------------------------------------------------------------------------------------------
+
+    def _router(self, agents: Sequence[_Agent], **options: object) -> APIRouter:
+        """Create the routes of the server and of all agents."""
+        core = self._core
+        router = core.create_router(**options)
+        core.add_routes(router, self._engine)
+        listed = [
+            ListedAgent(
+                agent.path,
+                agent.prepared.settings.agent_name,
+                agent.prepared.settings.card.description,
+                has_page="playground" in agent.prepared.settings.endpoints,
+            )
+            for agent in agents
+        ]
+        AgentsPage(listed, core.guard, self._settings.public_url or "").add_to(router)
+        if "openai" in self._settings.endpoints:
+            operations = self._operations({agent.name: agent for agent in agents})
+            models = AgentModels({agent.name: agent for agent in agents})
+            OpenAIFacade(operations, self._settings, core.authentication, models, core.gate).add_to(router)
+        for agent in agents:
+            own = core.create_router()
+            self._add_agent(own, agent)
+            router.routes.append(Mount(f"/{agent.path.removesuffix('/')}", own))
+        return router
+
+    def _operations(self, agents: Mapping[str, _Agent]) -> Operations:
+        """Create the operations of the API at the root, where the name of the model selects the agent."""
+        approvers = {name: parse_approvers(agent.config.settings.approvers) for name, agent in agents.items()}
+
+        def may_approve(caller: Caller) -> bool:
+            return caller.agent in approvers and approvers[caller.agent](caller)
+
+        core = self._core
+        return Operations(
+            self._engine,
+            core.push,
+            limits=core.limits,
+            approvers=may_approve,
+            observer=core.telemetry,
+            streams=core.streams,
+        )
+
+    def _add_agent(self, router: APIRouter, agent: _Agent) -> None:
+        core, prepared = self._core, agent.prepared
+        authentication = AgentAuthenticator(core.authentication, agent.name, agent.permits)
+        names = agent_names(prepared.settings)
+        native_tools = prepared.served.handler.accepts_native_tools
+        models = ServedModels(prepared.settings, names, {}, accepts_native_tools=native_tools)
+        AgentRoutes(core, self._engine, prepared, authentication).add_to(router, models, is_alone=True)
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _running(self, _app: object) -> AsyncGenerator[None]:
+        async with self._core.running(self._engine), anyio.create_task_group() as group:
+            if self._read_again is not None and threading.current_thread() is threading.main_thread():
+                await group.start(self._watch_signal, self._read_again)
+            yield
+            group.cancel_scope.cancel()
+
+    async def _watch_signal(
+        self,
+        read_again: ReadAgain,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+            task_status.started()
+            async for _ in signals:
+                try:
+                    await self._reload(read_again)
+                except TailraceError as error:
+                    logger.error("the configuration is not reloaded: %s", error)
+                except Exception:
+                    logger.exception("the configuration is not reloaded")
+
+    async def _reload(self, read_again: ReadAgain) -> None:
+        """Read the configuration and replace the agents and the keys of callers.
+
+        Raises:
+            TailraceError: The configuration cannot be used. Nothing is replaced.
+        """
+        config = await anyio.to_thread.run_sync(read_again, self._settings)
+        keys = create_keys(config.settings)
+        if (keys is None) != (self._keys is None):
+            raise ConfigurationError("the first or the last table [callers.NAME] requires a restart")
+        agents = await anyio.to_thread.run_sync(self._prepare, config, self._agents)
+        router = await anyio.to_thread.run_sync(self._router, agents)
+        await self._served.replace(agent.prepared.served for agent in agents)
+        if self._keys is not None and keys is not None:
+            self._keys.current = keys
+        self._agents = agents
+        self.app.router.routes[:] = router.routes
+        logger.info("the configuration is reloaded; agents: %s", ", ".join(agent.name for agent in agents))
+        changed = _changed(self._settings, config.settings)
+        if changed:
+            logger.warning("changes of [server] require a restart: %s", ", ".join(changed))
+
+
+class AgentModels(ModelNames):
+    """The agents of a server as models.
+
+    Args:
+        agents: The agents by name.
+    """
+
+    def __init__(self, agents: Mapping[str, _Agent]) -> None:
+        self._agents = agents
+
+    def listed_for(self, caller: Caller) -> Sequence[str]:
+        """Return the names of the agents that the caller may use."""
+        return [name for name, agent in self._agents.items() if agent.permits(caller)]
+
+    def known_name(self, name: str, caller: Caller) -> str:
+        """Return the name of an agent that the caller may use."""
+        agent = self._agents.get(name)
+        if agent is None or not agent.permits(caller):
+            raise unknown_model(name, "")
+        return name
+
+    def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
+        """Select an agent that the caller may use."""
+        if not name:
+            message = "model: required; GET /v1/models lists the names"
+            raise OpenAIError(400, message, code="missing_required_parameter", param="model")
+        return self.known_name(name, caller), replace(caller, agent=name)
+
+    def accepts_native_tools(self, name: str) -> bool:
+        """Return whether the model of an agent accepts them."""
+        agent = self._agents.get(name)
+        return agent is not None and agent.prepared.served.handler.accepts_native_tools
+
+    def embedding(self, name: str) -> NoReturn:
+        """Raise an error: there are no models for embeddings."""
+        message = "this server has no models for embeddings, only agents"
+        raise OpenAIError(400, message, code="unsupported_value", param="model")
+
+
+def _changed(before: Settings, after: Settings) -> list[str]:
+    """Return the names of settings of the server that differ, apart from those that are replaced."""
+    return [
+        name
+        for name in Settings.model_fields
+        if name != "caller_keys" and getattr(before, name) != getattr(after, name)
+    ]

@@ -1,0 +1,177 @@
+"""The configuration file: what it sets, what overrides it, and one line for each mistake."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from tailrace.server import Settings
+from tailrace.server.config_file import ServerConfig, read_config
+from tailrace.wrappers import ConfigurationError
+
+FILE = """
+[server]
+store = "sqlite://"
+port = 8123
+public_url = "https://agents.example"
+bounds = { read_timeout = 12.5 }
+budgets = [{ tokens = 1000, period = "day" }]
+
+[server.card]
+version = "3"
+description = "One of ours."
+
+[models.fast]
+model = "openai:gpt-5-mini"
+base_url = "http://127.0.0.1:9/v1"
+api_key = "${FAST_KEY}"
+
+[models.spare]
+model = "anthropic:claude"
+api_key = "spare"
+
+[agents.support]
+model = "fast"
+fallback = ["spare", "mistral:m@http://127.0.0.1:7"]
+instructions = "Write $${FAST_KEY} for ${NAME}."
+callers = ["ann", "bob"]
+card = { description = "Answers questions." }
+
+[agents.code]
+model = "gemini:g"
+api_key = "own"
+tools = "module:tool"
+approvals = ["*"]
+callers = ["ann"]
+
+[callers.ann]
+keys = ["a1", "a2"]
+
+[callers.bob]
+keys = ["b"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAST_KEY", "secret")
+    monkeypatch.setenv("NAME", "Ann")
+
+
+def read(tmp_path: Path, text: str, **given: object) -> ServerConfig:
+    path = tmp_path / "tailrace.toml"
+    path.write_text(text)
+    return read_config(path, Settings.model_validate(given))
+
+
+def key_of(settings: Settings) -> str | None:
+    return settings.api_key.get_secret_value() if settings.api_key else None
+
+
+def test_a_file_sets_the_server_the_models_the_agents_and_the_callers(tmp_path: Path) -> None:
+    config = read(tmp_path, FILE)
+    server = config.settings
+    assert (server.port, server.store, server.bounds.read_timeout) == (8123, "sqlite://", 12.5)
+    assert [budget.tokens for budget in server.budgets] == [1000]
+    assert server.caller_keys == SecretStr("ann:a1,ann:a2,bob:b")
+    support, code = config.agents
+    assert (support.name, support.callers) == ("support", ("ann", "bob"))
+    own = support.settings
+    assert (own.model, own.base_url, key_of(own)) == ("openai:gpt-5-mini", "http://127.0.0.1:9/v1", "secret")
+    assert own.instructions == "Write ${FAST_KEY} for Ann."
+    assert (own.agent_name, own.card.description, own.card.version) == ("support", "Answers questions.", "3")
+    assert own.public_url == "https://agents.example/agents/support/"
+    assert own.bounds == server.bounds
+    assert [(each.model, each.base_url, key_of(each)) for each in support.fallbacks] == [
+        ("anthropic:claude", None, "spare"),
+        ("mistral:m", "http://127.0.0.1:7", None),
+    ]
+    own = code.settings
+    assert (own.model, own.base_url, key_of(own)) == ("gemini:g", None, "own")
+    assert (own.tools, own.approvals, own.card.description) == (("module:tool",), ("*",), "One of ours.")
+
+
+def test_the_command_line_and_the_environment_override_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILRACE_STORE", "sqlite:///other.db")
+    config = read(tmp_path, FILE, port=9)
+    assert (config.settings.port, config.settings.store) == (9, "sqlite:///other.db")
+    assert config.agents[0].settings.store == "sqlite:///other.db"
+
+
+AGENT = '[agents.a]\nmodel = "openai:m"\n'
+BOB = '[callers.bob]\nkeys = ["k"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no agent: add a table [agents.NAME]"),
+        ("[agents.a]\nmodel = openai:m", "Invalid value (at line 2, column 9)"),
+        ("[agents.a\n", "Expected ']' at the end of a table declaration (at line 1, column 10)"),
+        ("[agents.a]\n", "[agents.a]: set model (or agent, for a remote agent)"),
+        ('[agents.a]\nmodel = "openai:m"\nagent = "http://x"', "[agents.a]: set either model or agent"),
+        ('[agents.A]\nmodel = "openai:m"', "[agents.A]: a name has lower-case letters, digits and hyphens only, at most 63"),
+        (AGENT + "toolz = []", "[agents.a] toolz: unknown; did you mean tools?"),
+        (AGENT + "[servers]", "[servers]: unknown; did you mean server?"),
+        (AGENT + "[server]\nqqq = 1", "[server] qqq: unknown; the keys are host, port,"),
+        (AGENT + "[server.bounds]\nmax_lag = -1", "[server] bounds.max_lag: Input should be greater than 0"),
+        (AGENT + '[server]\nmodel = "openai:m"', "[server] model: it is a setting of each agent: set it in [agents.NAME]"),
+        (AGENT + "[server]\ngrpc_port = 1", "[server] grpc_port: a server for several agents has no gRPC"),
+        (AGENT + '[server]\ncaller_keys = "a:b"', "[server] caller_keys: write [callers.NAME] with keys"),
+        (AGENT + "[server]\nport = 70000", "[server] port: Input should be less than or equal to 65535"),
+        (AGENT + "tools = [1]", "[agents.a] tools[0]: Input should be a valid string"),
+        (AGENT + 'on_lost_result = "retry"', "[agents.a] on_lost_result: Input should be 'error', 'ask' or 'fail'"),
+        (AGENT + 'approvers = "boss"', "[agents.a]: approvers 'boss': not caller, scope:NAME or role:NAME"),
+        (AGENT + 'fallback = ["x"]', "[agents.a] fallback: 'x' is neither PROVIDER:MODEL, PROVIDER:MODEL@BASE_URL nor"),
+        ('[agents.a]\nmodel = "fast"', "[agents.a] model: 'fast' is neither PROVIDER:MODEL nor the name of a table [models.NAME]"),
+        (
+            '[models.fast]\nmodel = "openai:m"\n[agents.a]\nmodel = "fast"\napi_key = "k"',
+            "[agents.a]: base_url and api_key belong in [models.fast]",
+        ),
+        ('[models.fast]\nmodel = "m"\n' + AGENT, "[models.fast] model: write PROVIDER:MODEL"),
+        (AGENT + 'api_key = "${MISSING}"', "[agents.a] api_key: the environment variable MISSING is not set"),
+        (AGENT + 'callers = ["bob"]', "[agents.a] callers: there is no authentication: add a table [callers.NAME]"),
+        (AGENT + 'callers = ["ann"]\n' + BOB, "[agents.a] callers: there is no table [callers.ann]"),
+        (AGENT + 'callers = ["scope:x"]\n' + BOB, "[agents.a] callers: 'scope:x' requires bearer tokens"),
+        (AGENT + 'callers = ["team:x"]\n' + BOB, "[agents.a] callers: approvers 'team:x': not caller, scope:NAME or role:NAME"),
+        (AGENT + "[callers.bob]\nkeys = []", "[callers.bob] keys: Tuple should have at least 1 item"),
+        (AGENT + '[callers.bob]\nkeys = ["a,b"]', "[callers.bob] keys: a key is not empty and has no comma"),
+        (AGENT + 'card = { grpc_url = "h:1" }', "[agents.a] card: signing_keys, signing_jku and grpc_url belong in [server.card]"),
+        (AGENT + "x = 1\ny = 2", "[agents.a] x: unknown; the keys are"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_gives_one_line_with_the_place(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read(tmp_path, text)
+    line = str(raised.value)
+    assert line.startswith(f"{tmp_path / 'tailrace.toml'}: {problem}")
+    assert "\n" not in line
+
+
+def test_keys_are_in_no_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read(tmp_path, FILE.replace('"b"', '"secret", 5'))
+    assert "secret" not in str(raised.value)
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nowhere\.toml: No such file or directory"):
+        read_config(tmp_path / "nowhere.toml", Settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [
+        ("model", "openai:m", "it is a setting of each agent"),
+        ("instructions", "Be kind.", "it is a setting of each agent"),
+        ("grpc_port", 1, "has no gRPC"),
+        ("caller_keys", "a:b", r"write \[callers\.NAME\] with keys"),
+    ],
+)
+def test_settings_of_one_agent_outside_the_file_are_refused(
+    tmp_path: Path, name: str, value: object, advice: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"TAILRACE_{name.upper()} \(or its option\): .*{advice}"):
+        read(tmp_path, AGENT, **{name: value})
