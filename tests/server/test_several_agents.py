@@ -215,7 +215,8 @@ async def test_a_reload_adds_changes_and_removes_agents(server: SeveralAgents) -
     assert await server.reload() == "the configuration is reloaded; agents: support, legal"
     assert (await server.post("/agents/code/", rpc("SendMessage", message("Hi"))))[0] == 404
     assert (await server.post("/agents/support/", rpc("SendMessage", message("Hi")), "bob"))[0] == 403
-    assert '"description":"New."' in (await server.get("/agents/support/.well-known/agent-card.json"))[1]
+    card = "/agents/support/.well-known/agent-card.json"
+    assert '"description":"New."' in (await server.get(card))[1]
     assert json.loads((await server.get("/v1/models"))[1])["data"][1]["id"] == "legal"
     server.write(*PROVIDERS)
     await server.reload()

@@ -129,13 +129,18 @@ class _logged(logging.Handler):
 
 @asynccontextmanager
 async def serving_agents(
-    folder: Path, scripts: dict[str, Sequence[Any]] | None = None, **members: str
+    folder: Path,
+    scripts: dict[str, Sequence[Any]] | None = None,
+    *,
+    keys: dict[str, str] | None = None,
+    **members: str,
 ) -> AsyncGenerator[SeveralAgents]:
     """Serve the three agents.
 
     Args:
         folder: The folder for the configuration file.
         scripts: Scripts of the providers, by agent; `steps_of` for the others.
+        keys: As for `SeveralAgents.write`.
         members: Further members of agents in the file, by agent.
     """
     async with AsyncExitStack() as stack:
@@ -147,7 +152,7 @@ async def serving_agents(
         }
         server = SeveralAgents(folder / "tailrace.toml", upstreams)
         server.members |= members
-        server.write(*PROVIDERS)
+        server.write(*PROVIDERS, keys=keys)
         given = Settings()
         config = read_config(server.path, given)
         app = create_several_agents_app(config, lambda running: read_config(server.path, given, running))

@@ -1,9 +1,10 @@
 """The start of a server, and errors that prevent it, as the operator sees them."""
 
 import json
+import logging
 import socket
 import subprocess
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,20 @@ from tailrace.server.cli.startup_summary import summary
 from tailrace.wrappers import ConfigurationError, StoreError
 
 SETTINGS = Settings(model="openai:x", port=0)
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Restore the handlers and levels that a server in this process replaces; its handler writes to a captured stream."""
+    root, named = (
+        logging.getLogger(),
+        [logging.getLogger(name) for name in ("tailrace", "uvicorn", "uvicorn.access")],
+    )
+    handlers, levels = root.handlers[:], [(logger, logger.level) for logger in (root, *named)]
+    yield
+    root.handlers[:] = handlers
+    for logger, level in levels:
+        logger.setLevel(level)
 
 
 def starting(*errors: Exception) -> Callable[[object], AbstractAsyncContextManager[None]]:

@@ -1,6 +1,7 @@
 """Tasks that a crash interrupted, after the next start of the server."""
 
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -37,12 +38,16 @@ async def test_the_turns_of_a_conversation_run_in_their_order_after_a_crash(tmp_
         assert (await last_event(asking, until_interrupted=True)).state is TaskState.INPUT_REQUIRED
         running = await start(engine, "one", context_id="c")
         await before.begun("one")
-        waiting = [
-            running,
-            await start(engine, "two", context_id="c"),
-            await start(engine, "more", task_id=asking.task_id),  # working, though its turn has not begun
-            await start(engine, "three", context_id="c"),
-        ]
+        waiting = [running]
+        for text, ids in (
+            ("two", {"context_id": "c"}),
+            ("more", {"task_id": asking.task_id}),  # working, though its turn has not begun
+            ("three", {"context_id": "c"}),
+        ):
+            now = datetime.now(UTC)
+            while datetime.now(UTC) < now + timedelta(milliseconds=1):
+                pass  # messages of the same millisecond have no order
+            waiting.append(await start(engine, text, **ids))
         for each in waiting:
             await each.wait_for_start()
         copy = copied_as_after_a_crash(path, tmp_path / "copy")

@@ -10,7 +10,7 @@ from html import escape
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from tailrace.server.http.caching import cached_response
+from tailrace.server.http.caching import cached_response, this_second
 from tailrace.server.http.request_guard import RequestGuard
 
 CATALOG_PATH = "/.well-known/api-catalog"
@@ -54,10 +54,11 @@ class AgentsPage:
         self._agents = agents
         self._guard = guard
         self._public_url = public_url
+        self._since = this_second()
         self._page = _page_of([agent for agent in agents if agent.has_page]).encode()
         digest = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
         self._headers = {
-            "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'",
+            "Content-Security-Policy": f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; frame-ancestors 'none'",
             "Referrer-Policy": "no-referrer",
         }
 
@@ -73,7 +74,11 @@ class AgentsPage:
 
     async def _show(self, request: Request) -> Response:
         return cached_response(
-            request, self._page, headers=self._headers, media_type="text/html; charset=utf-8"
+            request,
+            self._page,
+            since=self._since,
+            headers=self._headers,
+            media_type="text/html; charset=utf-8",
         )
 
     async def _catalog(self, request: Request) -> Response:
@@ -99,7 +104,7 @@ class AgentsPage:
         ]
         body = json.dumps({"linkset": linkset}).encode()
         headers = {"Link": f'<{base}{CATALOG_PATH}>; rel="api-catalog"'}
-        return cached_response(request, body, headers=headers, media_type=_CATALOG_TYPE)
+        return cached_response(request, body, since=self._since, headers=headers, media_type=_CATALOG_TYPE)
 
 
 async def _redirect(request: Request) -> Response:

@@ -12,9 +12,13 @@ MAX_AGE = 60
 MAX_AGE_OF_VERSION = 365 * 24 * 3600
 """Seconds for which a client may use a response whose address names its version."""
 
-_SINCE = datetime.now(UTC).replace(
-    microsecond=0
-)  # responses depend on the settings, which are read at startup
+
+def this_second() -> datetime:
+    """Return the current time, in the precision of HTTP."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+_SINCE = this_second()  # most responses depend on the settings, which are read at startup
 
 
 def cached_response(
@@ -23,6 +27,7 @@ def cached_response(
     *,
     vary: str = "",
     private: bool = False,
+    since: datetime = _SINCE,
     immutable: bool = False,
     headers: dict[str, str] | None = None,
     media_type: str = "application/json",
@@ -34,6 +39,7 @@ def cached_response(
         body: The body of the response.
         vary: The request headers on which the body depends, as the value of ``Vary``.
         private: True if only the cache of this client may store the response.
+        since: The time of the last change of the body (`this_second`).
         immutable: True if the address names this version of the body, so that its response never changes.
         headers: Additional headers.
         media_type: The media type of the body.
@@ -43,11 +49,11 @@ def cached_response(
     given = {
         "ETag": etag,
         "Cache-Control": f"{'private' if private else 'public'}, {age}",
-        "Last-Modified": format_datetime(_SINCE, usegmt=True),
+        "Last-Modified": format_datetime(since, usegmt=True),
         **({"Vary": vary} if vary else {}),
         **(headers or {}),
     }
-    if _is_known(request, etag, by_time=not private):
+    if _is_known(request, etag, None if private else since):
         return Response(status_code=304, headers=given)
     return Response(body, media_type=media_type, headers=given)
 
@@ -57,13 +63,13 @@ def version_of(body: bytes) -> str:
     return sha256(body).hexdigest()[:16]
 
 
-def _is_known(request: Request, etag: str, *, by_time: bool) -> bool:
+def _is_known(request: Request, etag: str, since: datetime | None) -> bool:
     tags = request.headers.get("if-none-match")
     if tags is not None:
         return tags.strip() == "*" or etag in {tag.strip().removeprefix("W/") for tag in tags.split(",")}
-    if not by_time:
+    if since is None:
         return False  # a private response may change at any time
     try:
-        return _SINCE <= parsedate_to_datetime(request.headers.get("if-modified-since", ""))
+        return since <= parsedate_to_datetime(request.headers.get("if-modified-since", ""))
     except (ValueError, TypeError):
         return False

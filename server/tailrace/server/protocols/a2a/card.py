@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
 
-from tailrace.server.http.caching import cached_response
+from tailrace.server.http.caching import cached_response, this_second
 from tailrace.server.http.request_guard import RequestGuard
 from tailrace.server.http.request_headers import requested_version
 from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
@@ -148,6 +148,7 @@ class CardEndpoint:
         self._capabilities = capabilities
         self._has_extended = has_extended
         self._signers = signers
+        self._since = this_second()
 
     def add_to(self, router: APIRouter) -> None:
         """Add the routes of the card to a router."""
@@ -194,4 +195,4 @@ class CardEndpoint:
 
                 card = sign_card(card, self._signers)
             body = card.to_json()
-        return cached_response(request, body, vary="A2A-Version")
+        return cached_response(request, body, vary="A2A-Version", since=self._since)
