@@ -16,6 +16,7 @@ from torture import (
     disks,
     kills,
     leaks,
+    ledger,
     llmock_verdict,
     responses,
     resumes,
@@ -86,6 +87,10 @@ async def test_a_disk_that_is_full_or_locked(tmp_path: Path, rng: random.Random)
 @linux
 async def test_many_turns_leave_nothing_behind(tmp_path: Path, rng: random.Random) -> None:
     check(await leaks.run(tmp_path, rng, turns=100, warm_up=60, max_growth=None))
+
+
+async def test_the_ledger_equals_what_the_provider_counted(tmp_path: Path, rng: random.Random) -> None:
+    check(await ledger.run(tmp_path, rng, cuts=4, kills=1, streams=8))
 
 
 def test_the_table_has_a_line_for_each_scenario() -> None:

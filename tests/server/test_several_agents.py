@@ -233,7 +233,7 @@ async def test_a_reload_adds_changes_and_removes_agents(server: SeveralAgents) -
         ),
         (
             "[agents.support]\nmodel = 'openai:m'\napi_key = 'k'",
-            "the first or the last table [callers.NAME] requires a restart",
+            "adding the first table [callers.NAME], or removing the last one, requires a restart",
         ),
         (
             "[agents.x]\nmodel = 'openai:m'\napi_key = 'k'\ntools = 'mcp:/nonexistent'\n[callers.ann]\nkeys = ['a']",

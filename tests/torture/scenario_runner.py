@@ -18,6 +18,7 @@ from torture import (
     disks,
     kills,
     leaks,
+    ledger,
     llmock_verdict,
     nodes,
     responses,
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Scenario] = {
     "responses": responses.run,
     "continue": continuations.run,
     "approvals": approvals.run,
+    "ledger": ledger.run,
 }
 
 

@@ -4,12 +4,13 @@ The last message of a request is JSON, an `Order`; the response is the text ``KE
 repeated or reordered piece visible. `ordered_text` returns the expected text.
 """
 
+import itertools
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, ClassVar
 
@@ -26,14 +27,19 @@ CHUNK = (
     b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":'
     b'[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 )
+DONE = b"data: [DONE]\n\n"
 FINISH = (
     b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":'
-    b'[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    b'[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n' + DONE
 )
 CALL = (
     b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":'
     b'[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_%b_%d","type":"function","function":{"name":"%b",'
     b'"arguments":"{\\"line\\": \\"%b\\"}"}}]},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
+)
+USAGE = (
+    b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":[],'
+    b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}\n\n'
 )
 ERROR_FRAME = b'data: {"error":{"message":"the GPU fell off","type":"server_error","code":"gpu"}}\n\n'
 _PREFILL = "/prefill/v1"
@@ -49,9 +55,10 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
         pace: Seconds between two pieces; 0 for full speed.
         fault: The fault (of `FAULTS`); empty for none.
         after: The number of pieces before the fault.
-        refusals: The number of requests rejected before a response, for faults that are a status.
+        refusals: The number of requests with the fault; the others have none.
         begins_at: The earliest time of the first piece, on the monotonic clock.
         stamped: Whether each piece ends with its time of sending, in nanoseconds of the monotonic clock.
+        counted: The response ends with a usage that no other response has, and the provider records it.
         tool: The name of a tool to call with the key as the argument ``line``, before the text; empty for none.
     """
 
@@ -63,6 +70,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     refusals: int = 1_000
     begins_at: float = 0.0
     stamped: bool = False
+    counted: bool = False
     tool: str = ""
 
     def __str__(self) -> str:
@@ -87,12 +95,14 @@ class ResponseStats(msgspec.Struct):
         continuations: The number of these requests that end with a text to continue.
         sent: The number of sent pieces.
         left_at: The time on the monotonic clock when the client disconnected early, or None.
+        usages: The input and output tokens of each complete response.
     """
 
     requests: int = 0
     continuations: int = 0
     sent: int = 0
     left_at: float | None = None
+    usages: list[tuple[int, int]] = []
 
 
 class Upstream:
@@ -135,6 +145,7 @@ class _Answering:
     """One connection, which serves requests until its client disconnects."""
 
     stats: ClassVar[dict[str, ResponseStats]] = {}
+    counter: ClassVar[Iterator[int]] = itertools.count(1)
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
@@ -202,7 +213,12 @@ class _Answering:
         await self._stream.send(SSE_HEAD)
         if fault == "hang-after-head":
             await anyio.sleep_forever()
-        broken = bool(fault) and not fault.isdigit() and fault != "byte-by-byte"
+        broken = (
+            bool(fault)
+            and not fault.isdigit()
+            and fault != "byte-by-byte"
+            and stats.requests <= order.refusals
+        )
         if order.tool:
             key = order.key.encode()
             await self._send_body(CALL % (key, stats.requests, order.tool.encode(), key))
@@ -215,7 +231,12 @@ class _Answering:
         await self._send_pieces(order, stats, order.after if broken else order.pieces, first)
         if broken:
             return await self._break(order, stats)
-        await self._send_body(FINISH)
+        if order.counted:
+            given = next(self.counter)
+            await self._send_body(FINISH.removesuffix(DONE) + USAGE % (given, 3 * given, 4 * given) + DONE)
+            stats.usages.append((given, 3 * given))
+        else:
+            await self._send_body(FINISH)
         await self._stream.send(b"0\r\n\r\n")
         return True
 

@@ -78,7 +78,7 @@ class AgentRoutes:
         *,
         user_is_key: bool = False,
         grpc_port: Callable[[], int | None] = lambda: None,
-        is_alone: bool = False,
+        owns_router: bool = False,
     ) -> None:
         """Add the routes to a router.
 
@@ -87,7 +87,7 @@ class AgentRoutes:
             models: The names of the agent that clients of the OpenAI-compatible API may request.
             user_is_key: As of `OpenAIFacade`.
             grpc_port: As of `CardEndpoint`.
-            is_alone: No application adds routes of its own to the router.
+            owns_router: No application adds routes of its own to the router.
         """
         core, settings, operations = self._core, self._settings, self.operations
         authentication = self._authentication
@@ -116,7 +116,7 @@ class AgentRoutes:
         for version in (VERSION_0_3, VERSION_1_0):
             HttpJsonBinding(operations, settings, authentication, version).add_to(router)
         if "playground" in settings.endpoints:
-            Playground(yields=not is_alone).add_to(router)
+            Playground(yields=not owns_router).add_to(router)
         if "openapi" in settings.endpoints:
             add_description_to(router, security=core.schemes)
 

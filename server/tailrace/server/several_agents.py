@@ -1,7 +1,7 @@
 """A server for the agents of a configuration file, which it reads again on SIGHUP.
 
-Each agent has all protocols at ``/agents/NAME/``. At the root there are the OpenAI-compatible API, whose models are the agents, the
-routes for operators, a catalog of the agents, and a page with links to them.
+Each agent has all protocols at ``/agents/NAME/``. The root has the OpenAI-compatible API (each agent is a model), the routes for
+operators, a catalog, and a page with links to the agents.
 """
 
 import logging
@@ -43,7 +43,7 @@ from tailrace.wrappers import ConfigurationError, TailraceError
 
 logger = logging.getLogger("tailrace.server")
 
-ReadAgain = Callable[[Settings], ServerConfig]
+LoadConfig = Callable[[Settings], ServerConfig]
 """Reads the configuration file for a server that runs with these settings."""
 
 
@@ -63,8 +63,11 @@ class _Agent:
     def path(self) -> str:
         return f"agents/{self.name}/"
 
-    def is_like(self, config: AgentConfig) -> bool:
-        """Return whether a configuration describes the same agent. The files of filters may have changed."""
+    def is_unchanged(self, config: AgentConfig) -> bool:
+        """Return whether a configuration describes the same agent.
+
+        Agents with filter files always count as changed, because these files may have changed.
+        """
         own = self.config
         has_files = config.settings.filters or config.settings.input_filters
         return not has_files and (own.settings, own.fallbacks) == (config.settings, config.fallbacks)
@@ -72,7 +75,7 @@ class _Agent:
 
 def create_several_agents_app(
     config: ServerConfig,
-    read_again: ReadAgain | None = None,
+    load_config: LoadConfig | None = None,
     *,
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
@@ -80,26 +83,25 @@ def create_several_agents_app(
 
     Args:
         config: The content of the file.
-        read_again: Reads the file again on SIGHUP, in a thread; None to ignore the signal. Streams continue: a turn ends with the
-            agent with which it began. If the file is not valid, one line is logged, and nothing changes.
+        load_config: Reads the file again on SIGHUP, in a thread; None to ignore the signal. Streams continue: a running turn completes with the agent that began it. If the file is not valid, one line is logged, and nothing changes.
         tracer_provider: As for `tailrace.server.create_app`.
 
     Raises:
         ConfigurationError: A setting cannot be used.
         UpstreamError: The card of a remote agent cannot be fetched.
     """
-    return _SeveralAgents(config, read_again, tracer_provider).app
+    return _SeveralAgents(config, load_config, tracer_provider).app
 
 
 class _SeveralAgents:
     def __init__(
         self,
         config: ServerConfig,
-        read_again: ReadAgain | None,
+        load_config: LoadConfig | None,
         tracer_provider: TracerProvider | None,
     ) -> None:
         self._settings = config.settings
-        self._read_again = read_again
+        self._load_config = load_config
         keys = create_keys(config.settings)
         self._keys = keys and ReplaceableKeys(keys)
         self._core = ServerCore(
@@ -115,12 +117,12 @@ class _SeveralAgents:
         self.app = create_application(router, config.settings, tracer_provider)
 
     def _prepare(self, config: ServerConfig, current: Sequence[_Agent]) -> list[_Agent]:
-        """Create the agents of a configuration. Those that have not changed remain the same."""
+        """Create the agents of a configuration. Reuse current agents whose configuration has not changed."""
         by_name = {agent.name: agent for agent in current}
         found: list[_Agent] = []
         for each in config.agents:
             same = by_name.get(each.name)
-            if same is not None and same.is_like(each):
+            if same is not None and same.is_unchanged(each):
                 prepared = same.prepared
             else:
                 capabilities = Capabilities(webhook_keys=self._core.webhook_keys)
@@ -187,21 +189,21 @@ class _SeveralAgents:
         names = agent_names(prepared.settings)
         native_tools = prepared.served.handler.accepts_native_tools
         models = ServedModels(prepared.settings, names, {}, accepts_native_tools=native_tools)
-        AgentRoutes(core, self._engine, prepared, authentication).add_to(router, models, is_alone=True)
+        AgentRoutes(core, self._engine, prepared, authentication).add_to(router, models, owns_router=True)
 
     # --- running ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _running(self, _app: object) -> AsyncGenerator[None]:
         async with self._core.running(self._engine), anyio.create_task_group() as group:
-            if self._read_again is not None and threading.current_thread() is threading.main_thread():
-                await group.start(self._watch_signal, self._read_again)
+            if self._load_config is not None and threading.current_thread() is threading.main_thread():
+                await group.start(self._watch_signal, self._load_config)
             yield
             group.cancel_scope.cancel()
 
     async def _watch_signal(
         self,
-        read_again: ReadAgain,
+        load_config: LoadConfig,
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -209,22 +211,24 @@ class _SeveralAgents:
             task_status.started()
             async for _ in signals:
                 try:
-                    await self._reload(read_again)
+                    await self._reload(load_config)
                 except TailraceError as error:
                     logger.error("the configuration is not reloaded: %s", error)
                 except Exception:
                     logger.exception("the configuration is not reloaded")
 
-    async def _reload(self, read_again: ReadAgain) -> None:
+    async def _reload(self, load_config: LoadConfig) -> None:
         """Read the configuration and replace the agents and the keys of callers.
 
         Raises:
             TailraceError: The configuration cannot be used. Nothing is replaced.
         """
-        config = await anyio.to_thread.run_sync(read_again, self._settings)
+        config = await anyio.to_thread.run_sync(load_config, self._settings)
         keys = create_keys(config.settings)
         if (keys is None) != (self._keys is None):
-            raise ConfigurationError("the first or the last table [callers.NAME] requires a restart")
+            raise ConfigurationError(
+                "adding the first table [callers.NAME], or removing the last one, requires a restart"
+            )
         agents = await anyio.to_thread.run_sync(self._prepare, config, self._agents)
         router = await anyio.to_thread.run_sync(self._router, agents)
         await self._served.replace(agent.prepared.served for agent in agents)
@@ -267,7 +271,7 @@ class AgentModels(ModelNames):
         return self.known_name(name, caller), replace(caller, agent=name)
 
     def accepts_native_tools(self, name: str) -> bool:
-        """Return whether the model of an agent accepts them."""
+        """Return whether the model of an agent accepts native tools."""
         agent = self._agents.get(name)
         return agent is not None and agent.prepared.served.handler.accepts_native_tools
 
@@ -278,7 +282,7 @@ class AgentModels(ModelNames):
 
 
 def _changed(before: Settings, after: Settings) -> list[str]:
-    """Return the names of settings of the server that differ, apart from those that are replaced."""
+    """Return the names of changed settings of ``[server]`` that a reload does not apply."""
     return [
         name
         for name in Settings.model_fields

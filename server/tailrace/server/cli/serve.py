@@ -34,7 +34,7 @@ from tailrace.server.http.request_guard import is_loopback
 from tailrace.server.http.shutdown_signals import SIGNALS
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
-from tailrace.server.several_agents import ReadAgain, create_several_agents_app
+from tailrace.server.several_agents import LoadConfig, create_several_agents_app
 from tailrace.wrappers import ConfigurationError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import limit_unused_memory, release_memory
 
@@ -92,7 +92,7 @@ def _read(
     return read_config(config_file, settings, running) if config_file else ServerConfig(settings, ())
 
 
-def _create_app(config: ServerConfig, read: ReadAgain) -> FastAPI:
+def _create_app(config: ServerConfig, read: LoadConfig) -> FastAPI:
     return create_several_agents_app(config, read) if config.agents else create_app(config.settings)
 
 

@@ -116,7 +116,7 @@ class Engine(TaskAccess):
         super().__init__(store, TaskRegistry(store, self._end_lost, self._remote_tasks()), max_lag)
         self.stop_requested = anyio.Event()
         self._stop_grace = stop_grace
-        self._agents = agents = ServedAgents.of(agents)
+        self._agents = agents = ServedAgents.from_handler(agents)
         self._push = push
         self.writer = GroupWriter(store, commit_failed=observer.commit_failed)
         self._turns = TurnRunner(

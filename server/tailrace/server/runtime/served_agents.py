@@ -1,7 +1,7 @@
-"""The agents of a server. Each message is for one of them, which its turn uses: its handler and its filters.
+"""The agents of a server. Each message names one agent; its turn uses the handler and the filters of that agent.
 
-A server for one agent has an agent without a name. The name of any other agent is in the metadata of each message for it, so
-that the agent is still known when the server recovers a task. Agents can be replaced while turns run (`ServedAgents.replace`).
+The only agent of a server has no name. With several agents, the metadata of each message has the name of its agent, so that the recovery of a
+task finds the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
 """
 
 from collections.abc import AsyncGenerator, Generator, Iterable
@@ -45,14 +45,14 @@ class ServedAgent:
 
 
 @dataclass(eq=False)
-class _Use:
-    """An agent with the number of its turns.
+class _AgentLease:
+    """An agent, and the number of turns that use it.
 
     Attributes:
         agent: The agent.
         turns: Turns that run now.
         is_replaced: No further turns begin.
-        unused: Set when the agent is replaced, and the last turn has ended.
+        unused: Set when the resources of the agent can be released.
     """
 
     agent: ServedAgent
@@ -60,7 +60,7 @@ class _Use:
     is_replaced: bool = False
     unused: anyio.Event = field(default_factory=anyio.Event)
 
-    def release(self) -> None:
+    def release_if_unused(self) -> None:
         if self.is_replaced and not self.turns:
             self.unused.set()
 
@@ -73,12 +73,12 @@ class ServedAgents:
     """
 
     def __init__(self, agents: Iterable[ServedAgent]) -> None:
-        self._uses = {agent.name: _Use(agent) for agent in agents}
+        self._leases = {agent.name: _AgentLease(agent) for agent in agents}
         self._group: TaskGroup | None = None
 
     @classmethod
-    def of(cls, agents: "Handler | ServedAgents") -> "ServedAgents":
-        """Return the agents, or the only agent with a handler."""
+    def from_handler(cls, agents: "Handler | ServedAgents") -> "ServedAgents":
+        """Return ``agents``, or wrap a handler as the only agent."""
         return agents if isinstance(agents, ServedAgents) else cls([ServedAgent(agents)])
 
     def find(self, name: str) -> ServedAgent:
@@ -87,88 +87,95 @@ class ServedAgents:
         Raises:
             UnknownAgentError: There is no such agent.
         """
-        return self._use(name).agent
+        return self._lease(name).agent
 
-    def _use(self, name: str) -> _Use:
-        use = self._uses.get(name)
-        if use is None:
+    def _lease(self, name: str) -> _AgentLease:
+        lease = self._leases.get(name)
+        if lease is None:
             raise UnknownAgentError(
                 f"this server has no agent {name!r} any more; send the message to another agent"
                 if name
-                else "this server has several agents now, and the task is of none of them; send the message to one of them"
+                else "the message is of a time when this server had one agent; send a new message to one of its agents"
             )
-        return use
+        return lease
 
     def input_filter(self, name: str) -> InputFilter:
-        """Return the filter of messages for an agent; with the filters of all agents if the name is empty.
+        """Return the input filter of an agent. For an empty name, it combines the filters of all agents.
 
         Raises:
             UnknownAgentError: There is no such agent.
         """
-        agents = [self.find(name)] if name else [use.agent for use in self._uses.values()]
+        agents = [self.find(name)] if name else [lease.agent for lease in self._leases.values()]
         return InputFilter(tuple(each for agent in agents for each in agent.input_filters))
 
     @contextmanager
     def turn(self, message: Message) -> Generator[ServedAgent]:
-        """Return the agent of a message, whose turn is the block. A replaced agent has its resources until then.
+        """Reserve the agent of a message for its turn, which runs in the block.
+
+        If the agent is replaced, its resources are released after the block.
 
         Raises:
             UnknownAgentError: There is no such agent.
         """
-        use = self._use(agent_name_of(message))
-        use.turns += 1
+        lease = self._lease(agent_name_of(message))
+        lease.turns += 1
         try:
-            yield use.agent
+            yield lease.agent
         finally:
-            use.turns -= 1
-            use.release()
+            lease.turns -= 1
+            lease.release_if_unused()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Hold the resources of all handlers while the block runs, which contains all turns.
+        """Acquire the resources of all handlers for the block. All turns run in the block.
 
         Raises:
             TailraceError: A resource is not available.
         """
         async with anyio.create_task_group() as self._group:
             try:
-                for use in self._uses.values():
-                    await self._group.start(_run, use)
+                for lease in self._leases.values():
+                    await self._group.start(_run, lease)
                 yield
             finally:
-                for use in self._uses.values():
-                    use.unused.set()
+                for lease in self._leases.values():
+                    lease.unused.set()
                 self._group = None
 
     async def replace(self, agents: Iterable[ServedAgent]) -> None:
-        """Replace the agents. Turns that have begun end with their agent; an agent that is in both sets is not touched.
+        """Replace the agents. Running turns complete with their agents.
+
+        An agent that is among the old and the new ones keeps its resources.
 
         Raises:
             TailraceError: A resource of a new agent is not available. Nothing is replaced then.
         """
         assert self._group is not None  # noqa: S101 — the server runs
-        current = {use.agent: use for use in self._uses.values()}
-        uses = {agent.name: current.get(agent) or _Use(agent) for agent in agents}
-        new = [use for use in uses.values() if use.agent not in current]
+        current = {lease.agent: lease for lease in self._leases.values()}
+        leases = {agent.name: current.get(agent) or _AgentLease(agent) for agent in agents}
+        new = [lease for lease in leases.values() if lease.agent not in current]
         try:
-            for use in new:
-                await self._group.start(_run, use)
+            for lease in new:
+                await self._group.start(_run, lease)
         except BaseException:
-            for use in new:
-                use.unused.set()
+            for lease in new:
+                lease.unused.set()
             raise
-        before, self._uses = self._uses, uses
-        for use in before.values():
-            if uses.get(use.agent.name) is not use:
-                use.is_replaced = True
-                use.release()
+        before, self._leases = self._leases, leases
+        for lease in before.values():
+            if leases.get(lease.agent.name) is not lease:
+                lease.is_replaced = True
+                lease.release_if_unused()
 
 
-async def _run(use: _Use, *, task_status: TaskStatus[None]) -> None:
-    """Hold the resources of a handler until it is unused. A handler enters and leaves its scopes in one asyncio task."""
-    async with use.agent.handler.running():
+async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
+    """Hold the resources of a handler until it is unused.
+
+    This is an asyncio task of its own, because a cancel scope must be exited in the task that entered it.
+    """
+    async with lease.agent.handler.running():
         task_status.started()
-        await use.unused.wait()
+        await lease.unused.wait()
 
 
 def agent_name_of(message: Message) -> str:

@@ -33,10 +33,10 @@ make_printable("tailrace.wrappers")
 class RecordingModel(Model):
     """A model whose responses are also written to files, one for each response, when they end.
 
-    A recording has no headers and no URL. Credentials in texts are removed. A response whose reader leaves before its end is not
-    recorded. If a file cannot be written, that is logged, and the response goes on.
+    A recording has no headers and no URL. Credentials in texts are removed. A response that is closed before its end is not
+    recorded. If a file cannot be written, a warning is logged, and the response continues.
 
-    A response that breaks off begins again and is never continued, so that each recording is complete by itself.
+    An interrupted response is never continued, only requested again, so that each recording has a complete request and response.
 
     Args:
         model: The model, which is closed together with this object.
@@ -160,9 +160,9 @@ class _Recording:
 
 
 def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -> list[Piece] | None:
-    """Return the pieces of a body without credentials; None if they cannot be removed, because the body is binary.
+    """Remove credentials from the pieces of a body. Return None if a binary body has a credential, which cannot be removed.
 
-    A body in which a credential was removed is one piece, because a credential may have arrived in several.
+    A body from which a credential was removed is one piece, because the credential may span several pieces.
     """
     body = b"".join(data for _, data in pieces)
     try:
@@ -181,14 +181,14 @@ def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -
 
 
 class _RecordedBody:
-    """The body of a response, whose pieces are kept as they are read.
+    """The body of a response that stores each piece that is read, with its time.
 
     Args:
         body: The body.
         began: The monotonic time at which the request was sent.
 
     Attributes:
-        pieces: What was read: seconds after the request, and the bytes.
+        pieces: The pieces that were read: seconds after the request, and the bytes.
     """
 
     def __init__(self, body: Body, began: float) -> None:
@@ -202,7 +202,7 @@ class _RecordedBody:
         return self._body.request
 
     def read_nowait(self) -> bytes | None:
-        """Read, and keep what was read."""
+        """Read data, and append it to `pieces`."""
         data = self._body.read_nowait()
         if data:
             self.pieces.append((monotonic() - self._began, data))

@@ -6,7 +6,7 @@ from typing import Any
 Json = dict[str, Any]
 
 Address = tuple[str, str]
-"""An HTTP method in upper case, and a path as OpenAPI writes it."""
+"""An HTTP method in upper case, and the path template of OpenAPI."""
 
 JSON_TYPE, SSE_TYPE, TEXT_TYPE = "application/json", "text/event-stream", "text/plain"
 
@@ -71,7 +71,7 @@ def parameter(name: str, schema: Json, place: str = "query", description: str = 
 
 
 def response(description: str, body: Json | None = None, links: Json | None = None) -> Json:
-    """Return the description of a response.
+    """Return a Response Object.
 
     Args:
         description: One sentence.
@@ -83,7 +83,7 @@ def response(description: str, body: Json | None = None, links: Json | None = No
 
 
 def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Json:
-    """Return the responses of all errors, with one schema.
+    """Return the Response Object of each error status; all have the same schema.
 
     Args:
         schema: The name of the schema.
@@ -105,7 +105,7 @@ def operation(
     body_required: bool = True,
     public: bool = False,
 ) -> Json:
-    """Return the description of an operation.
+    """Return an Operation Object.
 
     Args:
         name: Its ``operationId``.
@@ -141,7 +141,7 @@ EVENT: Json = {
 
 
 def events_of(schema: str) -> Json:
-    """Return the schema of a server-sent event whose data is JSON with a schema of the components."""
+    """Return the schema of a server-sent event whose ``data`` conforms to a schema of the components."""
     data = text(contentMediaType=JSON_TYPE, contentSchema=reference(schema))
     return {**EVENT, "properties": {**EVENT["properties"], "data": data}}
 
