@@ -15,7 +15,8 @@ from support.continuing import ContinuingServer
 from support.processes import served
 from support.provider_cases import CASES
 from support.rpc import Rpc, message
-from support.upstream import Hang, Head, Received, ScriptedUpstream, Step, sse
+from support.upstream import Hang, Head, Received, ScriptedUpstream, Step, openai_chunk, sse
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 KILLS = 2
 
@@ -30,6 +31,7 @@ async def across_a_kill(
     form: str,
     is_reached: Callable[[Events], bool],
     *options: str,
+    then: Sequence[str] = (),
     **environment: str,
 ) -> Events:
     """Kill a server when its subscriber has received certain events, start it again, and resume.
@@ -40,6 +42,7 @@ async def across_a_kill(
         form: The format of the provider.
         is_reached: Whether the events are those at which the server is killed.
         options: Options of the server.
+        then: Further options of the restarted server.
         environment: Environment variables of the server.
 
     Returns:
@@ -61,7 +64,7 @@ async def across_a_kill(
         async with Rpc(process.url) as rpc:
             with pytest.raises(aiohttp.ClientError), anyio.fail_after(30):
                 await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
-    with served(folder / "second.log", *arguments, **environment) as process:
+    with served(folder / "second.log", *arguments, *then, **environment) as process:
         await process.ready()
         async with Rpc(process.url) as rpc:
             ids = {"id": before[0][1]["task"]["id"]}
@@ -101,6 +104,91 @@ async def test_a_response_is_continued_after_a_kill(tmp_path: Path) -> None:
         assert [step["route"] for step in steps] == [route], (kind, published)
         assert text == (TEXT if route == "prefill" else ContinuingServer.SECOND + TEXT), (kind, published)
         assert state_of(events) == "TASK_STATE_COMPLETED"
+
+
+def refusal(status: int) -> Sequence[Step]:
+    """The refusal of every request."""
+    return Head(status, {"content-type": "application/json"}), b'{"error": {"message": "refused"}}'
+
+
+async def test_the_text_of_a_fallback_model_is_continued_by_that_model_after_a_kill(tmp_path: Path) -> None:
+    """Also if the model before it answers again. The attempts before the crash are in the last status."""
+    fallback = ContinuingServer("llamacpp", PIECES, ending="silence")
+    fallback.cut = fallback.first_body.index(b"- Aare")
+    published = "".join(PIECES[: PIECES.index("- Aare")])
+    requests: list[str] = []
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "POST":
+            requests.append(request.json["model"])
+        if request.method == "POST" and request.json["model"] == "m":
+            return refusal(503)
+        return fallback.respond(request)
+
+    bounds = {"TAILRACE_BOUNDS": '{"upstream_retries": 0}', "OPENAI_API_KEY": "none"}
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        events = await across_a_kill(
+            tmp_path,
+            upstream,
+            "openai",
+            lambda events: folded(events)[0] == published,
+            *("--fallback", f"openai:m2@{upstream.base_url}"),
+            **bounds,
+        )
+    text, steps, last = folded(events)
+    assert (text, state_of(events)) == (TEXT, "TASK_STATE_COMPLETED")
+    assert requests == ["m", "m2", "m2"]
+    assert [(each["attempt"], each["route"], each["model"]) for each in steps] == [
+        (2, "replace", "openai:m2"),
+        (3, "prefill", "openai:m2"),
+    ]
+    refused, interrupted, complete = last["attempts"]
+    assert refused == {"model": "openai:m", "error": {"type": "http_status", "status": 503}}
+    assert interrupted == {"model": "openai:m2", "route": "replace", "error": {"type": "stream_truncated"}}
+    assert (complete["model"], complete["route"]) == ("openai:m2", "prefill")
+
+
+async def test_another_model_does_not_continue_the_text_after_a_kill(tmp_path: Path) -> None:
+    """The restarted server has another model, which begins the response again."""
+    server = ContinuingServer("llamacpp", PIECES, ending="silence")
+    server.cut = server.first_body.index(b"- Aare")
+    published = "".join(PIECES[: PIECES.index("- Aare")])
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        events = await across_a_kill(
+            tmp_path,
+            upstream,
+            "openai",
+            lambda events: folded(events)[0] == published,
+            then=("--model", "openai:other"),
+        )
+    text, steps, last = folded(events)
+    assert (text, server.prefills) == (ContinuingServer.SECOND + TEXT, 0)
+    assert [(each["route"], each["model"]) for each in steps] == [("replace", "openai:other")]
+    assert [each["model"] for each in last["attempts"]] == ["openai:m", "openai:other"]
+
+
+@pytest.mark.parametrize("content", ["reasoning", "a call"])
+async def test_a_replaced_response_is_reported_after_a_kill(content: str, tmp_path: Path) -> None:
+    """Whatever the response consisted of, its attempts are in the last status, and the new artifacts have their number."""
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    delta = {"reasoning_content": "Hm"} if content == "reasoning" else {"tool_calls": [call]}
+    begun = CASES["openai"].response(sse(openai_chunk(delta)), Hang())
+    async with ScriptedUpstream(
+        begun, CASES["openai"].response(ContinuingServer("other", PIECES).first_body)
+    ) as upstream:
+        events = await across_a_kill(
+            tmp_path, upstream, "openai", lambda events: len(texts_of(events)[0]) == 1
+        )
+    _, steps, last = folded(events)
+    assert [(each["attempt"], each["route"]) for each in steps] == [(2, "replace")]
+    assert [(each["model"], each.get("route")) for each in last["attempts"]] == [
+        ("openai:m", None),
+        ("openai:m", "replace"),
+    ]
+    assert texts_of(events)[0]["text"] == TEXT
+    texts = [each["artifactUpdate"]["artifact"] for _, each in events if "artifactUpdate" in each]
+    created = next(each for each in texts if each["artifactId"] == "text")
+    assert created["metadata"][EXTENSION_URI]["attempt"] == 2
 
 
 WEATHER = """
@@ -160,7 +248,7 @@ async def test_a_response_that_the_provider_no_longer_holds_begins_again(tmp_pat
     assert text == ContinuingServer.SECOND + TEXT
 
 
-GONE = (Head(404, {"content-type": "application/json"}), b'{"error": {"message": "expired"}}')
+GONE = refusal(404)
 """The response of a provider that does not hold a response."""
 
 MESSAGE_START: dict[str, Any] = {

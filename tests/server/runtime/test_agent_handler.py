@@ -180,7 +180,11 @@ async def test_arguments_are_streamed_and_then_replaced_by_the_call() -> None:
     assert [each["artifact"]["parts"][0].get("text") for each in shown[:-1]] == ["", '{"city":', ' "Paris"}']
     assert [each.get("append", False) for each in shown] == [False, True, True, False]
     assert shown[-1]["lastChunk"]
-    assert shown[0]["artifact"]["metadata"][EXTENSION_URI] == {"channel": "tool_call", "callId": "a"}
+    assert shown[0]["artifact"]["metadata"][EXTENSION_URI] == {
+        "channel": "tool_call",
+        "model": "openai:scripted",
+        "callId": "a",
+    }
     assert shown[0]["artifact"]["name"] == "weather"
 
 

@@ -201,7 +201,8 @@ async def test_a_stored_response_of_another_model_begins_again() -> None:
     async with ScriptedUpstream(server.respond) as upstream:
         interrupted = InterruptedResponse(stored_id="resp_1", model="openai-responses:other")
         await run.drive(Agent(server.model(upstream), continuation=PROMPT), interrupted)
-    assert (run.routes, run.texts) == ([], {"text": "".join(PIECES)})
+    assert (run.routes, run.texts) == (["replace"], {"text": "".join(PIECES)})
+    assert run.facts["attempts"][0]["model"] == "openai-responses:other"
     assert (server.generations, server.attachments) == (1, 0)
 
 

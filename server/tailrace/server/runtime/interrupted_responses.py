@@ -5,9 +5,11 @@ from typing import Any
 
 from tailrace.streaming.a2a.models import Artifact
 from tailrace.streaming.a2a.stream_extension import extension_metadata
-from tailrace.streaming.agent.continuation import InterruptedResponse
+from tailrace.streaming.accumulator import Attempt
+from tailrace.streaming.agent.continuation import InterruptedResponse, attempts_of
 from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.task_record import TaskRecord
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 
 
 def interrupted_response(
@@ -33,15 +35,29 @@ def interrupted_response(
     stored: Mapping[str, Any] = record.extension_metadata.get("storedResponse") or {}
     if (stored.get("turn"), stored.get("round")) != place:
         stored = {}
+    writers = [as_text(extension_metadata(artifact.metadata).get("model")) for artifact in artifacts]
+    model = stored.get("model") or next(filter(None, reversed(writers)), "")
+    attempts = _attempts(record, place)
+    if not attempts and (artifacts or stored):
+        attempts = [Attempt(model)]
     response = InterruptedResponse(
         text=_text(record, artifacts),
         stored_id=stored.get("id", ""),
-        model=stored.get("model", ""),
+        model=model,
         has_provider_tool=any(
             extension_metadata(artifact.metadata).get("kind") == "server" for artifact in artifacts
         ),
+        attempts=tuple(attempts),
     )
     return response, _published(record, artifacts)
+
+
+def _attempts(record: TaskRecord, place: tuple[int, int]) -> list[Attempt]:
+    """Return the attempts of a response that was continued, the interrupted one last; none for any other response."""
+    fact = as_mapping(record.extension_metadata.get("continuation"))
+    if fact is None or (fact.get("turn", 1), fact.get("round", 1)) != place:
+        return []
+    return [*attempts_of(fact.get("before")), *attempts_of([fact.get("after")]), *attempts_of([fact])]
 
 
 def _published(record: TaskRecord, artifacts: Sequence[Artifact]) -> Sequence[PublishedArtifact]:

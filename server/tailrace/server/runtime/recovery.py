@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
 from tailrace.server.runtime.approvals import decided_ids, executing_ids, results_after_stop
+from tailrace.server.runtime.interrupted_responses import interrupted_response
 from tailrace.server.runtime.limits import Permit
 from tailrace.server.runtime.messages import (
     ends_in_round,
@@ -156,9 +157,14 @@ class InterruptedTasks:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))
         except UnknownAgentError:
             return  # the model is unknown, too
-        attempts = await self._store.usage.count(active.record.id, active.waiting[0].number) + 1
+        turn = active.waiting[0].number
+        attempts = await self._store.usage.count(active.record.id, turn) + 1
         if agent.model:
             names = agent.provider, agent.model
+            interrupted, _ = interrupted_response(active.record, turn, active.recorded_rounds)
+            if interrupted.attempts and interrupted.attempts[-1].model:  # for example a fallback model
+                provider, _, name = interrupted.attempts[-1].model.partition(":")
+                names = provider, name
             self._ledger.lost(active, names, attempts, active.record.status.timestamp)
         active.recorded_attempts = attempts
 

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 from typing_extensions import TypeVar
 
-from tailrace.streaming.accumulator import Accumulator, Attempt
+from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.agent.continuation import (
     CircuitBreaker,
     ContinuationPolicy,
@@ -607,7 +607,7 @@ async def _begin_attempt(
         request, route = model.stream(action.history, action.options), Route.REPLACE
     if response.error is None:
         return request, None
-    broken = Attempt(name_of(attempts.model), attempts.route, response.error, response.usage)
+    broken = attempts.broken(response)
     attempts.begin(attempt, route)
     response.continue_response(broken, route)
     RUN_OBSERVER.get().continued(broken, name_of(model), route)

@@ -17,9 +17,10 @@ import msgspec
 
 from tailrace.streaming.accumulator import Accumulator, Attempt
 from tailrace.streaming.agent.events import AgentError, ResponseBegun
-from tailrace.wrappers import FinishReason, UpstreamError, UpstreamFault
+from tailrace.wrappers import FinishReason, UpstreamError, UpstreamFault, Usage
 from tailrace.wrappers.chunks import ReadWrapper
 from tailrace.wrappers.continuation import Route
+from tailrace.wrappers.decoding.lenient_json import as_count, as_mapping, as_mappings, as_text
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.request_options import RequestOptions
 
@@ -29,6 +30,7 @@ _REPEATED = frozenset({UpstreamFault.CONNECTION, UpstreamFault.STATUS})
 _CONNECTION_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _INTERRUPTIONS = frozenset({UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _LONGEST_PAUSE = 8.0  # seconds
+_ROUTES, _FAULTS = frozenset(Route), frozenset(UpstreamFault)
 _UNKNOWN_EFFECTS = (
     "the server stopped while the response used a tool of the provider; the tool may have had an effect"
 )
@@ -95,16 +97,19 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
     """A response that another process received and published in part, before it stopped.
 
     Attributes:
-        text: The published text, if the response consisted of text alone; otherwise empty. The model may continue it.
+        text: The published text, if the response consisted of text alone; otherwise empty. Its model may continue it.
         stored_id: The id by which a provider holds the response (`Model.stored_id`); empty if none does.
-        model: The model of ``stored_id``, as ``provider:name``.
+        model: The model of ``text`` and ``stored_id``, as ``provider:name``; empty if it is unknown.
         has_provider_tool: True if the provider had begun a tool of its own, so that the response may not begin again.
+        attempts: The attempts of the response, without the error of the last one, which the stop interrupted; empty if nothing of
+            the response was published.
     """
 
     text: str = ""
     stored_id: str = ""
     model: str = ""
     has_provider_tool: bool = False
+    attempts: tuple[Attempt, ...] = ()
 
 
 class FurtherAttempt(msgspec.Struct, frozen=True):
@@ -141,6 +146,7 @@ class ResponseAttempts:
         "_choose",
         "_clock",
         "_deadline",
+        "_interrupted",
         "_may_repeat",
         "_models",
         "_number",
@@ -166,6 +172,9 @@ class ResponseAttempts:
         self._number = 0  # further attempts at the first model
         self._deadline: float | None = None
         self._may_repeat = True
+        self._interrupted: Attempt | None = (
+            None  # the attempt of another process that the first one continues
+        )
         self.route: Route | None = None
         self.model, breaker = models[self._position]
         breaker.begin()
@@ -176,7 +185,8 @@ class ResponseAttempts:
         """Return the first attempt.
 
         Args:
-            response: The response. If the attempt continues an interrupted one, its error and its text are set.
+            response: The response. If the attempt continues an interrupted one, its error, its text and its earlier attempts
+                are set.
             interrupted: The part of the response that another process has published; None for a new response.
             options: The options of the request.
 
@@ -186,16 +196,37 @@ class ResponseAttempts:
         if interrupted is None:
             return FurtherAttempt(self.model, 0.0, may_join=False)
         self._may_repeat = not interrupted.has_provider_tool
-        rest = self._rest_of(interrupted, options)
+        position = self._position_of(interrupted.model)
+        rest = None
+        if position is not None and interrupted.stored_id:
+            rest = self._models[position][0].attachment(interrupted.stored_id, options)
         if rest is None and not self._may_repeat:
             raise AgentError(_UNKNOWN_EFFECTS)
+        may_join = position is not None and bool(interrupted.text) and not self._models[position][1].is_open
+        if position is not None and (rest is not None or may_join):
+            self._position, self.model = position, self._models[position][0]
         if rest is None and interrupted.text:
             response.add(ReadWrapper[Any](None, text=interrupted.text))
-        if rest is not None or interrupted.text:
+        attempts = interrupted.attempts
+        if not attempts and (interrupted.text or interrupted.stored_id):
+            attempts = (Attempt(interrupted.model),)
+        if attempts:
+            response.attempts += attempts[:-1]
+            self._interrupted = attempts[-1]
             response.error = UpstreamError(
                 "the server stopped before the response was complete", fault=UpstreamFault.TRUNCATED
             )
-        return FurtherAttempt(self.model, 0.0, may_join=rest is None and bool(interrupted.text), rest=rest)
+        return FurtherAttempt(self.model, 0.0, may_join=rest is None and may_join, rest=rest)
+
+    def broken(self, response: Accumulator) -> Attempt:
+        """Return the current attempt, which broke off; before `begin`, that of the interrupted response.
+
+        Args:
+            response: The response, with the error and the usage of the attempt.
+        """
+        attempt, self._interrupted = self._interrupted, None
+        attempt = attempt or Attempt(name_of(self.model), self.route)
+        return msgspec.structs.replace(attempt, error=response.error, usage=response.usage)
 
     def begun(self, batches: ChunkBatches) -> ResponseBegun:
         """Return the step for the first chunk of the current attempt.
@@ -205,17 +236,10 @@ class ResponseAttempts:
         """
         return ResponseBegun(name_of(self.model), self.route, self.model.stored_id(batches))
 
-    def _rest_of(
-        self, interrupted: InterruptedResponse, options: RequestOptions
-    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request for a response that a provider holds. Its model becomes the model of the attempt."""
-        if not interrupted.stored_id:
-            return None
-        for position, (model, _) in enumerate(self._models):
-            if name_of(model) == interrupted.model:
-                self._position, self.model = position, model
-                return model.attachment(interrupted.stored_id, options)
-        return None
+    def _position_of(self, name: str) -> int | None:
+        """Return the position of the model with a name; None if it is not one of these models."""
+        names = [name_of(model) for model, _ in self._models]
+        return names.index(name) if name in names else None
 
     def ended(
         self, response: Accumulator, batches: ChunkBatches | None = None, received: int = 0
@@ -307,6 +331,31 @@ def can_repeat(response: Accumulator) -> bool:
 def name_of(model: Model) -> str:
     """Return the name of a model, as ``provider:name``."""
     return f"{model.provider}:{model.name}"
+
+
+def attempts_of(facts: object) -> list[Attempt]:
+    """Return attempts from their JSON (`attempt_facts`). Values of other types are left out."""
+    attempts: list[Attempt] = []
+    for fact in as_mappings(facts):
+        error, usage = as_mapping(fact.get("error")), as_mapping(fact.get("usage"))
+        route, fault = as_text(fact.get("route")), as_text((error or {}).get("type"))
+        given, made = (as_count((usage or {}).get(name)) or 0 for name in ("inputTokens", "outputTokens"))
+        attempts.append(
+            Attempt(
+                as_text(fact.get("model")),
+                Route(route) if route in _ROUTES else None,
+                UpstreamError(
+                    "the attempt broke off",
+                    fault=UpstreamFault(fault),
+                    status=as_count((error or {}).get("status")),
+                    code=as_text((error or {}).get("code")) or None,
+                )
+                if fault in _FAULTS
+                else None,
+                Usage(given, made, given + made) if usage is not None else None,
+            )
+        )
+    return attempts
 
 
 def attempt_facts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:

@@ -65,6 +65,7 @@ class ResponseTranslator:
 
     Attributes:
         accumulator: The accumulator of the response.
+        model: The model that writes the response, as ``provider:name``; empty if it is unknown.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class ResponseTranslator:
     ) -> None:
         self._taken_ids = taken_ids
         self.accumulator = accumulator or Accumulator(think_tags=think_tags)
+        self.model = ""
         self._turn = turn
         self._round = round
         self._max_event = max_event_bytes
@@ -232,7 +234,7 @@ class ResponseTranslator:
         started = self.accumulator.choices[change.choice].started_call(change.call)
         parts = (Part(text=text),)
         if started is not None and started.kind == "server":
-            call.mark_as_server()
+            call.add_facts({"kind": "server"})  # the provider runs the tool
         if started is None or started.id in self._taken:
             return [ArtifactUpdate(call.artifact(parts, started.name if started else ""), last=False)]
         return [ArtifactUpdate(call.artifact(parts, started.name, started.id), last=False)]
@@ -240,7 +242,7 @@ class ResponseTranslator:
     def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
         call = self._calls.get((choice, position))
         if call is None:
-            facts: dict[str, Any] = {"channel": str(_TOOL_CALL)}
+            facts: dict[str, Any] = {"channel": str(_TOOL_CALL), **self._writer()}
             artifact_id = self._place(f"tool-call-{position + 1}", facts, choice)
             call = self._calls[choice, position] = _CallArtifact(artifact_id, facts)
         return call
@@ -248,6 +250,8 @@ class ResponseTranslator:
     def _complete_part(self, change: Change) -> list[Update]:
         """Return the updates for a complete part, or for the restart of the response."""
         if change.restarts:
+            for call in self._calls.values():
+                call.add_facts(self._writer())
             return [
                 *(
                     self._begin_text(channel, choice, "")
@@ -265,7 +269,7 @@ class ResponseTranslator:
         self._complete_parts += 1
         channel = "file" if isinstance(change.part, ContentPartFile) else "data"
         name = change.part.filename if isinstance(change.part, ContentPartFile) else ""
-        facts: dict[str, Any] = {"channel": channel}
+        facts: dict[str, Any] = {"channel": channel, **self._writer()}
         artifact_id = self._place(f"{channel}-{self._complete_parts}", facts, change.choice)
         artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), facts)
         return [ArtifactUpdate(artifact, last=True)]
@@ -278,7 +282,7 @@ class ResponseTranslator:
         return ArtifactUpdate(_new_artifact(artifact_id, "Output", (Part(data=value),), facts))
 
     def _begin_text(self, channel: Channel, choice: int, text: str) -> Update:
-        facts: dict[str, Any] = {"channel": str(channel)}
+        facts: dict[str, Any] = {"channel": str(channel), **self._writer()}
         if self.accumulator.attempts:
             facts["attempt"] = len(self.accumulator.attempts) + 1
         artifact_id = self._place(str(channel), facts, choice)
@@ -297,6 +301,10 @@ class ResponseTranslator:
                 artifact_id += f"-{name}-{number}"
                 facts[name] = number
         return artifact_id
+
+    def _writer(self) -> dict[str, str]:
+        """Return the fact of an artifact that names its model, from which alone the text may be continued after a crash."""
+        return {"model": self.model} if self.model else {}
 
     def _has_truncated_call(self) -> bool:
         return any(
@@ -375,9 +383,9 @@ class _CallArtifact:
         facts = {**self._facts, "callId": call_id} if call_id else self._facts
         return _new_artifact(self.artifact_id, name or "Tool call", parts, facts)
 
-    def mark_as_server(self) -> None:
-        """Note that the provider runs the tool."""
-        self._facts = {**self._facts, "kind": "server"}
+    def add_facts(self, facts: dict[str, str]) -> None:
+        """Add fields to the metadata of the artifact."""
+        self._facts = {**self._facts, **facts}
 
     def complete_text(self, fragment: str) -> str:
         """Return a fragment of the arguments without incomplete characters. Half of a surrogate pair is buffered."""

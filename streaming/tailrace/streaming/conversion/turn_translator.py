@@ -144,6 +144,7 @@ class TurnTranslator:
         return items
 
     def _begun(self, step: ResponseBegun) -> list[Update | MessageAdded]:
+        self._response.model = step.model
         if not step.stored_id or step.route is Route.ATTACH:
             return []
         self._is_stored = True
@@ -159,6 +160,11 @@ class TurnTranslator:
             "model": step.model,
             "after": attempt_facts((step.attempt,))[0],
         }
+        # After a crash, the server knows from these fields which attempts the response had.
+        if len(attempts) > 1:
+            facts["before"] = attempt_facts(attempts[:-1])
+        place = {"turn": self._turn, "round": self._round}
+        facts |= {name: number for name, number in place.items() if number != 1}
         fields: dict[str, Any] = {"continuation": facts}
         if step.route is Route.ATTACH:
             self._is_stored = True
