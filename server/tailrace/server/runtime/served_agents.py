@@ -135,12 +135,17 @@ class ServedAgents:
         async with anyio.create_task_group() as self._group:
             try:
                 for lease in self._leases.values():
-                    await self._group.start(_run, lease)
+                    await self._start(lease)
                 yield
             finally:
                 for lease in self._leases.values():
                     lease.unused.set()
                 self._group = None
+
+    async def _start(self, lease: _AgentLease) -> None:
+        assert self._group is not None  # noqa: S101 — the server runs
+        lease.unused = anyio.Event()  # a server may run several times
+        await self._group.start(_run, lease)
 
     async def replace(self, agents: Iterable[ServedAgent]) -> None:
         """Replace the agents. Running turns complete with their agents.
@@ -150,13 +155,12 @@ class ServedAgents:
         Raises:
             TailraceError: A resource of a new agent is not available. Nothing is replaced then.
         """
-        assert self._group is not None  # noqa: S101 — the server runs
         current = {lease.agent: lease for lease in self._leases.values()}
         leases = {agent.name: current.get(agent) or _AgentLease(agent) for agent in agents}
         new = [lease for lease in leases.values() if lease.agent not in current]
         try:
             for lease in new:
-                await self._group.start(_run, lease)
+                await self._start(lease)
         except BaseException:
             for lease in new:
                 lease.unused.set()

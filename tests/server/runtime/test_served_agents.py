@@ -1,0 +1,98 @@
+"""The resources of agents: held while the server runs, and of a replaced agent until its last turn has ended."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from support.engines import begin, read, start
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.served_agents import ServedAgent, ServedAgents
+from tailrace.server.store.store import Store
+from tailrace.streaming import TaskState, TextDelta
+from tailrace.wrappers import ConfigurationError
+
+
+class Holding(Handler):
+    """A handler with a resource, whose turns end when `go_on` is set.
+
+    Attributes:
+        held: The resource is held.
+        closed: Set when the resource is released.
+    """
+
+    def __init__(self, text: str = "text", problem: str = "") -> None:
+        self.held = False
+        self.closed = anyio.Event()
+        self.begun = anyio.Event()
+        self.go_on = anyio.Event()
+        self._text = text
+        self._problem = problem
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        if self._problem:
+            raise ConfigurationError(self._problem)
+        self.held = True
+        try:
+            yield
+        finally:
+            self.held = False
+            self.closed.set()
+
+    async def run(self, turn: Turn) -> AsyncIterator[Item]:
+        assert self.held
+        for update in begin(self._text):
+            yield update
+        self.begun.set()
+        await self.go_on.wait()
+        assert self.held
+        yield TextDelta("text", " end")
+
+
+async def test_resources_are_held_each_time_the_engine_runs() -> None:
+    handler = Holding()
+    handler.go_on.set()
+    engine = Engine(Store("sqlite://"), handler)
+    for _ in range(2):
+        async with engine.running():
+            events = await read(await start(engine))
+            assert events[-1].state is TaskState.COMPLETED
+        assert not handler.held
+
+
+async def test_the_resources_of_a_replaced_agent_are_released_after_its_last_turn() -> None:
+    old, new, other = Holding("old"), Holding("new"), Holding("other")
+    kept = ServedAgent(other, "other")
+    agents = ServedAgents([ServedAgent(old, "a"), kept])
+    async with Engine(Store("sqlite://"), agents).running() as engine:
+        first = await start(engine, agent="a")
+        await old.begun.wait()
+        await agents.replace([ServedAgent(new, "a"), kept])
+        second = await start(engine, agent="a")
+        await new.begun.wait()
+        assert (old.held, new.held, other.held) == (True, True, True)
+        assert not other.closed.is_set()
+        old.go_on.set()
+        assert (await read(first))[-1].state is TaskState.COMPLETED
+        with anyio.fail_after(10):
+            await old.closed.wait()
+        new.go_on.set()
+        assert (await read(second))[-1].state is TaskState.COMPLETED
+        assert (new.held, other.held) == (True, True)
+    assert (new.held, other.held) == (False, False)
+
+
+async def test_if_a_new_agent_cannot_start_nothing_is_replaced() -> None:
+    current, fine = Holding(), Holding("fine")
+    current.go_on.set()
+    agents = ServedAgents([ServedAgent(current, "a")])
+    async with Engine(Store("sqlite://"), agents).running() as engine:
+        with pytest.raises(ConfigurationError, match="no disk"):
+            await agents.replace([ServedAgent(fine, "a"), ServedAgent(Holding(problem="no disk"), "b")])
+        with anyio.fail_after(10):
+            await fine.closed.wait()
+        assert current.held
+        assert (await read(await start(engine, agent="a")))[-1].state is TaskState.COMPLETED
