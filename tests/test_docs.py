@@ -28,7 +28,7 @@ from support.origin_rows import origins_page
 from support.pages import BLOCK, Block, blocks
 from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text
-from support.upstream import Received, ScriptedUpstream
+from support.upstream import Received, ScriptedUpstream, Step, json_answer
 from tailrace.server import (
     Bounds,
     Budget,
@@ -100,7 +100,6 @@ PYTHON = [
         ROOT / "docs/agent-card.md",
         ROOT / "docs/sdk.md",
         ROOT / "docs/errors.md",
-        ROOT / "docs/filters.md",
         ROOT / "docs/approvals.md",
         CONCEPTS_PAGE,
     )
@@ -152,6 +151,26 @@ def test_the_agents_of_their_page_respond_as_documented(
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         run(block)
     assert capsys.readouterr().out == (block.output or "")
+
+
+def _moderate(request: Received) -> list[Step]:
+    return json_answer({"results": [{"flagged": "threat" in request.json["input"]}]})
+
+
+@pytest.mark.parametrize(
+    "block", blocks(ROOT / "docs/filters.md", "python"), ids=lambda block: f"line {block.line}"
+)
+def test_the_filters_of_their_page_print_the_documented_output(
+    block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(ScriptedUpstream(_moderate)) as endpoint,
+    ):
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        run(block)
+    assert capsys.readouterr().out == block.output
 
 
 async def test_the_applications_of_the_readme_answer() -> None:

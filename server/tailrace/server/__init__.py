@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from tailrace.server.runtime.agent_handler import AgentHandler
     from tailrace.server.runtime.engine import Engine
     from tailrace.server.runtime.handlers import DirectHandler, FunctionHandler, Handler, Item, Turn
-    from tailrace.server.runtime.stream_filter import BlockedError, FilterStream, StreamFilter
+    from tailrace.server.runtime.stream_filter import (
+        BackgroundFilter,
+        BackgroundStream,
+        BlockedError,
+        FilterError,
+        FilterStream,
+        StreamFilter,
+    )
     from tailrace.server.settings import (
         Bounds,
         Budget,
@@ -31,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = (
     "AgentHandler",
+    "BackgroundFilter",
+    "BackgroundStream",
     "BlockedError",
     "Bounds",
     "Budget",
@@ -38,6 +47,7 @@ __all__ = (
     "CardSettings",
     "DirectHandler",
     "Engine",
+    "FilterError",
     "FilterStream",
     "FunctionHandler",
     "Handler",
@@ -67,7 +77,10 @@ _MODULES = {
     "Item": "runtime.handlers",
     "Turn": "runtime.handlers",
     "CallContext": "runtime.active_task",
+    "BackgroundFilter": "runtime.stream_filter",
+    "BackgroundStream": "runtime.stream_filter",
     "BlockedError": "runtime.stream_filter",
+    "FilterError": "runtime.stream_filter",
     "FilterStream": "runtime.stream_filter",
     "StreamFilter": "runtime.stream_filter",
     "Bounds": "settings",

@@ -3,13 +3,21 @@
 import logging
 import traceback
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, cast
 
 import msgspec
+from anyio.abc import TaskGroup
 
+from tailrace.server.runtime.background_reader import BackgroundReader
 from tailrace.server.runtime.handlers import Item
-from tailrace.server.runtime.stream_filter import BlockedError, FilterChain, StreamFilter
+from tailrace.server.runtime.stream_filter import (
+    BackgroundFilter,
+    BlockedError,
+    FilterChain,
+    FilterError,
+    StreamFilter,
+)
 from tailrace.server.runtime.value_filter import ValueFilter
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
@@ -26,15 +34,23 @@ _HANDLER_FAILED = "the agent failed; its error contains text that a filter block
 
 
 async def filtered(
-    batches: AsyncGenerator[Sequence[Item]], filters: tuple[StreamFilter, ...]
+    batches: AsyncGenerator[Sequence[Item]], filters: tuple[StreamFilter, ...], group: TaskGroup
 ) -> AsyncGenerator[Sequence[Item]]:
     """Yield the updates of a turn after the filters. Close ``batches`` at the end.
+
+    Filters that work in the background have tasks in ``group``, which end before the generator does.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED. If ``batches`` raises an
     error, the text that the filters hold back is yielded first. If the turn is cancelled, that text is dropped.
     """
-    turn = _FilteredTurn(filters)
-    async with aclosing(batches):
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(aclosing(batches))
+        reader = None
+        if any(isinstance(each, BackgroundFilter) for each in filters):
+            reader = BackgroundReader(batches)
+            await stack.enter_async_context(reader.running(group))
+            batches = await stack.enter_async_context(aclosing(reader.batches()))
+        turn = _FilteredTurn(filters, reader)
         while True:
             try:
                 items = await anext(batches)
@@ -61,9 +77,12 @@ async def filtered(
 class _FilteredTurn:
     """The filters of the artifacts of one turn."""
 
-    def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
+    def __init__(self, filters: tuple[StreamFilter, ...], reader: BackgroundReader | None) -> None:
         self._filters = filters
+        self._reader = reader
         self._values = ValueFilter(filters)
+        self._keeps_texts = any(each.scope == "content" for each in filters)
+        self._texts: dict[str, list[str]] = {}  # unfiltered, by artifact, for `ValueFilter.checked`
         self._open: dict[
             str, FilterChain | None
         ] = {}  # by artifact; None for tool calls, which are held until complete
@@ -72,11 +91,39 @@ class _FilteredTurn:
         """Return the filtered updates, and the status that ends the turn if a filter ends it."""
         passed: list[Item] = []
         try:
+            if self._reader is not None:
+                passed += await self._released(self._reader)
             for item in items:
                 passed += await self._filter(item)
         except Exception as error:
             return passed, _ending(error)
         return passed, None
+
+    async def _released(self, reader: BackgroundReader) -> list[Item]:
+        """Return the text that passed in the background."""
+        if reader.failure is not None:
+            raise reader.failure
+        passed: list[Item] = []
+        for artifact_id, chain in self._open.items():
+            text = await chain.feed("") if chain is not None and chain.background else ""
+            if text:
+                passed.append(TextDelta(artifact_id, text))
+        return passed
+
+    def _chain(self, artifact_id: str) -> FilterChain:
+        chain = FilterChain(self._filters)
+        if self._reader is not None:
+            for stream in chain.background:
+                self._reader.start(stream)
+        return chain
+
+    def _keep(self, artifact_id: str, text: str, *, last: bool) -> None:
+        """Record a text that the filters have passed or hold back."""
+        if self._keeps_texts:
+            texts = self._texts.setdefault(artifact_id, [])
+            texts.append(text)
+            if last:
+                self._values.checked.add("".join(self._texts.pop(artifact_id)))
 
     async def finish(self, error: Exception | None) -> tuple[list[Item], StatusUpdate | None]:
         """Return the text that is held back, and a status if the text of the error must not be published."""
@@ -115,13 +162,14 @@ class _FilteredTurn:
 
     async def _delta(self, item: TextDelta) -> list[Item]:
         if item.artifact_id not in self._open:  # begun before a crash
-            self._open[item.artifact_id] = FilterChain(self._filters)
+            self._open[item.artifact_id] = self._chain(item.artifact_id)
         chain = self._open[item.artifact_id]
         text = ""
         if chain is not None:
             text = await chain.feed(item.text)
             if item.last:
                 text += await chain.close()
+            self._keep(item.artifact_id, item.text, last=item.last)
         if item.last:
             del self._open[item.artifact_id]
         return [TextDelta(item.artifact_id, text, item.last)] if text or item.last else []
@@ -138,15 +186,22 @@ class _FilteredTurn:
 
     async def _artifact(self, item: ArtifactUpdate) -> ArtifactUpdate:
         given = item.artifact
-        chain = self._open.pop(given.artifact_id, None) if item.append else None
+        chain = self._open.pop(given.artifact_id, None)
+        if not item.append:
+            chain = None
+            self._texts.pop(given.artifact_id, None)
         own = given.metadata.get(EXTENSION_URI)
         is_call = isinstance(own, dict) and cast("dict[str, Any]", own).get("channel") == "tool_call"
         if is_call and not item.last:
             parts = [Part(text="")]
             self._open[given.artifact_id] = None
         else:
-            chain = chain or FilterChain(self._filters)
+            if chain is None:
+                chain = FilterChain(self._filters) if item.last else self._chain(given.artifact_id)
             parts = await self._values.parts(given.parts, chain, closes=item.last)
+            for part in given.parts:
+                if part.text is not None:
+                    self._keep(given.artifact_id, part.text, last=item.last)
             if not item.last:
                 self._open[given.artifact_id] = chain
         artifact = Artifact(
@@ -161,9 +216,12 @@ class _FilteredTurn:
 
 
 def _ending(error: Exception) -> StatusUpdate:
-    """Return the status of a turn that a filter ended. The text of the error is neither published nor logged."""
+    """Return the status of a turn that a filter ended. Only the text of a `FilterError` is published and logged."""
     if isinstance(error, BlockedError):
         metadata = {EXTENSION_URI: {"finishReason": "content_filter"}}
         return StatusUpdate(TaskState.FAILED, agent_message(_BLOCKED), metadata)
+    if isinstance(error, FilterError):
+        logger.error("a filter failed: %s", error)
+        return StatusUpdate(TaskState.FAILED, agent_message(str(error)))
     logger.error("a filter failed with %s", type(error).__name__)
     return StatusUpdate(TaskState.FAILED, agent_message(_FILTER_FAILED))

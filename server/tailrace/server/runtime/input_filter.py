@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tailrace.server.runtime.stream_filter import BlockedError, StreamFilter
+from tailrace.server.runtime.stream_filter import BlockedError, FilterError, StreamFilter
 from tailrace.server.runtime.value_filter import ValueFilter
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError
 from tailrace.streaming.a2a.models import Message
@@ -50,6 +50,9 @@ class InputFilter:
                 return
         except BlockedError:
             pass
+        except FilterError as error:
+            logger.error("a filter failed: %s", error)
+            raise InternalError(str(error)) from None
         except Exception as error:  # its text may contain a part of the message
             logger.error("a filter failed with %s", type(error).__name__)
             raise InternalError("a filter of the server failed; see the log of the server") from None

@@ -173,13 +173,19 @@ class ServedAgents:
 
 
 async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
-    """Hold the resources of a handler until it is unused.
+    """Hold the resources of an agent until it is unused.
 
     This is an asyncio task of its own, because a cancel scope must be exited in the task that entered it.
     """
-    async with lease.agent.handler.running():
+    agent = lease.agent
+    async with agent.handler.running():
         task_status.started()
-        await lease.unused.wait()
+        try:
+            await lease.unused.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for each in dict.fromkeys((*agent.filters, *agent.input_filters)):
+                    await each.aclose()
 
 
 def agent_name_of(message: Message) -> str:

@@ -1,6 +1,8 @@
 """The interface of stream filters, which change or stop the output of a turn before it is numbered and persisted."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
 
 import anyio.lowlevel
 
@@ -9,6 +11,13 @@ _SLICE = 4096  # characters of one call, so that a long text does not block the 
 
 class BlockedError(Exception):
     """Ends a turn. The task ends FAILED with the finish reason ``content_filter``."""
+
+
+class FilterError(Exception):
+    """A filter cannot work, and the turn must end. The task ends FAILED.
+
+    The text of the error is published and logged. It must not contain filtered text, or secrets.
+    """
 
 
 class FilterStream(ABC):
@@ -37,22 +46,74 @@ class FilterStream(ABC):
         """
 
 
+class BackgroundStream(FilterStream):
+    """The filter of one text, which also works between the calls of `feed`, for example while a service checks the text."""
+
+    @property
+    @abstractmethod
+    def is_pending(self) -> bool:
+        """Return whether the stream will call ``publish`` without further calls of `feed` or `flush`."""
+
+    @abstractmethod
+    async def run(self, publish: Callable[[], None]) -> None:
+        """Work until `close` returns, or until the turn ends and cancels the call.
+
+        Complete texts are filtered by `feed` and `close` alone, without this method.
+
+        Args:
+            publish: Must be called when a call ``feed("")`` would return text or raise an error.
+        """
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Process the text that is held back without waiting for more text. The text may end, or may continue."""
+
+
 class StreamFilter(ABC):
-    """Creates a stream for each text of a turn. A server has one object for all turns."""
+    """Creates a stream for each text of a turn. A server has one object for all turns.
+
+    Attributes:
+        scope: The texts that are filtered. ``all``: texts, and each name, text and number of data and metadata. ``content``:
+            texts, and data as JSON text, which the filter may block and must not change.
+    """
+
+    scope: Literal["all", "content"] = "all"
 
     @abstractmethod
     def open(self) -> FilterStream:
         """Create the stream for a text."""
 
+    async def aclose(self) -> None:
+        """Release resources when the server stops. By default, there are none."""
+        await anyio.lowlevel.checkpoint()
+
+
+class BackgroundFilter(StreamFilter):
+    """A filter whose streams work in the background."""
+
+    @abstractmethod
+    def open(self) -> BackgroundStream:
+        """Create the stream for a text."""
+
 
 class FilterChain:
-    """A text that passes through the streams of several filters, one after the other."""
+    """A text that passes through the streams of several filters, one after the other.
+
+    Args:
+        filters: The filters.
+
+    Attributes:
+        filters: As given.
+        background: The streams that work in the background.
+    """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
+        self.filters = filters
         self._streams = [each.open() for each in filters]
+        self.background = [each for each in self._streams if isinstance(each, BackgroundStream)]
 
     async def feed(self, text: str) -> str:
-        """Return the text that all filters pass now."""
+        """Return the text that all filters pass now. The text may be empty, for what passes in the background."""
         if len(text) > _SLICE:
             passed: list[str] = []
             for start in range(0, len(text), _SLICE):
@@ -60,9 +121,8 @@ class FilterChain:
                 await anyio.lowlevel.checkpoint()
             return "".join(passed)
         for stream in self._streams:
-            if not text:
-                break
-            text = await stream.feed(text)
+            if text or isinstance(stream, BackgroundStream):
+                text = await stream.feed(text)
         return text
 
     async def close(self) -> str:

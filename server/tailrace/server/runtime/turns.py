@@ -257,7 +257,8 @@ class TurnRunner:
         await anyio.lowlevel.checkpoint_if_cancelled()
         agent = running.resources.enter_context(self._agents.turn(turn.message))
         batches = await agent.handler.begin(turn)
-        return filtered(batches, agent.filters) if agent.filters else batches
+        assert self.group is not None  # noqa: S101 — the turn runs in it
+        return filtered(batches, agent.filters, self.group) if agent.filters else batches
 
     async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
         """Return the updates of a batch with the JSON of large ones, which is made in a thread."""

@@ -1,5 +1,6 @@
 """Filters complete values: texts, JSON values, and messages."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -21,15 +22,24 @@ class ValueFilter:
 
     Args:
         filters: The filters, which are applied in order. Each method raises `BlockedError` if one of them does.
+
+    Attributes:
+        checked: Texts, and data as JSON, that filters of the scope ``content`` have passed. They do not receive a message that
+            consists of such texts.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
         self._filters = filters
+        self._value_filters = tuple(each for each in filters if each.scope == "all")
+        self._data_filters = tuple(each for each in filters if each.scope == "content")
         self._texts = 0
+        self.checked: set[str] = set()
 
     async def message(self, message: Message) -> Message:
         """Return a filtered message. Its ids are not filtered."""
-        parts = await self.parts(message.parts, FilterChain(self._filters), closes=True)
+        is_checked = all(part.text is None or part.text in self.checked for part in message.parts)
+        filters = self._value_filters if is_checked else self._filters
+        parts = await self.parts(message.parts, FilterChain(filters), closes=True)
         return message.model_copy(
             update={"parts": tuple(parts), "metadata": await self.metadata(message.metadata)}
         )
@@ -52,7 +62,7 @@ class ValueFilter:
             is_end = following is None or following.text is None or following.metadata != part.metadata
             if is_end and (closes or following is not None):
                 text += await chain.close()
-                chain = FilterChain(self._filters)
+                chain = FilterChain(chain.filters)
             metadata = await self.metadata(part.metadata)
             passed.append(part.model_copy(update={"text": text, "metadata": metadata}))
         return passed
@@ -67,7 +77,17 @@ class ValueFilter:
             changed["url"] = await self.text(part.url)
         if part.kind == "data":
             changed["data"] = await self._data(part.data)
+            if self._data_filters:
+                await self._check(json.dumps(part.data, ensure_ascii=False))
         return part.model_copy(update=changed)
+
+    async def _check(self, data: str) -> None:
+        """Pass the JSON text of data to the filters that may block it."""
+        if data not in self.checked:
+            chain = FilterChain(self._data_filters)
+            await chain.feed(data)
+            await chain.close()
+            self.checked.add(data)
 
     async def _data(self, data: Any) -> Any:
         if not isinstance(data, dict):
@@ -124,6 +144,6 @@ class ValueFilter:
         self._texts += 1
         if self._texts % _TEXTS == 0:
             await anyio.lowlevel.checkpoint()
-        chain = FilterChain(self._filters)
+        chain = FilterChain(self._value_filters)
         passed = await chain.feed(text)
         return passed + await chain.close()

@@ -45,7 +45,7 @@ BODY_WRAPPER: ContextVar[Callable[[Body], Body] | None] = ContextVar("tailrace_b
 """Wraps the body of each response before it is decoded, for example to record it; None for no wrapper."""
 
 _MAX_ERROR_BYTES = 1024 * 1024  # maximum number of bytes that are read of an error response
-_MAX_EMBEDDINGS_BYTES = 64 * 1024 * 1024
+_MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_MESSAGE = 500  # maximum number of characters of a plain text body that becomes the error message
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _NETWORK_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TRUNCATED})
@@ -388,19 +388,27 @@ class DirectModel(HTTPModel):
             UpstreamError: The provider rejected the request or failed (as for `stream`), or the response is larger
                 than 64 MiB.
         """
-        url, headers, body = self._embeddings_request({**members, "model": self.name})
+        return await self._fetch(self._embeddings_request({**members, "model": self.name}))
+
+    async def _fetch(self, request: tuple[str, Mapping[str, str], object]) -> bytes:
+        """Send a request that is not streamed, and return the body of the response.
+
+        Args:
+            request: The URL, headers and body, as of `_request`.
+        """
+        url, headers, body = request
 
         def encode() -> tuple[str, Mapping[str, str], bytes]:
             return url, headers, encode_request(body)
 
-        response = await self._send_encoded(json_cost(members), encode)
+        response = await self._send_encoded(json_cost(body), encode)
         data = bytearray()
         try:
             async for chunk in response.body:
                 data += chunk
-                if len(data) > _MAX_EMBEDDINGS_BYTES:
+                if len(data) > _MAX_BODY_BYTES:
                     raise UpstreamError(
-                        f"the provider's response is larger than {_MAX_EMBEDDINGS_BYTES} bytes",
+                        f"the provider's response is larger than {_MAX_BODY_BYTES} bytes",
                         fault=UpstreamFault.INVALID,
                         provider=self.provider,
                     )

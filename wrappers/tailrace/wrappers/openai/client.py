@@ -7,6 +7,8 @@ from urllib.parse import urljoin
 
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, read_json
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.openai.converter import OpenAIConverter, plain_content
@@ -62,8 +64,9 @@ class ChatCompletionsModel(DirectModel):
         )
         self._limit = self._limit_member()
         self._content_parts = content_parts
-        self._embeddings = OpenAIEndpoint(
-            name, "/embeddings", base_url=arguments.get("base_url"), api_key=self._api_key
+        self._embeddings, self._moderations = (
+            OpenAIEndpoint(name, path, base_url=arguments.get("base_url"), api_key=self._api_key)
+            for path in ("/embeddings", "/moderations")
         )
 
     @property
@@ -114,6 +117,26 @@ class ChatCompletionsModel(DirectModel):
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
         return self._embeddings.request(members)
+
+    async def moderate(self, text: str) -> bool:
+        """Return True if OpenAI's Moderations API, with this model, flags a text.
+
+        Raises:
+            UpstreamError: The provider rejected the request or failed (as for `stream`), or the response has no result.
+        """
+        body = await self._fetch(self._moderations.request({"input": text, "model": self.name}))
+        try:
+            results = as_mappings((as_mapping(read_json(body)) or {}).get("results"))
+        except (ValueError, RecursionError):
+            results = []
+        flags = [each.get("flagged") for each in results]
+        if not flags or not all(isinstance(flag, bool) for flag in flags):
+            raise UpstreamError(
+                "the response of the Moderations API has no result",
+                fault=UpstreamFault.INVALID,
+                provider=self.provider,
+            )
+        return any(flags)
 
     def _decoder(self) -> ChatCompletionsDecoder:
         return ChatCompletionsDecoder(provider=self.provider)

@@ -1,0 +1,226 @@
+"""A filter that sends the text to a moderation endpoint while it streams, and ends the turn if the text is flagged."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tailrace.server.runtime.stream_filter import (
+    BackgroundFilter,
+    BackgroundStream,
+    BlockedError,
+    FilterError,
+)
+from tailrace.wrappers import ConfigurationError, UpstreamError
+from tailrace.wrappers.openai.client import ChatCompletionsModel
+
+logger = logging.getLogger("tailrace.server")
+
+MAX_HELD = 4096
+"""The number of characters of a text without a verdict from which on the stream waits for verdicts."""
+
+
+class ModerationFilter(BackgroundFilter):
+    """Sends texts to OpenAI's Moderations API, or a compatible endpoint, and ends the turn if one is flagged.
+
+    Texts are divided into windows. A request has a window and the one before. A window is published when its verdict and the
+    verdicts of all windows before have arrived. Windows are checked concurrently.
+
+    Args:
+        model: The name of the moderation model.
+        base_url: The root URL of the API, as for a model of the provider ``openai``.
+        api_key: The API key; None for ``OPENAI_API_KEY``.
+        window: The maximum number of characters of a window.
+        delay: The maximum time in seconds for which the server waits for more text of a window.
+        timeout: The maximum time in seconds for a verdict, with retries.
+        on_error: ``block`` to end the turn if there is no verdict, ``pass`` to publish the window unchecked.
+
+    Raises:
+        ConfigurationError: An argument is invalid, or the key is missing.
+    """
+
+    scope = "content"
+
+    def __init__(
+        self,
+        model: str = "omni-moderation-latest",
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        window: int = 400,
+        delay: float = 1.0,
+        timeout: float = 5.0,
+        on_error: Literal["block", "pass"] = "block",
+    ) -> None:
+        if not 1 <= window <= MAX_HELD // 4:
+            raise ConfigurationError(f"window of a moderation filter must be 1 to {MAX_HELD // 4} characters")
+        if delay < 0 or timeout <= 0:
+            raise ConfigurationError("delay and timeout of a moderation filter must be positive")
+        if on_error not in ("block", "pass"):
+            raise ConfigurationError("on_error of a moderation filter must be 'block' or 'pass'")
+        self.window = window
+        self.delay = delay
+        self.on_error = on_error
+        self._timeout = timeout
+        self._model = ChatCompletionsModel(model, base_url=base_url, api_key=api_key)
+
+    def open(self) -> BackgroundStream:
+        """Create the stream for a text."""
+        return _ModerationStream(self)
+
+    async def aclose(self) -> None:
+        """Close the connections to the endpoint."""
+        await self._model.aclose()
+
+    async def is_flagged(self, text: str) -> bool:
+        """Return the verdict for a text.
+
+        Raises:
+            FilterError: There is no verdict.
+        """
+        # The message of the endpoint may repeat the text, so the error has only the kind of the failure.
+        try:
+            with anyio.fail_after(self._timeout):
+                return await self._model.moderate(text)
+        except TimeoutError:
+            problem = f"no verdict within {self._timeout:g} seconds"
+        except UpstreamError as error:
+            problem = f"HTTP {error.status}" if error.status is not None else str(error.fault)
+        raise FilterError(f"the moderation endpoint failed: {problem}")
+
+
+class _Window:
+    """A window of a text.
+
+    Attributes:
+        text: The window.
+        checked: The text of the request: the window before and this one.
+        verdict: True if the window is flagged, or the error because of which there is no verdict.
+        ended: Set when the verdict has arrived.
+    """
+
+    def __init__(self, before: str, text: str) -> None:
+        self.text = text
+        self.checked = before + text
+        self.is_checking = False
+        self.verdict: bool | Exception = False
+        self.ended = anyio.Event()
+
+
+class _ModerationStream(BackgroundStream):
+    def __init__(self, moderation: ModerationFilter) -> None:
+        self._filter = moderation
+        self._before = ""
+        self._text = ""  # of the window that is not complete
+        self._windows: deque[_Window] = deque()  # complete windows, not published yet
+        self._held = 0  # characters of these windows
+        self._group: TaskGroup | None = None
+        self._publish: Callable[[], None] = lambda: None
+        self._begun = anyio.Event()
+        self._deadline = 0.0  # when the window that is not complete is checked
+        self._has_warned = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether a window is checked now."""
+        return any(not window.ended.is_set() for window in self._windows)
+
+    async def feed(self, text: str) -> str:
+        if text:
+            if not self._text:
+                self._begin()
+            self._text += text
+            while len(self._text) >= self._filter.window:
+                self._complete(self._filter.window)
+        passed = self._passed()
+        while self._held > MAX_HELD:
+            passed += await self._next()
+        return passed
+
+    async def close(self) -> str:
+        self.flush()
+        passed = ""
+        while self._windows:
+            passed += await self._next()
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
+        return passed
+
+    async def run(self, publish: Callable[[], None]) -> None:
+        self._publish = publish
+        async with anyio.create_task_group() as self._group:
+            self._check(self._group)
+            while True:
+                await self._begun.wait()
+                self._begun = anyio.Event()
+                while self._text:
+                    if anyio.current_time() >= self._deadline:
+                        self.flush()
+                    else:
+                        await anyio.sleep_until(self._deadline)
+
+    def flush(self) -> None:
+        if self._text:
+            self._complete(len(self._text))
+
+    def _begin(self) -> None:
+        """Start the time of a window."""
+        self._deadline = anyio.current_time() + self._filter.delay
+        self._begun.set()
+
+    def _complete(self, size: int) -> None:
+        """End a window of the text, and begin to check it."""
+        window = _Window(self._before, self._text[:size])
+        self._before, self._text = window.text, self._text[size:]
+        if self._text:
+            self._begin()
+        self._windows.append(window)
+        self._held += len(window.text)
+        if self._group is not None:
+            self._check(self._group)
+
+    def _check(self, group: TaskGroup) -> None:
+        """Check the complete windows in a task group."""
+        for window in self._windows:
+            if not window.is_checking:
+                window.is_checking = True
+                group.start_soon(self._request, window)
+
+    async def _request(self, window: _Window) -> None:
+        try:
+            window.verdict = await self._filter.is_flagged(window.checked)
+        except Exception as error:
+            window.verdict = error
+        window.ended.set()
+        self._publish()
+
+    async def _next(self) -> str:
+        """Wait for the verdict of the oldest window, and return the text that may be published now."""
+        window = self._windows[0]
+        if self._group is None:  # of a complete text
+            async with anyio.create_task_group() as group:
+                self._check(group)
+        await window.ended.wait()
+        return self._passed()
+
+    def _passed(self) -> str:
+        passed = ""
+        while self._windows and self._windows[0].ended.is_set():
+            window = self._windows.popleft()
+            self._held -= len(window.text)
+            if window.verdict is True:
+                raise BlockedError
+            if isinstance(window.verdict, Exception):
+                self._failed(window.verdict)
+            passed += window.text
+        return passed
+
+    def _failed(self, error: Exception) -> None:
+        if self._filter.on_error == "block" or not isinstance(error, FilterError):
+            raise error
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s; text is published unchecked (on_error='pass')", error)
