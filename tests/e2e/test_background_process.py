@@ -6,8 +6,8 @@ import pytest
 
 from support.processes import served
 from support.response_streams import Frames, raw_client
-from support.rounds import answer
-from support.upstream import Hang, ScriptedUpstream
+from support.rounds import answer, sent
+from support.upstream import Hang, Received, ScriptedUpstream, Step
 
 pytestmark = pytest.mark.timeout(180)  # each test starts two processes
 
@@ -51,6 +51,31 @@ async def test_a_stream_resumes_after_kill_9_with_the_bytes_of_the_first(tmp_pat
     assert again.numbers == list(range(len(again.frames)))
     [message] = again.response["output"]
     assert (again.response["status"], message["content"][0]["text"]) == ("failed", "one two three")
+
+
+async def test_a_branch_of_a_running_response_begins_after_the_end_that_follows_a_crash(
+    tmp_path: Path,
+) -> None:
+    def respond(request: Received) -> list[Step]:
+        begin, *rest = answer("re ", sent(request)[-1]["content"])
+        return [begin, Hang()] if len(upstream.requests) == 1 else [begin, *rest]
+
+    async with ScriptedUpstream(respond) as upstream:
+        with served(tmp_path / "first", *options(upstream, tmp_path / "t.db")) as server:
+            await server.ready()
+            async with raw_client(server.url) as client:
+                first = await client.json("POST", "/responses", BODY)
+                await upstream.received()
+                body = {**BODY, "previous_response_id": first["id"]}
+                made = [await client.json("POST", "/responses", {**body, "input": each}) for each in "ab"]
+                server.kill()
+        with served(tmp_path / "second", *options(upstream, tmp_path / "t.db")) as server:
+            await server.ready()
+            async with raw_client(server.url) as client:
+                for each in made:
+                    assert (await client.resumed(each["id"])).response["status"] == "completed"
+    texts = sorted([message["content"] for message in sent(request)] for request in upstream.requests[1:])
+    assert texts == [["Count."], ["Count.", "re Count.", "a"], ["Count.", "re Count.", "b"]]
 
 
 async def test_a_response_is_the_same_when_its_events_are_dropped(tmp_path: Path) -> None:

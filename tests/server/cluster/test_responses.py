@@ -10,10 +10,12 @@ from support.live_server import serving
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.response_streams import RawClient, raw_client
-from support.rounds import answer
-from support.upstream import ScriptedUpstream, Wait
+from support.rounds import answer, sent
+from support.upstream import Received, ScriptedUpstream, Step, Wait
 from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app
+
+BODY = {"model": "", "input": "Count.", "background": True}
 
 
 @pytest.fixture
@@ -60,6 +62,38 @@ async def test_each_node_streams_cancels_and_deletes_a_response(nodes: Nodes) ->
                 assert (await second.json("DELETE", f"/responses/{each['id']}"))["deleted"]
                 for client in (first, second):
                     assert "error" in await client.json("GET", f"/responses/{each['id']}")
+
+
+async def test_concurrent_responses_at_several_nodes_after_one_response_do_not_see_each_other(
+    nodes: Nodes,
+) -> None:
+    go_on = anyio.Event()
+
+    def respond(request: Received) -> list[Step]:
+        begin, *rest = answer("re ", sent(request)[-1]["content"])
+        return [begin, Wait(go_on), *rest] if len(upstream.requests) == 1 else [begin, *rest]
+
+    async with ScriptedUpstream(respond) as upstream, clients_of(nodes, upstream) as clients:
+        running = await clients[0].json("POST", "/responses", {**BODY, "input": "start"})
+        await upstream.received()
+        body = {**BODY, "previous_response_id": running["id"]}
+        made = [
+            (await clients[at % 2].json("POST", "/responses", {**body, "input": each}))["id"]
+            for at, each in enumerate("abc")
+        ]
+        go_on.set()
+        await clients[1].resumed(running["id"])
+
+        async def create(client: RawClient, text: str) -> None:
+            made.append((await client.json("POST", "/responses", {**body, "input": text}))["id"])
+
+        async with anyio.create_task_group() as group:
+            for at, each in enumerate("defg"):
+                group.start_soon(create, clients[at % 2], each)
+        for each in made:
+            assert (await clients[0].resumed(each)).response["status"] == "completed"
+    texts = sorted([message["content"] for message in sent(request)] for request in upstream.requests)
+    assert texts == [["start"], *(["start", "re start", each] for each in "abcdefg")]
 
 
 async def test_each_node_has_the_stored_completions_and_conversations(nodes: Nodes) -> None:

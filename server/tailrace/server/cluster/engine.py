@@ -336,6 +336,9 @@ class ClusterEngine(Engine):
                 if active.error is not None or not is_released:
                     await self._release(owner, name)
 
+    def _placing_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
+        return self._claimed(owner, f"placing:{key}")
+
     @asynccontextmanager
     async def _claimed(self, owner: str, name: str) -> AsyncGenerator[None]:
         """Run the block while no other request, on any node, holds the same claim."""

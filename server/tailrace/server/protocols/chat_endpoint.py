@@ -136,6 +136,21 @@ class ChatEndpoint:
             known = await self.operations.sent_before(caller)
             if known is not None:
                 return known, request.call_ids
+        context_id = await self._conversations.context_of(request, caller)
+        if not context_id:
+            return await self._place(request, caller)
+        # No other request is placed after the same message meanwhile.
+        async with self.operations.placing(context_id, caller):
+            stream, call_ids = await self._place(request, caller)
+            try:
+                await stream.wait_for_start()
+            except BaseException:
+                stream.close()
+                raise
+        return stream, call_ids
+
+    async def _place(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
+        """Find the place of a request's message, and send it, as `send`."""
         skipped: set[str] = set()
         while True:
             placed = await self._conversations.place(request, caller, skipped)
@@ -156,7 +171,7 @@ class ChatEndpoint:
             # Without facts, those of the task's previous message would apply.
             facts = CallerOptions(instructions=None)
         send = await run_bounded(caller.cost, _send_request, placed.message, facts)
-        caller = replace(caller, record=request.record, completion=request.completion)
+        caller = replace(caller, record=request.record, completion=request.completion, follows=placed.follows)
         return await self.operations.stream(
             Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=placed.preceding
         )

@@ -18,9 +18,11 @@ from tailrace.server.protocols.conversation_comparison import (
 )
 from tailrace.server.protocols.markdown import markdown_of
 from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.active_task import TurnReference
 from tailrace.server.runtime.approvals import waiting_requests
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
+from tailrace.server.runtime.waiting_turns import branch_id, copies_of, reference_of
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -52,11 +54,13 @@ class Placed:
         message: The message.
         preceding: The earlier messages of a new conversation.
         call_ids: The ids of all calls of the conversation.
+        follows: The turn that the new conversation continues as a branch, if it has not ended.
     """
 
     message: Message
     preceding: tuple[Message, ...] = ()
     call_ids: frozenset[str] = frozenset()
+    follows: TurnReference | None = None
 
 
 class Conversations:
@@ -68,6 +72,22 @@ class Conversations:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
+
+    async def context_of(self, request: ChatRequest, caller: Caller) -> str:
+        """Return the conversation among whose messages, or branches, a request's message is placed; empty if there is none.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        if request.choice:
+            return ""
+        if not request.previous:
+            return request.key
+        task_id, _ = read_response_id(request.previous)
+        try:
+            return (await self._operations.snapshot(task_id, caller)).context_id if task_id else ""
+        except TaskNotFoundError:
+            return ""
 
     async def place(self, request: ChatRequest, caller: Caller, skipped: Collection[str] = ()) -> Placed:
         """Return the message of a request, with its context and task.
@@ -178,21 +198,30 @@ class _Placement:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        if turn > len(starts):  # the response waits for an earlier one of its conversation
+        if turn > len(starts):  # its message was deleted from the conversation
             return await self._continue(task.context_id, stored, task)
+        message = stored[starts[turn - 1]]
+        if starts[0] == 0 and reference_of(message) is not None and task.status.state.terminal:
+            raise OpenAIError(
+                400,
+                f"Previous response with id '{self.request.previous}' ended before it began. Continue the response before it.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
         end = next((at for at in callers if at > starts[turn - 1]), len(stored))
         if end == len(stored):
             placed = await self._continue(task.context_id, stored, task)
             if placed.message.task_id or not self.request.new.tool_results:
                 return placed
+        state = task.status.state
+        has_ended = state.terminal or state.interrupted or turn < len(starts)
 
         def branch() -> Placed:
-            earlier = tuple(
-                message.model_copy(update={"message_id": str(uuid4()), "context_id": "", "task_id": ""})
-                for message in stored[:end]
-            )
-            message = _message(self.request.new, f"{task.context_id[:200]}~{uuid4().hex}")
-            return Placed(message, earlier, _call_ids(stored))
+            new = _message(self.request.new, branch_id(task.context_id))
+            if not has_ended:
+                followed = TurnReference(task.context_id, task.id, message.message_id)
+                return Placed(new, (), _call_ids(stored), followed)
+            return Placed(new, tuple(copies_of(stored[:end], "")), _call_ids(stored))
 
         return await run_bounded(self._cost(stored), branch)
 
@@ -252,8 +281,9 @@ class _Placement:
         return bool(others) and await run_bounded(self._cost(stored, *tasks), is_same)
 
     async def stored(self, context_id: str) -> list[Message]:
-        """Return the stored messages of a context."""
-        return await self.operations.conversation(context_id, self.caller, MAX_MESSAGES)
+        """Return the messages of a context, including those that wait for their turns."""
+        accepted = await self.operations.accepted_messages(context_id, self.caller, MAX_MESSAGES)
+        return [*accepted.begun, *accepted.waiting]
 
     async def _last_task(self, stored: Sequence[Message]) -> Task | None:
         task_id = stored[-1].task_id if stored else ""

@@ -91,6 +91,20 @@ class NewCompletion(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
 
 
+class TurnReference(msgspec.Struct, frozen=True, rename="camel"):
+    """A turn of a task.
+
+    Attributes:
+        context_id: The conversation of the task.
+        task_id: The task.
+        message_id: The caller's message of the turn.
+    """
+
+    context_id: str
+    task_id: str
+    message_id: str
+
+
 class CallContext(msgspec.Struct, frozen=True):
     """Data of a caller's request that is not part of the message. Nodes forward it to each other.
 
@@ -108,6 +122,8 @@ class CallContext(msgspec.Struct, frozen=True):
         operator_form: The form of the operator's webhook that is notified of the turn's end; may be empty.
         may_approve: True if the caller may approve tool calls; False for a request of an older node, which has no such field.
         agent: The name of the agent that receives the message; empty for the only agent of a server.
+        follows: The turn whose conversation the message continues in a new one. The turn of the message waits for its end.
+            It is stored in the metadata ``follows`` of the message. None for other messages.
     """
 
     named_in: str = ""
@@ -121,6 +137,7 @@ class CallContext(msgspec.Struct, frozen=True):
     operator_form: str = ""
     may_approve: bool = False
     agent: str = ""
+    follows: TurnReference | None = None
 
     @property
     def spoken(self) -> str:

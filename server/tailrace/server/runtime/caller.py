@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.server.runtime.active_task import NewCompletion
+from tailrace.server.runtime.active_task import NewCompletion, TurnReference
 from tailrace.server.runtime.identifier_bounds import check_id
 
 
@@ -30,6 +30,7 @@ class Caller:
         claims: The claims of the caller's token, as of `Identity`.
         namespace: As of `Identity`.
         agent: The name of the agent that receives the request's message; ``namespace`` if empty.
+        follows: As of `CallContext`.
 
     Raises:
         InvalidParamsError: The tenant's name is too long.
@@ -49,6 +50,7 @@ class Caller:
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
     namespace: str = ""
     agent: str = ""
+    follows: TurnReference | None = None
 
     def __post_init__(self) -> None:
         check_id("tenant", self.tenant)

@@ -10,6 +10,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -33,6 +34,7 @@ from tailrace.server.runtime.task_registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.usage_ledger import DirectCall, UsageLedger
+from tailrace.server.runtime.waiting_turns import AcceptedMessages, WaitingTurns, root_of
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Store, TaskWrite
@@ -119,6 +121,8 @@ class Engine(TaskAccess):
         self._agents = agents = ServedAgents.from_handler(agents)
         self._push = push
         self.writer = GroupWriter(store, commit_failed=observer.commit_failed)
+        self._waiting_turns = WaitingTurns(self, store, self._tasks)
+        self._placing: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._turns = TurnRunner(
             agents,
             store,
@@ -126,6 +130,7 @@ class Engine(TaskAccess):
             self._tasks.drop,
             push and push.notify,
             self._conversation,
+            load_branch=self._waiting_turns.earlier_messages,
             external_ids=ExternalIds(keys),
             max_history=max_history_messages,
             max_seconds=max_turn_seconds or math.inf,
@@ -231,6 +236,24 @@ class Engine(TaskAccess):
         checked = (request.message, *preceding)
         await self._agents.input_filter(call.agent).check(checked, request.metadata, call.record)
         return await self._intake.start(request, owner, call, preceding)
+
+    def placing(self, context_id: str, owner: str, agent: str = "") -> AbstractAsyncContextManager[object]:
+        """Return the lock under which a message is placed among those of a conversation and its branches, and accepted.
+
+        There is none for a handler that may respond directly: it accepts a message with its first update only.
+
+        Args:
+            context_id: The conversation, or one of its branches.
+            owner: The caller.
+            agent: As of `CallContext`.
+        """
+        if self._agents.find(agent).handler.replies_directly:
+            return nullcontext()
+        return self._placing_lock(owner, root_of(context_id))
+
+    async def accepted_messages(self, context_id: str, owner: str, limit: int) -> AcceptedMessages:
+        """Return the messages of a conversation as `WaitingTurns.accepted`."""
+        return await self._waiting_turns.accepted(context_id, owner, limit)
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
         """Cancel a task, close the connection to the provider, and return the task in the state CANCELED.
@@ -418,6 +441,9 @@ class Engine(TaskAccess):
     def _conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return the lock of a conversation. A turn holds this lock, so that no other turn of the conversation runs."""
         return self._turns.conversation(active)
+
+    def _placing_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
+        return self._placing.setdefault((owner, key), anyio.Lock())
 
     def _membership(self) -> AbstractAsyncContextManager[object]:
         """Return a context that is entered after the store is opened, and left after all events are persisted."""

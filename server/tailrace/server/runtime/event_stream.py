@@ -59,6 +59,11 @@ class EventStream:
         if self._subscription is not None:
             self._subscription.read_every_event()
 
+    async def wait_for_start(self) -> None:
+        """Wait until the message of the request is persisted, as `Subscription.wait_for_start`."""
+        if self._subscription is not None:
+            await self._subscription.wait_for_start()
+
     async def _read_rewritten(self) -> Sequence[Event]:
         if self._subscription is None:
             message, self._direct = self._direct, None

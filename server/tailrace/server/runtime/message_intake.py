@@ -6,6 +6,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import anyio
+import msgspec
 
 from tailrace.server.runtime.active_task import (
     ActiveTask,
@@ -211,6 +212,8 @@ class MessageIntake:
             metadata = with_extension_metadata(metadata, apiRequest=call.record)
         if call.agent:
             metadata = with_extension_metadata(metadata, agent=call.agent)
+        if call.follows is not None:
+            metadata = with_extension_metadata(metadata, follows=msgspec.to_builtins(call.follows))
         if metadata is not message.metadata:
             message = message.model_copy(update={"metadata": metadata})
         return store_caller_options(message, facts)

@@ -23,6 +23,7 @@ from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.page_tokens import page_token, read_page_token
 from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.runtime.usage_ledger import DirectCall
+from tailrace.server.runtime.waiting_turns import AcceptedMessages
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.completion_store import CompletionStore
 from tailrace.server.store.store import TaskFilter
@@ -343,6 +344,18 @@ class Operations:
         """
         return await self._engine.conversation(context_id, caller.owner, limit)
 
+    async def accepted_messages(self, context_id: str, caller: Caller, limit: int) -> AcceptedMessages:
+        """Return the messages of a conversation as `Engine.accepted_messages`.
+
+        Raises:
+            StoreError: The store cannot be read at present.
+        """
+        return await self._engine.accepted_messages(context_id, caller.owner, limit)
+
+    def placing(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
+        """Return a lock as `Engine.placing`. A message is accepted when its stream has begun (`EventStream.wait_for_start`)."""
+        return self._engine.placing(context_id, caller.owner, caller.agent or caller.namespace)
+
     async def _start(
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
     ) -> Subscription | Message:
@@ -363,6 +376,7 @@ class Operations:
             operator_form=caller.operator_form,
             may_approve=self._approvers(caller),
             agent=caller.agent or caller.namespace,
+            follows=caller.follows,
         )
         return await self._engine.start(send, caller.owner, call, preceding=preceding)
 

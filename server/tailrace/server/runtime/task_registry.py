@@ -4,7 +4,7 @@ The registry holds the tasks of this process, loads other tasks from the store, 
 most one `ActiveTask` object.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -106,6 +106,10 @@ class TaskRegistry:
             del self._active[owner, task_id]
             active.moved = True
             active.log.end()
+
+    def in_order(self, task_ids: Collection[str], owner: str) -> list[str]:
+        """Return those of an owner's tasks that are in memory, in the order in which they were added."""
+        return [each for of_owner, each in self._active if of_owner == owner and each in task_ids]
 
     def in_memory(self, task_id: str, owner: str) -> ActiveTask | None:
         """Return a task of this owner if the task is in memory, otherwise None."""

@@ -8,9 +8,9 @@ request. Their history contains only the turns that have ended.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import anyio
@@ -18,7 +18,13 @@ import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskGroup
 
-from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
+from tailrace.server.runtime.active_task import (
+    ActiveTask,
+    DirectReply,
+    PendingMessage,
+    TurnReference,
+    ends_turn,
+)
 from tailrace.server.runtime.approvals import decided_ids, executing_ids
 from tailrace.server.runtime.budgets import BudgetExceededError
 from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
@@ -39,6 +45,7 @@ from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.usage_ledger import UsageLedger
+from tailrace.server.runtime.waiting_turns import reference_of
 from tailrace.server.store.store import PushConfig, Store, TaskWrite, UsageRecord
 from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
@@ -76,6 +83,8 @@ class TurnRunner:
         fail: Called with a task whose events cannot be persisted.
         status_kept: Called with the id of a task and its new webhooks when a change of the task's status is persisted.
         external_ids: Derives the identifiers of turns for other systems.
+        load_branch: Waits for the end of a turn and returns the messages that a branch of it begins with, as
+            `WaitingTurns.earlier_messages`.
         conversations: Returns the lock of a conversation, which a turn holds so that no other turn of the conversation runs.
             By default, the lock works within this process.
         max_history: The maximum number of messages of a conversation that a turn receives.
@@ -100,6 +109,7 @@ class TurnRunner:
         status_kept: Callable[[str, Sequence[PushConfig]], None] | None = None,
         conversations: Callable[[ActiveTask], AbstractAsyncContextManager[object]] | None = None,
         *,
+        load_branch: Callable[[TurnReference, str, str], Awaitable[tuple[Message, ...]]],
         external_ids: ExternalIds,
         max_history: int,
         ledger: UsageLedger,
@@ -125,6 +135,7 @@ class TurnRunner:
         self._status_kept = status_kept
         self._max_history = max_history
         self._conversations = conversations or self.conversation
+        self._load_branch = load_branch
         self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `ConversationLock`
         self.group: TaskGroup | None = None
         self.stopping = False
@@ -245,6 +256,7 @@ class TurnRunner:
         try:
             with anyio.fail_after(self._max_wait):
                 await running.conversation.enter()
+                await self._wait_for_followed_turn(active)
         except TimeoutError:
             raise RateLimitError(
                 f"earlier tasks of the context did not end within {self._max_wait:g} s (max_context_wait in "
@@ -259,6 +271,14 @@ class TurnRunner:
         batches = await agent.handler.begin(turn)
         assert self.group is not None  # noqa: S101 — the turn runs in it
         return filtered(batches, agent.filters, self.group) if agent.filters else batches
+
+    async def _wait_for_followed_turn(self, active: ActiveTask) -> None:
+        """If the turn begins a branch of a turn that had not ended, wait for its end and load the earlier messages."""
+        waiting = active.waiting[0]
+        turn = _followed_turn(waiting)
+        if turn is not None:
+            preceding = await self._load_branch(turn, active.record.context_id, active.owner)
+            active.waiting[0] = replace(waiting, preceding=preceding)
 
     async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
         """Return the updates of a batch with the JSON of large ones, which is made in a thread."""
@@ -315,6 +335,8 @@ class TurnRunner:
             ordered = partial(history_of, recorded, running, record.id, is_resumed=waiting.in_history)
             messages = await run_bounded(cost_of(recorded), ordered)
         del active.waiting[0]
+        if _followed_turn(waiting) is not None:
+            active.new_messages.extend(waiting.preceding)
         if not waiting.in_history:
             active.new_messages.append(waiting.message)
             messages.append(waiting.message)
@@ -537,6 +559,11 @@ class _Turn:
     resources: ExitStack
     ending: StatusUpdate = _COMPLETED
     has_next: bool = False
+
+
+def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
+    """Return the turn for whose end the turn of a message waits, as the first one of a branch; None for other messages."""
+    return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
 
 
 def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:

@@ -68,6 +68,12 @@ __all__ = [
 
 M = TypeVar("M", bound=A2AModel)
 
+_UNENDED = [
+    state.value
+    for state in TaskState
+    if not (state.terminal or state.interrupted) or state is TaskState.AUTH_REQUIRED
+]
+
 MAX_SEARCHED = 1000
 """Messages of a conversation, the newest ones, among which one can be replaced."""
 
@@ -275,9 +281,28 @@ class Store(StoreWrites):
         return StoredPage(list(zip(positions, found, strict=True)), total, has_more=has_more)
 
     async def load_unfinished(self) -> list[tuple[str, str]]:
-        """Return id and owner of every task that has neither ended nor waits for its caller."""
-        rows = await self._read(select(tasks.c.id, tasks.c.owner).where(has_running_turn()))
+        """Return id and owner of every task that has neither ended nor waits for its caller, by the time of its status."""
+        query = select(tasks.c.id, tasks.c.owner).where(has_running_turn()).order_by(tasks.c.updated)
+        rows = await self._read(query)
         return [(row.id, row.owner) for row in rows]
+
+    async def load_unended(self, context_id: str, owner: str, prefix: str = "") -> list[Task]:
+        """Return the tasks of a conversation that have neither ended nor wait for their caller, by the time of their status.
+
+        Args:
+            context_id: The conversation.
+            owner: The owner.
+            prefix: Also return the tasks of conversations whose ids begin with this text, unless it is empty.
+        """
+        of_context = tasks.c.context_id == context_id
+        if prefix:
+            of_context |= func.substr(tasks.c.context_id, 1, len(prefix)) == prefix
+        query = select(tasks.c.snapshot).where(
+            tasks.c.owner == owner, of_context, tasks.c.state.in_(_UNENDED)
+        )
+        return await _parsed(
+            [row.snapshot for row in await self._read(query.order_by(tasks.c.updated))], Task
+        )
 
     async def list_conversation_tasks(self, context_id: str, owner: str, limit: int) -> list[str]:
         """Return the ids of tasks of a conversation, ``limit`` at most; none of another owner's conversation."""

@@ -115,8 +115,8 @@ def store_caller_options(message: Message, facts: CallerOptions) -> Message:
     return message.model_copy(update={"metadata": with_extension_metadata(message.metadata, request=given)})
 
 
-REQUEST_FACTS = ("request", "apiRequest", "agent")
-"""Keys of message metadata that describe the request: the options, the record of an API, and the name of the agent."""
+REQUEST_FACTS = ("request", "apiRequest", "agent", "follows")
+"""Keys of message metadata that describe the request: the options, the record of an API, the agent, and the earlier turn."""
 
 
 def without_caller_options(message: Message) -> Message:

@@ -1,0 +1,150 @@
+"""Turns that have not begun: those that wait for their conversation, and branches of a turn that has not ended.
+
+The conversation in the store has the messages of turns that have begun. The messages of the others are in their tasks. A message
+that continues a certain turn is placed among both (`Operations.placing`).
+
+If that turn has not ended, and another message follows it already, the new message begins a branch whose earlier messages do not
+exist yet. Its task names the turn (`TurnReference`), and begins when the turn has ended, also after a restart of the server.
+"""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from tailrace.server.runtime.active_task import TurnReference
+from tailrace.server.runtime.event_stream import EventStream
+from tailrace.server.runtime.messages import copied_message
+from tailrace.server.runtime.task_access import TaskAccess
+from tailrace.server.runtime.task_registry import TaskRegistry
+from tailrace.server.store.store import Store
+from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.models import Message, Task
+from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.conversion.message_conversion import is_callers
+
+MAX_COPIED = 10_000
+"""Messages of a conversation that a branch copies, the newest ones."""
+
+
+MAX_ROOT = 200
+"""Characters of a conversation's id that the ids of its branches repeat."""
+
+
+class AcceptedMessages(NamedTuple):
+    """The messages of a conversation.
+
+    Attributes:
+        begun: The newest messages of turns that have begun, oldest first.
+        waiting: The caller's messages of turns that have not begun, in the order of their acceptance.
+    """
+
+    begun: list[Message]
+    waiting: list[Message]
+
+
+class WaitingTurns:
+    """Finds the turns of a caller that have not begun.
+
+    Args:
+        access: Reads tasks and conversations.
+        store: The tasks.
+        tasks: The tasks in memory.
+    """
+
+    def __init__(self, access: TaskAccess, store: Store, tasks: TaskRegistry) -> None:
+        self._access = access
+        self._store = store
+        self._tasks = tasks
+
+    async def accepted(self, context_id: str, owner: str, limit: int) -> AcceptedMessages:
+        """Return the messages of a conversation, including those that wait.
+
+        Raises:
+            StoreError: The store cannot be read at present.
+        """
+        # In this order: a turn may begin between the two reads.
+        unended = await self._unended(context_id, owner)
+        tasks = [await self._tasks.current(task, owner) for task in unended]
+        begun = await self._access.conversation(context_id, owner, limit)
+        known = {(message.task_id, message.message_id) for message in begun}
+        waiting = [
+            message
+            for task in tasks
+            for message in task.history
+            if is_callers(message) and (message.task_id, message.message_id) not in known
+        ]
+        return AcceptedMessages(begun, waiting)
+
+    async def _unended(self, context_id: str, owner: str, prefix: str = "") -> list[Task]:
+        """Return tasks as `Store.load_unended`, in the order of their acceptance."""
+        found = await self._store.load_unended(context_id, owner, prefix)
+        if len(found) <= 1:
+            return found
+        order = self._tasks.in_order({task.id for task in found}, owner)  # the times are in milliseconds
+        positions = {task_id: at for at, task_id in enumerate(order)}
+        return sorted(found, key=lambda task: (_time_of(task), positions.get(task.id, 0)))
+
+    async def earlier_messages(self, turn: TurnReference, context_id: str, owner: str) -> tuple[Message, ...]:
+        """Wait until a turn has ended, and copy its conversation up to it.
+
+        Args:
+            turn: The turn.
+            context_id: The id of the branch.
+            owner: The owner of both.
+
+        Raises:
+            TaskNotFoundError: The task of the turn, or its message, was deleted.
+            StoreError: The store cannot be read at present.
+        """
+        subscription = await self._access.subscribe(turn.task_id, owner, repeat_finished=True)
+        stream = EventStream(subscription, until_interrupted=True)
+        async with aclosing(stream.batches()) as batches:
+            async for _ in batches:
+                pass
+        messages = await self._access.conversation(turn.context_id, owner, MAX_COPIED)
+        return tuple(copies_of(_up_to(messages, turn), context_id))
+
+
+def root_of(context_id: str) -> str:
+    """Return the key that the ids of a conversation and of its branches begin with: ``KEY``, ``KEY~2``, ``KEY~…``."""
+    return context_id[:MAX_ROOT].partition("~")[0]
+
+
+def branch_id(context_id: str) -> str:
+    """Return an id for a new branch of a conversation."""
+    return f"{context_id[:MAX_ROOT]}~{uuid4().hex}"
+
+
+def reference_of(message: Message) -> TurnReference | None:
+    """Return the turn that the message of a new conversation continues; None if the message begins a conversation."""
+    fact = extension_metadata(message.metadata).get("follows")
+    return msgspec.convert(fact, TurnReference) if fact is not None else None
+
+
+def copies_of(messages: Sequence[Message], context_id: str) -> list[Message]:
+    """Return copies of messages of a conversation for a branch of it; they belong to no task."""
+    own = {"task_id": ""}
+    return [
+        copied_message(each, context_id).model_copy(update={**own, "message_id": str(uuid4())})
+        for each in messages
+    ]
+
+
+def _time_of(task: Task) -> datetime:
+    return task.status.timestamp or datetime.min.replace(tzinfo=UTC)
+
+
+def _up_to(messages: Sequence[Message], turn: TurnReference) -> Sequence[Message]:
+    """Return the messages of a conversation up to the end of a turn."""
+    ids = [(each.task_id, each.message_id) for each in messages]
+    if (turn.task_id, turn.message_id) not in ids:
+        raise TaskNotFoundError(
+            "the response that this one continues was deleted", metadata={"taskId": turn.task_id}
+        )
+    start = ids.index((turn.task_id, turn.message_id))
+    end = next((at for at in range(start + 1, len(ids)) if is_callers(messages[at])), len(ids))
+    return messages[:end]

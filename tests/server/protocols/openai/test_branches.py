@@ -1,0 +1,135 @@
+"""Branches of conversations: requests after the same message, concurrently and while responses run or wait."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import openai
+import pytest
+
+from support.openai_api import MODEL, assistant, facade_over, user
+from support.rounds import answer, sent
+from support.upstream import Received, ScriptedUpstream, Step, Wait
+
+Texts = list[list[str]]
+
+
+def answering(gates: dict[str, anyio.Event] | None = None) -> Callable[[Received], list[Step]]:
+    """A model that answers with "re " and the question, some questions after an event."""
+
+    def respond(request: Received) -> list[Step]:
+        question = sent(request)[-1]["content"]
+        begin, *rest = answer("re ", question)
+        gate = (gates or {}).get(question)
+        return [begin, *([Wait(gate)] if gate is not None else []), *rest]
+
+    return respond
+
+
+def given(upstream: ScriptedUpstream) -> Texts:
+    """The texts of each conversation that the model received, in the order of the conversations."""
+    return sorted([message["content"] for message in sent(each)] for each in upstream.requests)
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_concurrent_responses_after_one_response_do_not_see_each_other(background: bool) -> None:
+    async with ScriptedUpstream(answering()) as upstream, facade_over(upstream) as facade:
+        create: Any = facade.client.responses.create
+        first = await create(model=MODEL, input="start")
+        item = [{"type": "item_reference", "id": first.output[-1].id}, {"role": "user", "content": "c"}]
+        requests = [{"previous_response_id": first.id, "input": each} for each in ("a", "b")]
+        conversations: list[str] = []
+
+        async def ask(request: dict[str, Any]) -> None:
+            made = await create(model=MODEL, background=background, **request)
+            conversations.append(made.conversation.id)
+            async for _ in await facade.client.responses.retrieve(made.id, stream=True):
+                pass
+
+        async with anyio.create_task_group() as group:
+            for request in (*requests, {"input": item}):
+                group.start_soon(ask, request)
+    assert given(upstream) == [["start"], *(["start", "re start", each] for each in "abc")]
+    assert len(set(conversations)) == 3
+    assert first.conversation.id in conversations
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_concurrent_requests_with_the_same_name_and_messages_do_not_see_each_other(
+    begins: bool,
+) -> None:
+    named = {"extra_headers": {"X-Conversation-Id": "chat"}}
+    async with ScriptedUpstream(answering()) as upstream, facade_over(upstream) as facade:
+        earlier: list[Any] = []
+        if not begins:
+            earlier = [user("start"), assistant(await facade.chat(user("start"), **named))]
+        names: list[str] = []
+
+        async def ask(question: str) -> None:
+            _, name, _ = await facade.chat_named(*earlier, user(question), **named)
+            names.append(name)
+
+        async with anyio.create_task_group() as group:
+            for question in "abc":
+                group.start_soon(ask, question)
+    texts = [message["content"] for message in earlier]
+    assert given(upstream)[0 if begins else 1 :] == [[*texts, each] for each in "abc"]
+    assert sorted(names) == ["chat", "chat~2", "chat~3"]
+
+
+async def test_a_branch_of_a_running_response_waits_for_its_end() -> None:
+    gates = {"start": anyio.Event(), "b": anyio.Event()}
+    async with ScriptedUpstream(answering(gates)) as upstream, facade_over(upstream) as facade:
+        responses = facade.client.responses
+
+        async def create(text: str, previous: str | None) -> Any:
+            return await responses.create(
+                model=MODEL, input=text, background=True, previous_response_id=previous
+            )
+
+        first = await create("start", None)
+        await upstream.received()
+        second, third = await create("b", first.id), await create("c", first.id)
+        # The branch of a response that waits, and the continuation of a branch that waits.
+        fourth, fifth, sixth = (
+            await create("d", second.id),
+            await create("e", second.id),
+            await create("f", third.id),
+        )
+        made = [second, third, fourth, fifth, sixth]
+        assert [each.status for each in made] == ["queued"] * 5
+        branches = [each.conversation.id for each in made]
+        assert branches[0] == branches[2] == first.conversation.id
+        assert branches[1] == branches[4]
+        assert len(set(branches)) == 3
+        for gate in gates.values():
+            gate.set()
+        for each in made:
+            events = [event async for event in await responses.retrieve(each.id, stream=True)]
+            assert events[-1].type == "response.completed"
+        items: list[Any] = [item async for item in responses.input_items.list(fifth.id, order="asc")]
+    begun = ["start", "re start"]
+    assert given(upstream) == [
+        ["start"],
+        [*begun, "b"],
+        [*begun, "b", "re b", "d"],
+        [*begun, "b", "re b", "e"],
+        [*begun, "c"],
+        [*begun, "c", "re c", "f"],
+    ]
+    assert [item.content[0].text for item in items] == [*begun, "b", "re b", "e"]
+
+
+async def test_a_branch_that_was_canceled_before_it_began_is_not_continued() -> None:
+    gates = {"start": anyio.Event()}
+    async with ScriptedUpstream(answering(gates)) as upstream, facade_over(upstream) as facade:
+        responses: Any = facade.client.responses
+        options: dict[str, Any] = {"model": MODEL, "background": True}
+        first = await responses.create(**options, input="start")
+        await upstream.received()
+        await responses.create(**options, input="a", previous_response_id=first.id)
+        branch = await responses.create(**options, input="b", previous_response_id=first.id)
+        assert (await responses.cancel(branch.id)).status == "cancelled"
+        with pytest.raises(openai.BadRequestError, match="before it began"):
+            await responses.create(**options, input="c", previous_response_id=branch.id)
+        gates["start"].set()
