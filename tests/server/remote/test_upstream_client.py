@@ -31,6 +31,7 @@ from tailrace.streaming.a2a.models import (
     TaskStatusUpdateEvent,
 )
 from tailrace.wrappers import ConfigurationError, UpstreamError, UpstreamFault
+from tailrace.wrappers.model import MAY_CANCEL
 
 STORE = Settings(store="sqlite://")
 PIECES = [f"piece {number} é " for number in range(30)]
@@ -319,6 +320,23 @@ async def test_an_answer_that_is_left_is_cancelled_and_one_that_is_over_is_not()
         with pytest.raises(UpstreamError) as caught:
             await agent.cancel_task("nobody's")
         assert caught.value.code == "TASK_NOT_FOUND"
+
+
+async def test_a_task_that_another_process_may_follow_is_not_cancelled():
+    async def may_cancel() -> bool:
+        return False
+
+    async with serving(create_app(STORE, handler=Scripted())) as url, RemoteAgent(url) as agent:
+        token, followed = MAY_CANCEL.set(may_cancel), ""
+        try:
+            async with agent.stream_or_cancel(user("hold")) as events:
+                async for event in events:
+                    if isinstance(event, TaskArtifactUpdateEvent):
+                        followed = event.task_id
+                        break
+        finally:
+            MAY_CANCEL.reset(token)
+        assert (await agent.get_task(followed)).status.state is TaskState.WORKING
 
 
 async def test_a_cancelled_reader_leaves_nothing_behind():

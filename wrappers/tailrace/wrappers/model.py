@@ -5,7 +5,7 @@ each request.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -23,6 +23,14 @@ REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "tailrace_request_headers", default=MappingProxyType({})
 )
 """Additional headers for requests to providers, for example to propagate a trace context."""
+
+
+async def _always() -> bool:
+    return True
+
+
+MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar("tailrace_may_cancel", default=_always)
+"""Returns whether a response that is not read to its end is cancelled at the provider; False if another process may read it."""
 
 
 class Model(ABC):

@@ -366,6 +366,14 @@ class ClusterEngine(Engine):
                 logger.warning("a claim is held for a while longer: %s", error)
                 self._to_release.add((owner, name))
 
+    async def _is_written_here(self, active: ActiveTask) -> bool:
+        # A node that was suspended may not have noticed yet that others declared it dead.
+        try:
+            location = await self._shared.locate(active.record.id, active.owner)
+        except StoreError:
+            return False
+        return location is None or (location.node == self._node.id and location.is_alive)
+
     # --- this node among the others -----------------------------------------------------------------------------
 
     def _membership(self) -> AbstractAsyncContextManager[object]:

@@ -24,6 +24,7 @@ from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tailrace.wrappers import ConfigurationError, UpstreamError, UpstreamFault
+from tailrace.wrappers.model import MAY_CANCEL
 from tailrace.wrappers.redaction.redactor import Redactor
 
 READ_TIMEOUT = 120.0
@@ -158,6 +159,7 @@ class RemoteAgent:
     ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
         """Send a message as `stream` does, and cancel the task if the block ends before the task.
 
+        It is not cancelled if another process may follow it (`tailrace.wrappers.model.MAY_CANCEL`).
         A task in AUTH_REQUIRED is not cancelled if the block ends without an exception: the next message continues it.
 
         The end of the block, also by a cancellation, then takes up to `CANCEL_TIMEOUT` seconds. If the first event, which
@@ -220,9 +222,9 @@ class RemoteAgent:
         finally:
             if active and (failed or not authorizing):
                 with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(UpstreamError):
-                    await self.cancel_task(
-                        active
-                    )  # errors are ignored: the task is finished, or the agent cannot be reached
+                    if await MAY_CANCEL.get()():
+                        # Errors are ignored: the task is finished, or the agent cannot be reached.
+                        await self.cancel_task(active)
 
     def answer(
         self, message: Message, **options: Any

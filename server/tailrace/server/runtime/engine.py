@@ -130,6 +130,7 @@ class Engine(TaskAccess):
             self._tasks.drop,
             push and push.notify,
             self._conversation,
+            self._is_written_here,
             load_branch=self._waiting_turns.earlier_messages,
             external_ids=ExternalIds(keys),
             max_history=max_history_messages,
@@ -444,6 +445,10 @@ class Engine(TaskAccess):
 
     def _placing_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
         return self._placing.setdefault((owner, key), anyio.Lock())
+
+    async def _is_written_here(self, active: ActiveTask) -> bool:
+        """Return whether no other process has taken over a task of this one."""
+        return True
 
     def _membership(self) -> AbstractAsyncContextManager[object]:
         """Return a context that is entered after the store is opened, and left after all events are persisted."""

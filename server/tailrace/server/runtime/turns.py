@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from weakref import ref
 
 import anyio
 import anyio.lowlevel
@@ -66,6 +67,7 @@ from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, Status
 from tailrace.wrappers import History, StoreError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.messages import utf8_size
+from tailrace.wrappers.model import MAY_CANCEL
 
 logger = logging.getLogger("tailrace.server")
 
@@ -87,6 +89,7 @@ class TurnRunner:
             `WaitingTurns.earlier_messages`.
         conversations: Returns the lock of a conversation, which a turn holds so that no other turn of the conversation runs.
             By default, the lock works within this process.
+        is_written_here: Returns whether no other process has taken over a task; None if there are no others.
         max_history: The maximum number of messages of a conversation that a turn receives.
         ledger: Records the attempts of model calls.
         max_seconds: The maximum duration of a turn in seconds, not counting the wait for other turns of the conversation.
@@ -108,6 +111,7 @@ class TurnRunner:
         fail: Callable[[ActiveTask], None],
         status_kept: Callable[[str, Sequence[PushConfig]], None] | None = None,
         conversations: Callable[[ActiveTask], AbstractAsyncContextManager[object]] | None = None,
+        is_written_here: Callable[[ActiveTask], Awaitable[bool]] | None = None,
         *,
         load_branch: Callable[[TurnReference, str, str], Awaitable[tuple[Message, ...]]],
         external_ids: ExternalIds,
@@ -136,6 +140,7 @@ class TurnRunner:
         self._max_history = max_history
         self._conversations = conversations or self.conversation
         self._load_branch = load_branch
+        self._is_written_here = is_written_here
         self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `ConversationLock`
         self.group: TaskGroup | None = None
         self.stopping = False
@@ -175,6 +180,8 @@ class TurnRunner:
         this = asyncio.current_task()
         assert this is not None  # noqa: S101 — a coroutine runs in a task
         OWNER.set(active.owner)
+        # Connections that the turn opens have its context, so it must not refer to the task.
+        MAY_CANCEL.set(partial(self._may_cancel, ref(active)))
         has_next = True
         try:
             while has_next:
@@ -202,6 +209,16 @@ class TurnRunner:
             raise
         finally:
             permit.release()
+
+    async def _may_cancel(self, active: "ref[ActiveTask]") -> bool:
+        """Return whether a turn that ends cancels its response at the provider.
+
+        The process that recovers a task whose events could not be persisted here may receive the response again.
+        """
+        task = active()
+        if task is None or task.error is not None:
+            return False
+        return self._is_written_here is None or await self._is_written_here(task)
 
     @asynccontextmanager
     async def _turn(self, active: ActiveTask, reply: DirectReply | None) -> AsyncGenerator["_Turn"]:

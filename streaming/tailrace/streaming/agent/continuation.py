@@ -299,7 +299,7 @@ class ResponseAttempts:
     def _is_refused(self, error: UpstreamError) -> bool:
         """Return whether the provider refused the route of the current attempt, not the conversation."""
         if self.route is Route.ATTACH and (error.fault is UpstreamFault.INVALID or error.code == "cancelled"):
-            return True  # for example cancelled by a node that lost the task
+            return True
         is_further = self.route in (Route.ATTACH, Route.PREFILL)
         return is_further and error.fault is UpstreamFault.STATUS and not error.is_temporary
 

@@ -26,7 +26,7 @@ from tailrace.wrappers.http import HttpResponse
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments, close_response
 from tailrace.wrappers.http.response import Body
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.model import ChunkBatches
+from tailrace.wrappers.model import MAY_CANCEL, ChunkBatches
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 from tailrace.wrappers.openai_responses.background import BackgroundStream
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
@@ -162,8 +162,9 @@ class ResponsesModel(DirectModel):
             if stream.response_id and not stream.is_over:
                 url, headers = self._address(f"/{quote(stream.response_id, safe='')}/cancel", {})
                 with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(OSError):
-                    response = await self._client().request("POST", url, headers, b"")
-                    response.close()
+                    if await MAY_CANCEL.get()():
+                        response = await self._client().request("POST", url, headers, b"")
+                        response.close()
 
     def _address(self, path: str, query: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
         """Return the URL of a path below the endpoint, and the headers of a request."""
