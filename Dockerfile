@@ -10,13 +10,13 @@ ENV UV_PROJECT_ENVIRONMENT=/opt/tailrace \
 WORKDIR /src
 # What it needs, in the versions of the lock file: made anew only when those change.
 COPY pyproject.toml uv.lock ./
-RUN uv sync --frozen --no-cache --no-default-groups --all-extras --no-extra demo --no-install-project
+RUN uv sync --frozen --no-cache --no-default-groups --all-extras --no-extra demo --no-extra pii --no-install-project
 # The wheel, made and installed.
 COPY README.md LICENSE ./
 COPY wrappers wrappers
 COPY streaming streaming
 COPY server server
-RUN uv sync --frozen --no-cache --no-default-groups --all-extras --no-extra demo --no-editable
+RUN uv sync --frozen --no-cache --no-default-groups --all-extras --no-extra demo --no-extra pii --no-editable
 
 FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 RUN useradd --uid 10001 --home-dir /var/lib/tailrace --create-home tailrace
