@@ -1,8 +1,7 @@
-"""Continuation of a response that broke off: the routes, and the options of providers' APIs.
+"""Continuation of interrupted responses: the methods, and the options of the providers' APIs.
 
-A model continues a text by `tailrace.wrappers.model.Model.continuation`, and a response that the provider holds by
-`tailrace.wrappers.model.Model.attachment`. The driver of a turn decides whether, when and at which
-model a response is continued (`tailrace.streaming.agent.continuation`).
+`Model.continuation` continues a text. `Model.attachment` reads the rest of a response that the provider stores.
+`tailrace.streaming.agent.continuation` selects the method, the model and the time of a continuation.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,21 +19,22 @@ class Route(StrEnum):
     """The method of a continuation."""
 
     ATTACH = "attach"
-    """The provider holds the response, and sends the events that have not arrived."""
+    """The provider stores the response, and sends the events that have not arrived."""
     PREFILL = "prefill"
-    """The provider continues the received text, which the request repeats as the last message."""
+    """The last message of the request is the received text, and the provider continues it."""
     REPLACE = "replace"
-    """The response begins again and replaces the received text."""
+    """A new response replaces the received text."""
 
 
 class Prefill(msgspec.Struct, frozen=True):
-    """Options of a request that continues the last message, by the provider's API.
+    """Options of a request whose last message is a text that the provider continues.
 
     Attributes:
         members: Further members of the request.
-        metadata: Metadata of the last message, with its further members under the provider's key.
-        root: The root path of the API that supports this; empty for the default path.
-        is_exact: True if the response never repeats a part of the text.
+        metadata: Metadata of the last message. Members under the provider's key are added to the message in the
+            request.
+        root: The root path of the API that supports continuations; empty for the default path.
+        is_exact: True if the response never repeats the end of the text.
         has_prefix: True if the response begins with the complete text.
     """
 
@@ -46,7 +46,7 @@ class Prefill(msgspec.Struct, frozen=True):
 
 
 class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
-    """The chunks of a continued text, without the characters that repeat the earlier text.
+    """The chunks of a continuation, without characters that repeat the interrupted text.
 
     Args:
         batches: The chunks as the provider sent them.
@@ -99,7 +99,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
 
 
 class _JoinedChunk(ChunkWrapper[Any], gc=False):
-    """A chunk with another text."""
+    """A chunk whose text was replaced."""
 
     original: Any = None
     text: str = ""

@@ -1,4 +1,4 @@
-"""The exceptions of tailrace. The class of an exception shows which party is responsible.
+"""The exceptions of all layers of tailrace. The class of an exception shows which party is responsible.
 
 ::
 
@@ -8,8 +8,7 @@
     ├── StoreError            the server's store: full, locked, damaged
     └── ConfigurationError    the operator: a setting that is missing or contradicts another
 
-Every exception has its details as attributes, so that code that handles exceptions need not parse messages. All
-layers use these classes.
+The details of an exception are attributes, so that handlers need not parse the message.
 """
 
 from enum import StrEnum
@@ -20,7 +19,7 @@ class TailraceError(Exception):
 
 
 class UpstreamFault(StrEnum):
-    """Type of a failure between tailrace and the provider."""
+    """Type of a failure of a request to the provider."""
 
     CONNECTION = "connection_failed"
     """The connection to the provider could not be opened, or was reset."""
@@ -35,7 +34,7 @@ class UpstreamFault(StrEnum):
     INVALID = "invalid_stream"
     """The body is not valid for this API: it is HTML or invalid JSON, or has a wrong content type."""
     TOO_LARGE = "event_too_large"
-    """An event of the stream, or the complete response, exceeds a size limit."""
+    """An event of the stream, or the response, exceeds a size limit."""
 
 
 _TEMPORARY_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
@@ -56,7 +55,7 @@ _ACCESS_STATUSES = frozenset({401, 402, 403, 404})
 class UpstreamError(TailraceError):
     """The provider rejected the request, failed, or sent an invalid response.
 
-    Content that was received before stays valid.
+    Content that was received before the error stays valid.
 
     Args:
         message: Description of the failure in one line, suitable for end users.
@@ -65,11 +64,11 @@ class UpstreamError(TailraceError):
         status: The HTTP status of the response; None if no response was received.
         code: The unchanged error code or error type of the provider, or None.
         retry_after: Time to wait before a retry in seconds; None if the provider sent no time.
-        tries: The number of times the request was sent.
+        tries: The number of attempts to send the request.
         details: The error object of the provider. Model clients remove credentials and internal addresses (see
             `tailrace.wrappers.redaction.redactor`).
-        diagnosis: Information for the operator's log, which callers must not receive. It has no credentials. It is
-            empty if there is no information beyond ``message``.
+        diagnosis: Further information for the operator's log; empty for none. It contains no credentials, but callers
+            must not receive it.
     """
 
     def __init__(
@@ -98,9 +97,10 @@ class UpstreamError(TailraceError):
 
     @property
     def is_temporary(self) -> bool:
-        """Return whether the same request may succeed later: the connection, an overload, an error of the server.
+        """True if the same request may succeed later: after a connection error, an overload, or an error of the server.
 
-        An error inside a stream is temporary if its status or code is, or if it has neither.
+        An error status, and an error inside a stream, are temporary if the status is temporary. Without a status, the
+        code decides. An error without a status and a code is temporary.
         """
         code = "".join(filter(str.isalnum, (self.code or "").lower()))
         if self.fault in _TEMPORARY_FAULTS:
@@ -113,7 +113,7 @@ class UpstreamError(TailraceError):
 
     @property
     def concerns_provider(self) -> bool:
-        """Return whether another provider may accept the same request: a temporary error, refused access, a quota."""
+        """True if another provider may accept the request: after a temporary error, refused access, or an exceeded quota."""
         code = "".join(filter(str.isalnum, (self.code or "").lower()))
         refused = self.fault in (UpstreamFault.STATUS, UpstreamFault.PROVIDER) and (
             self.status in _ACCESS_STATUSES or code in _PERMANENT_CODES
@@ -134,7 +134,7 @@ class UpstreamError(TailraceError):
 
 
 class ProtocolError(TailraceError):
-    """The protocol, or the state of the task, does not allow the request of the caller."""
+    """The request of the caller is invalid: the protocol, the provider, or the state of the task does not allow it."""
 
 
 class StoreError(TailraceError):
@@ -142,8 +142,8 @@ class StoreError(TailraceError):
 
     Args:
         message: Description of the failure in one line.
-        temporary: True if the store is unavailable (full, locked, disconnected), so that a retry may succeed. False
-            if the store rejects this particular data.
+        temporary: True if the store is unavailable (full, locked, disconnected), so that a later retry may succeed.
+            False if the store rejects the data, so that a retry cannot succeed.
     """
 
     def __init__(self, message: str, *, temporary: bool = True) -> None:

@@ -1,10 +1,10 @@
 """The common message format of conversations, independent of provider and protocol.
 
-`History`, `Message` and the content parts are the interface between all layers. The history converters of the
-providers convert them to requests and back. All classes are frozen pydantic models, are compared by value, and
-survive a round trip through JSON. A value that JSON cannot represent is converted, or rejected, when the model is
-created (see `json_value`). The parts of a message are in the order in which the model produced them, and consecutive
-text is one part.
+`History`, `Message` and the content parts are the interface between all layers. Each provider's history converter
+converts a `History` to the messages of a request, and back. All classes are frozen pydantic models, are compared by
+value, and survive a round trip through JSON. When an instance is created, a value that JSON cannot represent is
+converted or rejected (see `json_value`). The parts of a message have the order in which the language model produced
+them. Consecutive text is one part.
 """
 
 import base64
@@ -28,8 +28,8 @@ from pydantic import (
 )
 
 MAX_DEPTH = 26
-"""Maximum nesting depth of a JSON value. Protobuf (A2A over gRPC) allows 30 nested objects, which is the lowest limit
-of all parsers. The message around the value needs a few of these."""
+"""Maximum nesting depth of a JSON value. Of all parsers, Protobuf (A2A over gRPC) has the lowest limit: 30 nested
+objects. The message around the value uses a few of these levels."""
 
 MAX_MESSAGE_LENGTH = 2_000
 """Maximum number of characters in an error message about the input of a caller."""
@@ -48,8 +48,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-# Number of characters of a text with surrogates that one call processes. A call holds the global interpreter lock,
-# and 8 MB would take 90 ms.
+# Maximum number of characters that one call converts, if a text has surrogates. A call holds the global interpreter
+# lock: for 8 MB, it would hold the lock for 90 ms.
 _TEXT_SLICE = 1024 * 1024
 
 
@@ -72,15 +72,14 @@ Base64Data = Annotated[
     BeforeValidator(_decode_base64),
     PlainSerializer(_encode_base64, when_used="json", return_type=str),
 ]
-"""Bytes that are base64 text in JSON. The standard alphabet is written; URL-safe text and text without padding are
-accepted too."""
+"""Bytes that are base64 text in JSON. The output has the standard alphabet and padding. URL-safe input and input
+without padding are accepted too."""
 
 
 def join_surrogates(text: str) -> str:
     """Join surrogate pairs into characters, and replace lone surrogates with U+FFFD.
 
-    ``json.loads`` creates surrogates from escapes in the output of models and clients. UTF-8 cannot represent
-    surrogates.
+    ``json.loads`` creates surrogates from escape sequences of models and clients. UTF-8 cannot represent surrogates.
     """
     try:
         text.encode()
@@ -92,14 +91,15 @@ def join_surrogates(text: str) -> str:
 def _join_surrogates(text: str) -> str:
     if _SURROGATE_PAIR.search(text):
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    # Decoding turns each of the three bytes of a lone surrogate into one character. The first character is replaced,
-    # and the others are removed. This is a hundred times faster than a search for each surrogate.
+    # Decoding converts each of the three bytes of a lone surrogate to one character. ``replace`` replaces the first of
+    # these characters, and ``encode`` drops the other two. This is a hundred times faster than a search for each
+    # surrogate.
     escaped = text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
     return escaped.replace("\udced", "\ufffd").encode("utf-8", "ignore").decode()
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Divide a text into slices, but not between the two halves of a surrogate pair."""
+    """Yield the slices of a text. No slice ends between the two halves of a surrogate pair."""
     at = 0
     while at < len(text):
         end = at + _TEXT_SLICE
@@ -115,7 +115,7 @@ def clipped(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
 
 
 def shortened(value: object) -> str:
-    """Return the ``repr`` of a caller's value for an error message. A long ``repr`` is truncated."""
+    """Return a short description of a caller's value for an error message: the truncated ``repr``, or the JSON type."""
     if isinstance(value, str) and len(value) > _MAX_EXCERPT:
         return f"{value[:_MAX_EXCERPT]!r}… ({len(value)} characters)"
     if isinstance(value, dict | list):
@@ -124,10 +124,10 @@ def shortened(value: object) -> str:
 
 
 def to_utf8(text: str) -> bytes:
-    """Encode text as UTF-8, including lone surrogates, which `from_utf8` restores.
+    """Encode text as UTF-8. Lone surrogates are encoded too, and `from_utf8` restores them.
 
-    Texts to which fragments are added are stored as a ``bytearray``, because a list of strings needs 60 more bytes
-    for each fragment.
+    A text that grows by fragments is stored as a ``bytearray``. A list of strings would need 60 more bytes for each
+    fragment.
     """
     return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
 
@@ -149,13 +149,13 @@ class TooDeepError(ValueError):
 def json_value(value: object) -> Any:
     """Return a deep copy of a JSON value that survives a round trip through JSON.
 
-    Texts are converted by `join_surrogates`, and tuples become lists. Non-finite numbers become null, as in
-    JavaScript: some servers send the logarithm of 0, which Python's JSON parser accepts. Encoded JSON (`msgspec.Raw`)
-    is not changed.
+    Strings are converted by `join_surrogates`. Tuples become lists. Non-finite numbers become null, as in JavaScript:
+    some servers send ``-Infinity`` as a log probability, and Python's JSON parser accepts it. Encoded JSON
+    (`msgspec.Raw`) is not changed.
 
     Raises:
         TooDeepError: The value is nested deeper than `MAX_DEPTH` levels.
-        ValueError: The value is not JSON: it contains bytes, a key that is not text, or another object.
+        ValueError: The value contains a key that is not a string, or an object of another type, for example bytes.
     """
     return _json_value(value, MAX_DEPTH)
 
@@ -207,8 +207,9 @@ class ContentPartReasoning(_Model):
 
     Attributes:
         text: The reasoning or its summary. It may be empty if the provider returns encrypted reasoning.
-        signature: The provider's signature, which later requests send back unchanged if the provider requires it.
-        metadata: Other fields of the reasoning block (ids, encrypted content, details), unchanged.
+        signature: The provider's signature; None for no signature. If the provider requires it, later requests contain
+            the unchanged signature.
+        metadata: The unchanged other fields of the reasoning block (ids, encrypted content, details).
     """
 
     type: Literal["reasoning"] = "reasoning"
@@ -218,11 +219,11 @@ class ContentPartReasoning(_Model):
 
 
 class ContentPartFile(_Model):
-    """A file, an image or audio, given either by value or by URL.
+    """A file (also an image or audio), either as bytes or as a URL.
 
     Attributes:
-        data: The content as bytes, which are base64 text in JSON; None for a file by URL.
-        url: The URL of the file, which is not empty; None for a file by value.
+        data: The content; None if ``url`` is set. In JSON, the bytes are base64 text.
+        url: The URL of the file; None if ``data`` is set.
         media_type: The media type, for example ``image/png``; empty if unknown.
         filename: The name of the file for display; empty if the file has no name.
     """
@@ -256,18 +257,20 @@ class ContentPartToolCall(_Model):
         id: The id of the call. The result of the call has the same id.
         name: The name of the tool.
         arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
-        arguments_json: The JSON text that the model wrote for ``arguments``, if it differs from
-            ``json.dumps(arguments, ensure_ascii=False)`` (white space, escapes, repeated keys, ``1e2``); otherwise
-            None. Later requests send this text back if it still matches ``arguments`` (see
-            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Two calls that differ only in this text are
-            equal.
-        arguments_text: The unchanged argument text of the model, if ``arguments`` cannot represent it (invalid JSON,
-            no JSON object, nested too deeply, or the free text for a custom tool); otherwise None.
-        arguments_error: The error that parsing ``arguments_text`` caused; None for no error.
+        arguments_json: The model's JSON text for ``arguments``; None if the text equals
+            ``json.dumps(arguments, ensure_ascii=False)``. The text can differ in white space, escapes, repeated keys
+            and numbers (``1e2``). Later requests contain this text if it still matches ``arguments`` (see
+            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Comparison ignores the text: two calls that
+            differ only in it are equal.
+        arguments_text: The model's unchanged argument text, if ``arguments`` cannot represent the text; otherwise
+            None. Such a text is invalid JSON, is no JSON object, is nested too deeply, or is the free text for a
+            custom tool.
+        arguments_error: The error message of parsing ``arguments_text``; None for no error.
         kind: ``"function"`` for JSON arguments, ``"custom"`` for free text as the argument, or ``"server"`` for a
             tool that the provider runs itself.
         synthetic_id: True if the provider sent no id and tailrace created the id.
-        metadata: Other fields of the call (thought signatures, …), which later requests send back to the provider.
+        metadata: Other fields of the call, for example thought signatures. Later requests to the provider contain
+            these fields.
     """
 
     type: Literal["tool_call"] = "tool_call"
@@ -282,8 +285,8 @@ class ContentPartToolCall(_Model):
     metadata: JSONObject = {}
 
     def __eq__(self, other: object) -> bool:
-        # ``arguments_json`` is not compared, because providers whose requests contain arguments as objects do not
-        # preserve the text.
+        # ``arguments_json`` is not compared, because some providers represent arguments as objects and do not preserve
+        # the text.
         if not isinstance(other, ContentPartToolCall):
             return NotImplemented
         return {**vars(self), "arguments_json": None} == {**vars(other), "arguments_json": None}
@@ -291,7 +294,7 @@ class ContentPartToolCall(_Model):
     @model_validator(mode="before")
     @classmethod
     def _too_deep_is_text(cls, fields: object) -> object:
-        # Invalid arguments of a model must not make its message invalid. They are kept as text.
+        # Arguments that are nested too deeply must not make the message of the model invalid. They are stored as text.
         if not isinstance(fields, dict):
             return fields
         values = cast("dict[str, object]", fields)
@@ -312,8 +315,9 @@ class ContentPartToolResult(_Model):
 
     Attributes:
         id: The id of the call.
-        name: The name of the tool; ``"unknown"`` if neither the result nor the call with this id has a name.
-        output: The output of the tool. It may be any JSON value, and is text for most tools.
+        name: The name of the tool. It is ``"unknown"`` if a provider's result has no name, and no call with this id is
+            known.
+        output: The output of the tool: any JSON value, but text for most tools.
         is_error: True if the tool failed. ``output`` then describes the error.
     """
 
@@ -338,12 +342,12 @@ ContentPart = Annotated[
 
 
 class Message(_Model):
-    """One message of a conversation. All tool results of one round are in one message with the role TOOL.
+    """One message of a conversation. One message with the role TOOL has the results of all tool calls of one response.
 
     Attributes:
         role: The author.
         content: The parts, in order.
-        metadata: Fields of the complete message (refusal, finish reason, ids of the provider, …).
+        metadata: Fields that belong to no single part (refusal, finish reason, ids of the provider, …).
     """
 
     role: Role
@@ -376,8 +380,8 @@ class History(_Model):
 
     Attributes:
         system_message: Instructions to the model; None for no instructions.
-        context: Background information, which is sent as a user message before the conversation; None for no
-            information.
+        context: Background information; None for no information. Requests contain it as a user message before the
+            conversation.
         conversation: The messages, oldest first. No message has the role SYSTEM.
     """
 

@@ -1,7 +1,7 @@
 """The interface of the models of all providers.
 
-`create_model` (`tailrace.wrappers.providers`) creates a model. `tailrace.streaming.Agent` calls `Model.stream` for
-each request.
+`tailrace.wrappers.providers.create_model` creates a model. `tailrace.streaming.Agent` calls `Model.stream` once for
+each response of the model.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
-"""Async iterator over the chunks of a response. Each item is a list of the chunks of one network read."""
+"""Async iterator over the chunks of a response. Each item has the chunks of one network read."""
 
 REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "tailrace_request_headers", default=MappingProxyType({})
@@ -38,8 +38,9 @@ class Model(ABC):
 
     Attributes:
         provider: The name of the provider, as in ``provider:model``.
-        name: The name that the provider gives the model.
-        accepts_native_tools: True if requests to this model contain `RequestOptions.native_tools`.
+        name: The provider's name of the model.
+        accepts_native_tools: True if requests to this model may contain `RequestOptions.native_tools`. Otherwise,
+            these tools are not sent.
     """
 
     provider: str
@@ -57,10 +58,10 @@ class Model(ABC):
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Request the model's response to a conversation, and stream the response.
 
-        Entering the context sends the request and waits for the headers of the response. Leaving the context closes
-        the connection, so that a cancellation also stops the provider. An error that the provider reports inside the
-        stream is a chunk with ``details.error``. An implementation may also return an iterator over
-        ``ChatCompletionChunk`` objects of the ``openai`` package, as ``AsyncOpenAI`` does.
+        Entering the context sends the request and waits for the headers of the response. Exiting the context before
+        the end of the response closes the connection, so that the provider stops. An error that the provider reports
+        inside the stream is a chunk with ``details.error``. Instead of chunk wrappers, an implementation may also
+        yield ``ChatCompletionChunk`` objects of the ``openai`` package.
 
         Args:
             history: The conversation.
@@ -70,43 +71,45 @@ class Model(ABC):
             ProtocolError: The provider does not support a part of the conversation or an option. Raised on entering
                 the context.
             UpstreamError: The provider could not be reached, rejected the request, or sent no data within the read
-                timeout; or the connection broke. Raised on entering the context and while iterating.
+                timeout, or the connection broke. Raised on entering the context and while iterating.
         """
 
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return a request that continues a response that broke off; None if it can only begin again.
+        """Return a request that continues an interrupted text response; None if the provider cannot continue it.
 
-        Entering the context sends the request, as with `stream`; its chunks follow the text. May request what the server
-        supports. By default None.
+        Entering the context sends the request, as with `stream`. The chunks contain the text after ``text``. The call
+        itself may send a request, to find out whether the server supports continuations. The default implementation
+        returns None.
 
         Args:
-            text: The text of the response, which consists of text alone.
-            history: The conversation before the response.
-            options: The options of its request.
+            text: The text received so far. The response must not have other content.
+            history: The conversation of the interrupted request.
+            options: The options of the interrupted request.
         """
         return None
 
     def stored_id(self, chunks: ChunkBatches) -> str:
-        """Return the provider's id of a response that it holds, by which `attachment` reads the response; by default empty.
+        """Return the id of a response that the provider stores, for `attachment`; empty (the default) if it stores none.
 
         Args:
-            chunks: The chunks of the response, as `stream` returned them, after the first of them has arrived.
+            chunks: The iterator that `stream` returned. Its first chunks must have been read.
         """
         return ""
 
     def attachment(
         self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return a request for the rest of a response whose connection broke; None if the provider does not hold it.
+        """Return a request for the rest of an interrupted response; None if the provider does not store the response.
 
-        Entering the context sends the request, as with `stream`. Its chunks follow those that have arrived. By default None.
+        Entering the context sends the request, as with `stream`. The default implementation returns None.
 
         Args:
-            broken: The chunks of the response, as `stream` or an earlier attachment returned them. Or its `stored_id`, if another
-                process requested it: the chunks then begin with the first one of the response.
-            options: The options of the request. Used with a `stored_id` only.
+            broken: The iterator that `stream` or an earlier attachment returned: the new chunks follow the chunks that
+                it has yielded. Or a `stored_id`, if another process sent the first request: the new chunks begin at
+                the start of the response.
+            options: The options of the first request. They are used only with a `stored_id`.
         """
         return None
 

@@ -1,12 +1,11 @@
-"""Registry of providers and wire formats, which creates the model for a name ``provider:model``.
+"""Registry of providers and wire formats. `create_model` creates the model for a name ``provider:model``.
 
-A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). It has a decoder, a history
-converter and a model client. A *provider* is a service with such an API. It has a base URL, and environment variables
-that contain its key. Many providers use Chat Completions. Their differences are detected from the stream, except two
-differences that matter for requests: the only accepted reasoning field, and missing support for lists of text parts.
+A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). Each wire format has a
+decoder, a history converter and a model client. A *provider* is a service with such an API. Each provider has a base
+URL, and environment variables for its key. Many providers use Chat Completions. The decoder detects differences of
+their responses from the stream. Differences that matter for requests are attributes of `Provider`.
 
-The package of a wire format is imported when it is used. An application may register further providers with
-`register`.
+The package of a wire format is imported on first use. An application may add providers with `register`.
 """
 
 import os
@@ -32,12 +31,12 @@ class WireFormat:
         module: The package that contains the classes.
         decoder: The name of the `ResponseDecoder` class in the package.
         converter: The name of the `HistoryConverter` class in the package.
-        model: The name of the `Model` class in the module ``client`` of the package.
+        model: The name of the `Model` class in the package's module ``client``.
         arguments: ``"fragments"`` if tool call arguments are streamed in fragments, ``"whole"`` if they are complete.
-        reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed and sent back.
+        reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed or encrypted.
         sends: Content types in requests, in addition to text and tools.
         streams: Content types in responses, in addition to text, reasoning and tool calls.
-        extra: The extra of the distribution that the model client requires; empty for none.
+        extra: The optional dependency group (extra) that the model client requires; empty for none.
         keyless: True if the model client can be created without a key.
     """
 
@@ -82,17 +81,17 @@ class Provider:
         aliases: Other names of the provider.
         base_url: The root URL of the API; None for the default of the format.
         base_url_variable: The environment variable that overrides ``base_url``; empty for none.
-        key_variables: The environment variables that may contain the key. The first variable that is set is used.
-        needs_key: False if servers of this provider usually require no key.
+        key_variables: The environment variables for the key. The first one that is set is used.
+        needs_key: False if most servers of this provider require no key.
         base_url_suffix: Suffix that is appended to the URL in ``base_url_variable``.
         reasoning_field: For Chat Completions, the only field in which the provider accepts reasoning; ``""`` if it
-            accepts no reasoning. None to send reasoning back in the field that it came from, which works with most
+            accepts no reasoning. None to send reasoning in the field in which it was received, which works with most
             providers. The value is used only with the provider's own base URL.
         content_parts: For Chat Completions, False if the provider accepts the text of a message only as one string.
             The value is used only with the provider's own base URL.
-        prefill: For Chat Completions, how the provider continues a text, a key of
-            `tailrace.wrappers.openai.prefill.PREFILLS`; None to request the kind of the server. The value is used only with
-            the provider's own base URL.
+        prefill: For Chat Completions, the key in `tailrace.wrappers.openai.prefill.PREFILLS` of the options with which
+            the provider continues a text; None to detect the server software. The value is used only with the
+            provider's own base URL.
     """
 
     name: str
@@ -118,7 +117,7 @@ class Provider:
         return next((variables[name] for name in self.key_variables if variables.get(name)), None)
 
     def address(self, environment: Mapping[str, str] | None = None) -> str | None:
-        """Return the root URL of the API from the environment or the registry; None for the default of the format."""
+        """Return the root URL of the API from the environment, otherwise ``base_url``; None for the default of the format."""
         variables = os.environ if environment is None else environment
         url = variables.get(self.base_url_variable) if self.base_url_variable else None
         return url.rstrip("/") + self.base_url_suffix if url else self.base_url
@@ -290,17 +289,17 @@ def _compatible(
 
 
 class _Recordings(Provider):
-    """The provider ``replay``, whose models are folders of recorded responses."""
+    """The provider ``replay``. Each of its models is a folder of recorded responses."""
 
     def create_model(
         self, name: str, *, base_url: str | None = None, api_key: str | None = None, **arguments: Any
     ) -> Model:
-        """Create the model that replays a folder. The arguments are not used, because it calls no API."""
+        """Create the model that replays the folder ``name``. The other arguments are ignored, because no API is called."""
         return import_module("tailrace.wrappers.cassettes").CassetteModel(Path(name))
 
 
 RECORDINGS = _Recordings("replay", "", needs_key=False)
-"""Replays recorded responses: ``replay:FOLDER``. It is no service, and therefore not among `providers`."""
+"""The provider of recorded responses, ``replay:FOLDER``. `providers` does not include it, because it is no service."""
 
 _providers: dict[str, Provider] = {}
 _names: dict[str, str] = {}  # provider name by lower-case name or alias
@@ -326,7 +325,7 @@ def providers() -> Iterator[Provider]:
 
 
 def find_provider(name: str) -> Provider:
-    """Return the provider with a name or alias. The case of letters does not matter.
+    """Return the provider with a name or alias. The name is case-insensitive.
 
     Raises:
         ConfigurationError: No provider has this name. The message lists all providers.
@@ -343,10 +342,11 @@ def find_provider(name: str) -> Provider:
 
 
 def find_key(provider: str, model: str, api_key: str | None = None) -> str | None:
-    """Return the key for a model: ``api_key``, otherwise the key in the environment; None if no key is required.
+    """Return the key for a model: ``api_key``, or else the key in the environment; None if no key is set or required.
 
     Raises:
-        ConfigurationError: The provider requires a key, and there is no key. The message names the variables to set.
+        ConfigurationError: The provider requires a key, and no key is set. The message names the environment
+            variables.
     """
     registered = _providers.get(provider)
     key = api_key or (registered.key() if registered is not None else None)

@@ -1,9 +1,9 @@
 """Options of one request: tools, output format, sampling.
 
 A caller passes `RequestOptions` to `Model.stream`. The options are the same for all providers. Each provider's module
-``request`` converts them to members of the provider's request. In contrast, the ``parameters`` of a model client have
-the provider's own names and are sent with every request. If an option and a parameter conflict, the option is used.
-The tools of both are combined.
+``request`` converts the options to members of the provider's request. In contrast, the ``parameters`` of a model
+client have the provider's own names and are sent with every request. If an option and a parameter conflict, the option
+is used. Tools in the options are added to the tools in the parameters.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class _Model(BaseModel):
-    # # Neither JSON nor any provider supports infinite numbers and NaN.
+    # JSON and the providers do not support infinite numbers and NaN.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -27,8 +27,8 @@ class ToolDefinition(_Model):
     """A tool that the model may call.
 
     Attributes:
-        name: The name of the tool. If the provider rejects the name, it is replaced in the request and restored in
-            the response (see `tailrace.wrappers.conversion.tool_names`).
+        name: The name of the tool. If the provider does not accept the name, the request contains a replacement, and
+            the response has the original name again (see `tailrace.wrappers.conversion.tool_names`).
         description: A text for the model that explains the purpose and use of the tool.
         parameters: JSON schema of the arguments. It describes an object.
         strict: True if the arguments must match the schema, False if they may differ; None for the provider's
@@ -77,13 +77,12 @@ class RequestOptions(_Model):
     """Options of one request. None and empty values are not sent, so that the provider's defaults apply.
 
     An option that the provider does not support is not sent. Tools and the output format are essential: if the
-    provider does not support them, the model client raises a ValueError.
+    provider does not support them, `Model.stream` raises a `ProtocolError`.
 
     Attributes:
         tools: Tools that the model may call.
-        native_tools: Further tools in the provider's own format. They are sent only to models with
-            `Model.accepts_native_tools`. Examples in the OpenAI Responses API are custom tools, namespaces and web
-            search.
+        native_tools: Further tools in the provider's own format, for example custom tools, namespaces and web search
+            of the OpenAI Responses API. They are sent only to models with `Model.accepts_native_tools`.
         tool_choice: Selection of the tools that the model may or must call; None for the provider's default.
         parallel_tool_calls: True if one response may contain several tool calls; None for the provider's default.
         output: The output format; None for text.
@@ -121,7 +120,7 @@ class RequestOptions(_Model):
 
 
 def _names_of(tool: Mapping[str, Any]) -> list[object]:
-    """Return the names that calls of a native tool may have. A namespace contains several tools."""
+    """Return the names of a native tool, or those of all tools in a namespace."""
     inner = tool.get("tools")
     if tool.get("type") == "namespace" and isinstance(inner, list):
         return [each.get("name") for each in as_mappings(cast("list[object]", inner))]

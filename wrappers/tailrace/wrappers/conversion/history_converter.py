@@ -18,7 +18,7 @@ ProviderChunk = TypeVar("ProviderChunk")
 
 
 _QUESTION = Message(role=Role.USER, content=(ContentPartText(text="-"),))
-"""User message that is placed before a single response, because some APIs require a user message first."""
+"""User message before a single response. Some APIs require a user message as the first message."""
 
 
 class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
@@ -27,11 +27,10 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     Converters are stateless. One instance may be used for several conversations at the same time.
 
     Attributes:
-        id_pattern: Regular expression that matches the tool call ids that the provider accepts; None if the provider
-            accepts all ids. Invalid ids are replaced before a conversation is converted (see
-            `tailrace.wrappers.conversion.tool_ids`).
-        name_rule: Rule for the tool names that the provider accepts; None if the provider accepts all names. Invalid
-            names are replaced in conversations and tool definitions (see `tailrace.wrappers.conversion.tool_names`).
+        id_pattern: Regular expression of valid tool call ids; None if the provider accepts all ids. Invalid ids are
+            replaced before a conversation is converted (see `tailrace.wrappers.conversion.tool_ids`).
+        name_rule: Rule for valid tool names; None if the provider accepts all names. Invalid names are replaced in
+            conversations and tool definitions (see `tailrace.wrappers.conversion.tool_names`).
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = None
@@ -50,8 +49,8 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     def to_history(self, messages: Sequence[ProviderMessage]) -> History:
         """Convert messages of the provider to the common history. This is the inverse of `from_history`.
 
-        Adjacent tool results become one message with the role TOOL. If a result has no tool name, the name comes from
-        the call with the same id.
+        Adjacent tool results become one message with the role TOOL. A result without a tool name gets the name of the
+        call with the same id.
 
         Raises:
             ValueError: The provider does not define the role or the content of a message.
@@ -59,19 +58,19 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
 
     @abstractmethod
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
-        """Return the message of a stream's chunk wrappers, or of a complete response. Its role is MODEL.
+        """Convert the chunk wrappers of a stream, or a complete response, to a message with the role MODEL.
 
-        If the response has several choices, the first choice is used, unless the converter has an argument that
-        selects a choice. The content of a response never causes an exception. Invalid arguments are kept as text (see
+        The message has the first choice of the response; some converters have an argument that selects another choice.
+        The content of a response never causes an exception. Invalid arguments are stored as text (see
         `ContentPartToolCall`).
         """
 
     def to_provider_messages(self, response: Iterable[ChunkWrapper[Any]] | Any) -> list[ProviderMessage]:
-        """Convert a response to messages of the provider, which can be appended to the messages of the request.
+        """Convert a response to messages of the provider. A caller can append them to the messages of the request.
 
-        The method combines `to_message` and `from_history`. The result has one message for most providers, and
-        several items for OpenAI Responses. It is empty if no content can be sent back. Arguments of tool calls are
-        the model's original text if the provider accepts text.
+        The method combines `to_message` and `from_history`. The result is one message for most providers, and several
+        items for OpenAI Responses. The result is empty if requests cannot contain any content of the response. If the
+        provider accepts arguments as text, they are the model's original text.
 
         Args:
             response: See `to_message`.
