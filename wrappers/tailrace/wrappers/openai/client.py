@@ -29,11 +29,11 @@ class ChatCompletionsModel(DirectModel):
     Args:
         name: The model's name.
         reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no
-            reasoning. None to send reasoning back in the field that it came from, which works with most servers.
+            reasoning. None to send reasoning in the field in which it was received, which works with most servers.
         content_parts: False for a server that does not accept a list of text parts. The texts of a user message are
-            then joined with blank lines. Lists with images and files are sent unchanged.
-        prefill: How the server continues a text, a key of `tailrace.wrappers.openai.prefill.PREFILLS`; None to request
-            the kind of the server (``GET {base_url}/models``) when it is needed.
+            then joined, with blank lines between them. Lists with images and files are sent unchanged.
+        prefill: The key in `tailrace.wrappers.openai.prefill.PREFILLS` of the options with which the server continues
+            a text. None to detect the server software before the first continuation (``GET {base_url}/models``).
         keyless: See `DirectModel`.
         arguments: See `DirectModel`. If ``base_url`` is None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is
             OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``temperature``,
@@ -144,7 +144,8 @@ class ChatCompletionsModel(DirectModel):
     def _limit_member(self) -> str:
         """Return the name of the member that limits the output.
 
-        The operator's parameters may contain the member. Otherwise it is the member that the server supports.
+        If the operator's parameters have such a member, its name is used; otherwise the member that the server
+        supports.
         """
         for member in _LIMITS:
             if member in self._given_parameters:

@@ -1,30 +1,30 @@
 """Conversion between the common history and Chat Completions messages.
 
-The models for Chat Completions use `OpenAIConverter` for requests, and the server uses it to read requests of
-clients. The converter replaces content that the API cannot represent with the nearest equivalent. This list of
-replacements is complete. In all other cases ``to_history(from_history(history)) == history``.
+The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients.
+Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
 - ``History.context`` is sent as a user message and read back as a user message.
-- Reasoning is sent only to the server that produced it, and only if that server expects it. Two forms are expected:
-  reasoning text in turns with tool calls, in the field that it came from, and sealed (encrypted or signed) reasoning
-  (see `tailrace.wrappers.openai.reasoning`). Reasoning is read back before the text, as one part for each field.
+- Reasoning is sent only in the forms that servers expect: reasoning text in turns with tool calls, in the field in
+  which it was received, and sealed (encrypted or signed) reasoning (see `tailrace.wrappers.openai.reasoning`).
+  `to_history` returns reasoning before the text, as one part for each field.
 - A data part is sent as JSON in a text part.
-- A file is sent as an image, audio (WAV, MP3) or file part. A link that is not an image is replaced with the text
-  ``[name](url)``, and a file of a model is replaced with the text ``[file name, media type, size]``. Images, audio
-  and uploaded files lose their names. A file without a name or media type gets a default name or type.
+- A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not an image is replaced with the text
+  ``[name](url)``. A file in a model's message is replaced with the text ``[file name, media type, size]``. Images,
+  audio and uploaded files lose their names. A file without a name or media type gets a default.
 - The text of a model is sent before its tool calls. Blocks that belong to one text are sent as one part (see
   `tailrace.wrappers.conversion.text_joining`). Empty parts are omitted.
-- Call arguments that are not a JSON object are sent as ``{"input": text}``, because servers that parse arguments
-  would reject the conversation.
-- Tool output that is not text is sent as JSON, and the output of a failed tool is sent as ``{"error": output}``. Both
-  are read back as text. The name of the tool is read back from the call with the same id.
+- Call arguments that are not a JSON object are sent as ``{"input": text}``, because some servers parse the arguments
+  and would reject the conversation.
+- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
+  `to_history` returns both as text. It gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
-- Calls of tools that another provider ran itself (``kind`` ``"server"``), and their results in the model's message,
-  are omitted, because the API has no such tools. A model's message without text and calls is omitted, because servers
-  reject empty messages.
+- Calls of tools that a provider ran itself (``kind`` ``"server"``) are omitted together with their results, because
+  the API has no such tools. A model's message without text and calls is omitted, because servers reject empty
+  messages.
 - Metadata is not sent, with two exceptions: the ``refusal`` of a model, and ``metadata["openai"]`` of a message or
-  part. The latter contains further fields of the API's object, for example the thought signature of a call, which are
-  sent back unchanged. A call that was received as a legacy ``function_call`` is sent as a tool call.
+  part. The latter contains further fields of the API's object, for example the thought signature of a call. These
+  fields are sent unchanged. A call that was received as a legacy ``function_call`` is sent as a tool call.
 
 The converter returns content as a list of parts. `plain_content` replaces a list that has only text with a string.
 
@@ -92,7 +92,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
 
     Args:
         reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no
-            reasoning. None to send reasoning back in the field that it came from.
+            reasoning. None to send reasoning in the field in which it was received.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[^\x00-\x1f]{1,64}")
@@ -122,8 +122,8 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
                 results = [_tool_message(part) for part in message.tool_results if part.id in call_ids]
                 messages += [*_assistant_message(message, reasoning_members), *results]
             else:
-                # The API requires tool results directly after the calls. All other content of the message follows the
-                # results.
+                # The API requires tool results directly after the calls. Other content of the message therefore
+                # follows the results.
                 results = [_tool_message(part) for part in message.tool_results]
                 messages += [*results, *_user_message(message)]
         return cast("list[ChatCompletionMessageParam]", messages)
@@ -142,7 +142,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         *,
         choice: int | None = 0,
     ) -> Message:
-        """Return the message of a stream's chunks, or of a complete response.
+        """Convert the chunks of a stream, or a complete response, to a message.
 
         Args:
             response: The chunk wrappers of a stream, or chunks or deltas of the ``openai`` package; or a
@@ -179,14 +179,15 @@ def _wrap_all(chunks: "Iterable[StreamedChunk]") -> Iterator[ChunkWrapper[Any]]:
 
 
 def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
-    """Return a message whose content is a string if it has only text, for servers that do not accept a list.
+    """Replace a ``content`` that has only text with a string, for servers that do not accept a list.
 
-    Several texts of a user stay a list of parts. Several texts of any other role are joined with blank lines, because
-    fewer servers accept a list in these messages.
+    If a user message has several texts, its content remains a list. In messages of other roles, several texts are
+    joined with blank lines, because fewer servers accept a list there.
 
     Args:
         message: A message. Its ``content`` may be text, a list of parts, or null.
-        parts: False for a server that does not accept a list of texts in a user message either.
+        parts: False for a server that does not accept a list of texts in a user message. The texts are then joined
+            too.
     """
     content = message.get("content")
     if not isinstance(content, list):
@@ -201,10 +202,10 @@ def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
 
 
 def with_text_parts(message: Message, content: object) -> Message:
-    """Restore the separate text parts of an assistant message, which the message assembly has merged.
+    """Restore the separate text parts of an assistant message. The message assembly has merged adjacent texts.
 
     Args:
-        message: The assembled message, in which adjacent texts are one part.
+        message: The assembled message.
         content: The member ``content`` of the assistant message.
     """
     if not isinstance(content, list | tuple) or len(cast("Sequence[object]", content)) < 2:
@@ -221,7 +222,7 @@ def with_text_parts(message: Message, content: object) -> Message:
     for part in message.content:
         run = next(texts, list[str]()) if isinstance(part, ContentPartText) else []
         if isinstance(part, ContentPartText) and len(run) > 1 and "".join(run) == part.text:
-            # The metadata of the part belongs to the last of these texts.
+            # The last text gets the metadata of the part.
             parts += [ContentPartText(text=text) for text in run[:-1]]
             parts.append(part.model_copy(update={"text": run[-1]}))
         else:
@@ -233,7 +234,7 @@ def with_text_parts(message: Message, content: object) -> Message:
 
 
 def arguments_text(call: ContentPartToolCall) -> str:
-    """Return the arguments of a call as text. The text is the model's own if it was preserved."""
+    """Return the arguments of a call as text: the model's original text if it was preserved."""
     if call.arguments_text is not None:
         return call.arguments_text
     if call.kind == "custom" and not call.arguments:
@@ -246,8 +247,8 @@ def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> 
 
     Args:
         call: The call.
-        arguments: Text that replaces the model's original arguments; None for no replacement. Ignored for a custom
-            tool, whose input is never replaced.
+        arguments: Text that replaces the original arguments; None for no replacement. The input of a custom tool is
+            never replaced.
     """
     own = own_fields(call.metadata, "openai")
     own.pop("legacy", None)
@@ -275,7 +276,7 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The result is an empty list if there are no such parts.
+    The list is empty if a message of tool results has no such parts.
     """
     content = [
         content_param(part)
@@ -346,7 +347,7 @@ class _HistoryReader(HistoryReader):
             raise ValueError(f"the role {shortened(role)} is not defined by Chat Completions")
 
     def _read_assistant(self, fields: Fields) -> None:
-        # All other fields are merged like the fields of a stream.
+        # The other fields are processed like a chunk of a stream.
         name = fields.pop("name", None)
         message = self._converter.to_message(fields)
         if name is not None:
@@ -378,8 +379,8 @@ def _choices(response: Fields, index: int | None) -> list[Fields]:
     selected: list[Fields] = []
     for position, entry in enumerate(select_choice(as_mappings(cast("object", choices)), index)):
         message = _message_fields(as_mapping(entry.get("message")) or {}, position << 32)
-        # A message replaces the text so far. If choices are merged, each choice must add its text, so that it is read
-        # as a delta.
+        # If choices are merged, each choice must add its text. It is therefore a delta here, because only the first
+        # complete message of a stream is used.
         selected.append(
             {**entry, "index": 0, "message": None, "delta" if index is None else "message": message}
         )
@@ -389,7 +390,7 @@ def _choices(response: Fields, index: int | None) -> list[Fields]:
 def select_choice(choices: Sequence[Mapping[str, Any]], index: int | None) -> Sequence[Mapping[str, Any]]:
     """Select a choice by its index. A choice without an index has its position as the index.
 
-    If no choice has the index 0, index 0 selects the first choice. None selects all choices.
+    None selects all choices. 0 selects the first choice if no choice has the index 0.
     """
     if index is None:
         return choices
@@ -404,7 +405,7 @@ def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
     message = dict(source)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
-        # Each entry is a separate call, even if two entries have the same id. An index expresses this in a stream.
+        # Each entry is a separate call, even if two entries have the same id. In a delta, the index separates calls.
         entries = cast("Sequence[object]", calls)
         message["tool_calls"] = [
             {**(as_mapping(call) or {}), "index": index} for index, call in enumerate(entries, first_index)

@@ -4,17 +4,17 @@
 `ChoiceDeltaWrapper(delta)` and `wrap_chunk(chunk)` wrap single objects of the package.
 
 Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning,
-as most chunks do. `DocumentedChunk` has all fields that OpenAI documents. `VendorChunk` also has fields that some
-vendors send in *every* chunk. Each choice is decoded directly into a chunk wrapper, so that no other object is
-created. The fields of the struct have the names of the wrapper interface, and each name is mapped to the provider's
-name. Fields that only the interface has get names that no provider sends.
+like most chunks. `DocumentedChunk` has all fields that OpenAI documents. `VendorChunk` also has fields that some
+vendors send in *every* chunk. The struct of a choice is a chunk wrapper, so that no second object is created. Its
+fields have the names of the wrapper interface, which are mapped to the names in the JSON. Fields that only the
+interface has are mapped to names that no provider sends, for example ``(plain)``.
 
-`wrap_mapping` reads every payload with other fields or types, and preserves unknown fields. The decoder detects the
-behaviour of a server from the content of the stream, never from the name of the vendor.
+`wrap_mapping` reads all other payloads, and preserves unknown fields. The decoder adapts to a server by the content of
+the stream, never by the name of the vendor.
 """
 
-# The structs restrict the types of inherited fields to the types that JSON may have there.
-# pyright: reportIncompatibleVariableOverride=false
+# The subclasses restrict the types of inherited fields to types that the JSON can have. pyright:
+# reportIncompatibleVariableOverride=false
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ("ChatCompletionsDecoder", "ChoiceDelta", "ChoiceDeltaWrapper", "wrap_chunk", "wrap_mapping")
 
-# Fields of the response. The first non-empty ``id`` is kept, and the last value of every other field.
+# Fields of the response.
 _ENVELOPE = ("id", "model", "created", "service_tier", "system_fingerprint", "provider")
 _ERROR = "error"  # the value of ``object`` in an error payload
 _DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError)
@@ -60,7 +60,8 @@ _MAX_INTERVAL = 64
 # Shapes of chunks: one for each struct, and one for chunks that no struct accepts.
 _PLAIN, _DOCUMENTED, _VENDORS, _OTHER = range(4)
 
-# Maximum number of choices whose fields are stored; some servers count tokens in the index of the choice.
+# Maximum number of choices whose fields are stored. The limit is needed because some servers count tokens in the index
+# of the choice.
 _MAX_CHOICES = 64
 
 ABSENT = msgspec.Raw()
@@ -193,9 +194,9 @@ decode_vendor_chunk = msgspec.json.Decoder(VendorChunk).decode
 
 
 class VendorFields:
-    """Comparison of vendor-specific fields with their values in earlier chunks.
+    """The latest values of vendor-specific fields, for comparison with the next chunk.
 
-    Many servers repeat fields in every chunk, mostly with the same value. Unchanged values are not reported again.
+    Many servers repeat fields in every chunk, often with the same value. The methods return only changed values.
     """
 
     __slots__ = ("_choice_fields", "_response_fields")
@@ -205,7 +206,7 @@ class VendorFields:
         self._response_fields: dict[str, msgspec.Raw] = {}
 
     def response_fields(self, chunk: VendorChunk) -> dict[str, Any]:
-        """Return the fields of the response that have changed. Raw bytes are compared, because values may be large.
+        """Return the changed fields of the response. The encoded values are compared, because decoding large values is slow.
 
         Raises:
             ValueError: A value is not JSON.
@@ -221,7 +222,7 @@ class VendorFields:
         return facts
 
     def forget(self) -> None:
-        """Discard the stored values, so that all fields of the next chunk are reported."""
+        """Discard the stored values. All fields of the next chunk then count as changed."""
         self._choice_fields.clear()
         self._response_fields.clear()
 
@@ -231,7 +232,7 @@ class VendorFields:
             self._response_fields[name] = value.copy()
 
     def choice_fields(self, choice: VendorChoice) -> dict[str, Any]:
-        """Return the changed fields of a choice and of its delta, and convert the delta to the documented shape.
+        """Return the changed fields of a choice and its delta. The delta is converted to the documented shape in place.
 
         Raises:
             ValueError: The choice has a complete message instead of a delta.
@@ -305,8 +306,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        merge_choices: True to merge all choices into one choice. This is for requests with ``n=1`` to servers that
-            spread the response over several choices, or count tokens in the index.
+        merge_choices: True to merge all choices into one choice. Use it for requests with ``n=1`` to servers that
+            distribute the response over several choices, or count tokens in the index of the choice.
 
     Attributes:
         done: True if ``[DONE]`` has been received. Later data is ignored.
@@ -333,10 +334,10 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._merge_choices = merge_choices
         self._shape = _PLAIN  # the shape that is tried first for the next chunk
-        self._remaining = 0  # number of chunks until the plain shape is tried first again
+        self._remaining = 0  # number of chunks before the plain shape is tried again
         self._interval = 4  # the next value of ``_remaining``
         self._vendors = VendorFields()
-        self._id: str | None = None  # this field and the following fields are those of the previous chunk
+        self._id: str | None = None  # the values of the previous chunk, here and below
         self._model: str | None = None
         self._tier: str | None = None
         self._fingerprint: str | None = None
@@ -351,7 +352,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             ...
 
     def _feed_any(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-        # Chunk objects never set a framing. They are handled here, so that the check costs nothing for bytes.
+        # Chunk objects never set a framing, so that `feed` always passes them to this method. The check for chunk
+        # objects therefore costs no time in the fast path of bytes.
         if isinstance(data, Mapping):
             return self.wrap(dict(data))
         if hasattr(data, "model_dump"):
@@ -360,7 +362,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of one chunk; see `wrap_mapping`."""
-        # All fields of this chunk are reported. Discard the stored values, which are outdated.
+        # This chunk is not compared with the stored values. Discard them, because they are outdated now.
         self._id = None
         self._vendors.forget()
         wrappers = wrap_mapping(fields, provider=self._provider, error_event=error_event)
@@ -380,8 +382,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         try:
             chunk = decode_plain_chunk(payload)
         except _DECODE_ERRORS:
-            # Later chunks are likely to have the same extra fields. Increase the number of chunks until the plain
-            # shape is tried again.
+            # The next chunks probably have the same additional fields. Wait for twice as many chunks as before until
+            # the plain shape is tried again.
             self._shape, self._remaining = _DOCUMENTED, self._interval
             self._interval = min(2 * self._interval, _MAX_INTERVAL)
             return self._wrap_other(payload)
@@ -407,10 +409,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def _wrap_other(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the chunk wrappers of a chunk with other fields than text and reasoning.
-
-        The result is an empty list for unknown fields.
-        """
+        """Return the chunk wrappers of a chunk that is not plain; an empty list if no struct accepts the chunk."""
         wrappers: list[ChoiceDeltaWrapper] = []
         if self._shape == _DOCUMENTED:
             try:
@@ -431,10 +430,9 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     def _complete(
         self, chunk: DocumentedChunk, facts: dict[str, Any], vendors: VendorFields | None = None
     ) -> list[ChoiceDeltaWrapper]:
-        """Return the choices of a chunk, which are chunk wrappers, with their details.
+        """Return the choices of a chunk, which are chunk wrappers, after adding their details.
 
-        The list is empty if the chunk has no choice. `wrap_mapping` then distinguishes a ping from a chunk with other
-        content.
+        The list is empty if the chunk has no choices. `wrap_mapping` then reads the chunk, which may be a ping.
         """
         if not chunk.choices:
             return []

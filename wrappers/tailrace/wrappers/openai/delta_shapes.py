@@ -1,7 +1,7 @@
 """The shapes of a Chat Completions delta: OpenAI's documented shape and the variants of other servers.
 
-The structs are for fast decoding (see `tailrace.wrappers.openai.decoder`), and reject unknown fields. The functions
-read every other delta as a JSON object: they preserve unknown fields, and interpret known variants of the documented
+The structs serve for fast decoding, and reject unknown fields (see `tailrace.wrappers.openai.decoder`). The functions
+read all other deltas as JSON objects. They preserve unknown fields, and support known variants of the documented
 fields.
 """
 
@@ -44,8 +44,8 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The member ``delta`` of a choice, with the attribute names of ``ChoiceDelta`` in the ``openai`` package.
 
     Attributes:
-        model_extra: The fields that OpenAI does not document, and the fields whose value has another type than
-            documented, unchanged; None if there are no such fields.
+        model_extra: The unchanged fields that OpenAI does not document, or whose values have another type than
+            documented; None if there are no such fields.
     """
 
     role: str | None = None
@@ -88,7 +88,7 @@ def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
             unmapped[key] = value
             extra[key] = value
     if delta.reasoning_content is None:
-        # A server that sends several of these fields repeats the same text in each field.
+        # If a server sends several of these fields, they have the same text.
         texts = (unmapped.get(name) for name in REASONING_FIELDS)
         delta.reasoning_content = next((text for text in texts if text and isinstance(text, str)), None)
     return delta, extra
@@ -115,7 +115,7 @@ def read_usage(fields: Mapping[str, Any]) -> Usage | None:
 def counting_usage(
     first: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Return the first usage object that has a count other than zero.
+    """Return the first usage object, or the other one if the first object has no count except zero.
 
     Some servers send a usage object with only zeros as a placeholder.
     """
@@ -152,19 +152,19 @@ def has_content(delta: ChoiceDelta) -> bool:
 
 
 def legacy_call(call: ToolCallChunk) -> ToolCallChunk:
-    """Mark a fragment as the legacy ``function_call``, which has no id and occurs at most once in a message."""
+    """Mark a fragment as the legacy ``function_call``. It has no id, and a message has at most one."""
     call.index = 0
     call.model_extra = {**(call.model_extra or {}), "legacy": "function_call"}
     return call
 
 
 def read_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> None:
-    """Read a ``content`` that is a list of parts, and set the text, reasoning and refusal of a delta.
+    """Set the text, reasoning and refusal of a delta from a ``content`` that is a list of parts.
 
     Args:
         delta: The delta to fill.
         content: The list of parts. A single part is treated as a list with one part.
-        extra: Dict that receives the parts without text (images, references) as ``content_parts``.
+        extra: Dict to which the parts without text (images, references) are added as ``content_parts``.
     """
     text: list[str] = []
     reasoning: list[str] = []

@@ -1,4 +1,4 @@
-"""The chunk wrapper of Chat Completions, and functions that read chunks of any shape. The decoder uses them."""
+"""The chunk wrapper of Chat Completions, and functions that create chunk wrappers from chunks of any shape."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -58,11 +58,11 @@ EMPTY_DELTA = ChoiceDelta()
 
 
 class _WrapperMeta(type(ChunkWrapper)):
-    # The return type is missing on purpose, so that type checkers use the signature of the called class.
+    # Without a return type here, type checkers use the signature of the class that is called.
     def __call__(cls, raw: Any, *args: Any, **kwargs: Any):
-        """Create a wrapper over a tailrace struct, or a `PackageDeltaWrapper` over an object of the ``openai`` package.
+        """Create a wrapper; a `PackageDeltaWrapper` if ``raw`` is an object of the ``openai`` package.
 
-        Decoders do not use this method, because they create structs without a call of the class.
+        The decoder does not call this method, because ``msgspec`` creates structs without calling the class.
         """
         if cls is ChoiceDeltaWrapper and not isinstance(raw, ChoiceDelta):
             cls = PackageDeltaWrapper
@@ -87,13 +87,13 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
         return delta
 
     def get_text(self) -> str:
-        """Return ``delta.content``. If the server sends a list of parts, return the text in its parts."""
+        """Return ``delta.content``, or the text of its parts if it is a list."""
         return self.delta.content or ""
 
     def get_reasoning(self) -> str:
-        """Return ``delta.reasoning_content`` or ``delta.reasoning``. A server that sends both repeats the same text.
+        """Return ``delta.reasoning_content`` or ``delta.reasoning``. If a server sends both, they have the same text.
 
-        If neither exists, return the text in ``delta.reasoning_details``; see `ChunkDetails.restates`.
+        If both are missing, return the text in ``delta.reasoning_details``; see `ChunkDetails.restates`.
         """
         delta = self.delta
         text = delta.reasoning_content or delta.reasoning
@@ -101,7 +101,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
     @property
     def reasoning_origin(self) -> Mapping[str, Any] | None:
-        """The field that contained the reasoning; None if the reasoning was separated from the content."""
+        """The name of the field that contained the reasoning; None if the reasoning was a part of ``content``."""
         delta = self.delta
         # If the delta has an undocumented shape, ``model_extra`` contains the original field.
         unmapped = delta.model_extra or {}
@@ -118,7 +118,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
     def get_finish_message(self) -> FinishMessage | None:
         """Return the ``finish_reason`` of the choice.
 
-        The result is None if it is null or empty, because the choice then continues.
+        The result is None if the finish reason is null or empty, because the choice then continues.
         """
         raw = self.finish_reason
         if not raw:
@@ -131,7 +131,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
 
 class PackageDeltaWrapper(ChoiceDeltaWrapper, gc=False):
-    """Chunk wrapper over an object of the ``openai`` package, which may have any field of a compatible server."""
+    """Chunk wrapper over an object of the ``openai`` package. The object may have any field of a compatible server."""
 
     _delta: ChoiceDelta = msgspec.field(default_factory=ChoiceDelta)
 
@@ -168,8 +168,8 @@ def delta_details(
     Args:
         delta: The delta.
         extra: Fields of the delta and of its choice that have no accessor. The function modifies this dict. A member
-            ``error`` reports a failure of the provider.
-        finish_reason: The finish reason of the choice. Some values mean a failure of the provider.
+            ``error`` is an error of the provider.
+        finish_reason: The finish reason of the choice. Some values report an error of the provider.
         provider: The provider's name in errors.
     """
     if delta.reasoning_details:
@@ -212,11 +212,11 @@ def _extract_images(extra: dict[str, Any]) -> list[ContentPart]:
 
 
 def wrap_chunk(chunk: "ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-    """Return the chunk wrappers of one chunk, given as an object of the ``openai`` package or as a JSON object.
+    """Return the chunk wrappers of one chunk. The chunk is an object of the ``openai`` package or a JSON object.
 
     Returns:
-        One chunk wrapper for each choice. If a chunk has no choices but other content (usage, fields of the response,
-        an error), one wrapper with an empty delta. An empty list for a ping.
+        One chunk wrapper for each choice. If the chunk has no choices, but usage, an error, or an empty list of
+        choices: one wrapper with an empty delta. An empty list for a ping.
     """
     if isinstance(chunk, Mapping):
         return wrap_mapping(chunk)
@@ -231,10 +231,10 @@ def plain_chunk(chunk: "ChatCompletionChunk") -> dict[str, Any]:
 def wrap_mapping(
     chunk: Mapping[str, Any], *, provider: str = "", error_event: bool = False
 ) -> list[ChoiceDeltaWrapper]:
-    """Return the chunk wrappers of one chunk, given as a JSON object. Missing, null and malformed fields are tolerated.
+    """Return the chunk wrappers of a JSON object. Missing, null and malformed fields cause no error.
 
     Args:
-        chunk: The chunk, or a complete ``chat.completion``, whose messages repeat the streamed content.
+        chunk: The chunk, or a complete ``chat.completion``.
         provider: The provider's name in errors.
         error_event: True if the object is the payload of a server-sent event with the type ``error``.
     """
@@ -261,7 +261,7 @@ def wrap_mapping(
         first = wrappers[0].details = wrappers[0].details or ChunkDetails()
         first.metadata = metadata
     if error is not None:
-        # This error takes precedence over an error that a finish reason means.
+        # The error of the chunk replaces errors that were derived from finish reasons.
         for wrapper in wrappers:
             if wrapper.details is not None:
                 wrapper.details.error = None
@@ -277,8 +277,8 @@ def _wrap_choice(
     if delta_fields is None:
         delta_fields = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
     delta, extra = read_delta(delta_fields)
-    # The choice may have a complete message, with or without a delta. The message repeats the streamed text, if there
-    # was any.
+    # The choice may have a complete message, with or without a delta. If deltas were streamed before, the message
+    # repeats their text.
     message = as_mapping(choice.get("message"))
     snapshot = message is not None and not has_content(delta)
     if message is not None and snapshot:

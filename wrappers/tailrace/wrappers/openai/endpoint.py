@@ -1,9 +1,9 @@
 """The URL, headers and body of requests to OpenAI's APIs and compatible APIs.
 
 The models for Chat Completions and Responses use `OpenAIEndpoint` in place of the client of the ``openai`` package.
-That client would need 15 MB of memory and most of the time of a short response (see
-``docs/decisions/0010-requests-without-the-openai-client.md``). This module supports the same environment variables,
-and the same arguments that are not members of the body.
+That client would need 15 MB of memory, and most of the CPU time of a short response (see
+``docs/decisions/0010-requests-without-the-openai-client.md``). This module supports the environment variables of that
+client, and its arguments ``extra_headers``, ``extra_query`` and ``extra_body``.
 """
 
 import os

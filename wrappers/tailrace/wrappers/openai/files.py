@@ -20,11 +20,11 @@ from tailrace.wrappers.conversion.message_objects import own_metadata
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-_FILE_ID = "openai-file:"  # prefix of the URL of a file that was uploaded before; the id of the file follows
+_FILE_ID = "openai-file:"  # prefix in the URL of an uploaded file, before the id of the file
 
 
 def file_param(part: ContentPartFile) -> dict[str, Any] | None:
-    """Return the content part for a file; None for a URL that is not the URL of an image."""
+    """Return the content part for a file; None if the URL is not that of an image or an uploaded file."""
     media_type = essence(part.media_type)
     if part.url is not None:
         if part.url.startswith(_FILE_ID):

@@ -1,8 +1,7 @@
 """Models that are called through an ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` client of the application.
 
-The client determines authentication, retries, base URL, timeouts and transport. tailrace's decoder reads the raw
-bytes of the response, as in `tailrace.wrappers.openai.client.ChatCompletionsModel`, which sends requests without a
-client.
+The client determines authentication, retries, base URL, timeouts and transport. tailrace's decoder reads the raw bytes
+of the response.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -32,11 +31,11 @@ _ARGUMENTS = (
 
 
 class OpenAIModel(ChatCompletionsModel):
-    """A model that is called through a client of the ``openai`` package, which the application provides.
+    """A model that is called through the application's client of the ``openai`` package.
 
     Args:
         name: The name of the model; the name of the deployment for ``AsyncAzureOpenAI``.
-        client: The client. The application closes the client. Closing the model does not close the client.
+        client: The client. The application must close it, because closing the model does not close the client.
         parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …). ``extra_headers``,
             ``extra_query``, ``extra_body`` and ``timeout`` are passed to the method ``create`` as arguments.
         reasoning_field: See `ChatCompletionsModel`.
@@ -78,8 +77,7 @@ class OpenAIModel(ChatCompletionsModel):
         arguments = {name: members.pop(name) for name in _ARGUMENTS if name in members}
         arguments["extra_headers"] = {**REQUEST_HEADERS.get(), **(arguments.get("extra_headers") or {})}
         extra: Mapping[str, Any] = members.pop("extra_body", None) or {}
-        # Typed as Any, because the types of the package cover neither members in a mapping nor the raw bytes of a
-        # response.
+        # Any, because the package has no types for members in a mapping and for the raw bytes of a response.
         create: Any = self._openai.chat.completions.with_streaming_response.create
         request: AbstractAsyncContextManager[Any] = create(
             model=members.pop("model"),
@@ -104,7 +102,7 @@ class OpenAIModel(ChatCompletionsModel):
         return body, partial(_close, body, request)
 
     async def _find_prefill(self) -> Prefill | None:
-        return None  # the client's credentials are not available for a request of its own
+        return None  # the credentials of the client are not available for the request that detects the server software
 
     def _silent(self) -> UpstreamError:
         return UpstreamError(
@@ -115,12 +113,12 @@ class OpenAIModel(ChatCompletionsModel):
 
 
 class _ClientBody:
-    """A `Body` that reads the response stream of the client's transport."""
+    """A `Body` that reads the response of the client."""
 
     def __init__(self, chunks: AsyncGenerator[bytes], request: SentRequest) -> None:
         self.request = request
         self._chunks = _with_common_errors(chunks)
-        self._chunk: bytes | None = None  # the chunk that has arrived and has not been read
+        self._chunk: bytes | None = None  # the chunk that was received and not yet read
 
     def read_nowait(self) -> bytes | None:
         chunk = self._chunk
@@ -159,7 +157,7 @@ async def _close(
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> bool | None:
-    """Close the response, even if the task is cancelled. The connection is closed unless the complete body was read."""
+    """Close the response, even if the task is cancelled. If the body was not read completely, the connection is closed."""
     with anyio.CancelScope(shield=True):
         await body.aclose()
         return await request.__aexit__(kind, error, trace)

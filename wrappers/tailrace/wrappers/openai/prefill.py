@@ -1,4 +1,4 @@
-"""Options with which servers of the Chat Completions API continue a text that broke off."""
+"""Options with which servers of the Chat Completions API continue an interrupted text."""
 
 from collections.abc import Mapping
 
@@ -10,23 +10,26 @@ from tailrace.wrappers.http import HttpClient
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 
 PREFILLS: Mapping[str, Prefill] = {
-    # Servers by the member ``owned_by`` of their models.
+    # Server software. The key is the member ``owned_by`` of its models.
     "llamacpp": Prefill(is_exact=True),
     "sglang": Prefill(members={"continue_final_message": True}, is_exact=True),
     "vllm": Prefill(members={"continue_final_message": True, "add_generation_prompt": False}, is_exact=True),
-    # Providers by their setting in the registry.
+    # Providers. The key is `tailrace.wrappers.providers.Provider.prefill`.
     "deepseek": Prefill(metadata={"openai": {"prefix": True}}, root="/beta", is_exact=True),
     "partial": Prefill(metadata={"openai": {"partial": True}}),
     "trailing": Prefill(),
 }
-"""The requests by kind of server."""
+"""The options by server software or provider."""
 
 _MAX_BYTES = 1024 * 1024
 _TIMEOUT = 5.0  # seconds
 
 
 async def find_owner(client: HttpClient, endpoint: OpenAIEndpoint) -> str | None:
-    """Return the kind of a server, from the ``owned_by`` of its models; None if it cannot be determined now.
+    """Return the key of the server software in `PREFILLS`, from the ``owned_by`` of its models.
+
+    The result is empty if the software is not in `PREFILLS`, and None if the request failed, so that a later request
+    may succeed.
 
     Args:
         client: Sends the request.

@@ -1,22 +1,22 @@
-"""Selection of the reasoning that a Chat Completions request sends back to the server, and of its fields.
+"""Selection of the reasoning, and of its fields, in a Chat Completions request.
 
-`OpenAIConverter` calls `reasoning_fields`. OpenAI's models neither return nor accept reasoning in this API. There are
-two groups of other servers:
+`OpenAIConverter` calls `reasoning_fields`. OpenAI's models do not return or accept reasoning in this API. Other
+servers use one of two forms:
 
-- Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. They require this text
-  in turns with tool calls: DeepSeek and Moonshot reject a request, even in a later turn, if a message of such a turn
-  has no reasoning (https://api-docs.deepseek.com/guides/thinking_mode). They ignore the reasoning of a turn without
-  tool calls, and older servers rejected it. Reasoning text is therefore sent with every message of a turn with tool
-  calls, and with no other message.
-- Some servers return reasoning in sealed (encrypted or signed) objects, and require them back unchanged and in order.
-  Examples are ``reasoning_details`` of OpenRouter and compatible servers
+- Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. They require this text in
+  turns with tool calls: if a message of such a turn has no reasoning, DeepSeek and Moonshot reject every later request
+  (https://api-docs.deepseek.com/guides/thinking_mode). Servers ignore the reasoning of turns without tool calls, and
+  older servers rejected it. Reasoning text is therefore sent with every message of a turn with tool calls, and with no
+  other message.
+- Some servers return reasoning in sealed (encrypted or signed) objects. Later requests must contain these objects
+  unchanged and in the same order. Examples are ``reasoning_details`` of OpenRouter and compatible servers
   (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. These objects
   are always sent with their message.
 
-Text is sent back in the field that it came from, which ``metadata["openai"]`` of the reasoning part names. If other
-messages of a turn have ``reasoning_content``, a message without reasoning gets an empty ``reasoning_content``. A
-converter with the argument ``reasoning_field`` sends the reasoning text of every server in that field, and omits
-sealed reasoning.
+Text is sent in the field in which it was received. ``metadata["openai"]`` of the reasoning part has the name of the
+field. If other messages of a turn have ``reasoning_content``, a message without reasoning gets an empty
+``reasoning_content``. A converter with the argument ``reasoning_field`` sends all reasoning text in that field, and
+omits sealed reasoning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ SEALED_FIELDS = (
     "thinking_blocks",
     "extra_content",
 )
-"""Fields of an assistant message that contain sealed reasoning. Servers require these fields back unchanged."""
+"""Fields of an assistant message that contain sealed reasoning. Later requests must contain these fields unchanged."""
 
 _REQUIRED_FIELD = "reasoning_content"  # servers reject messages without this field
 
@@ -49,7 +49,7 @@ def client_calls(message: Message) -> list[ContentPartToolCall]:
 
 
 def reasoning_fields(conversation: Sequence[Message], only_field: str | None = None) -> list[dict[str, Any]]:
-    """Return the reasoning fields for each message of a conversation. The dict of a message without reasoning is empty.
+    """Return a dict of reasoning fields for each message of a conversation. It is empty if the message sends no reasoning.
 
     Args:
         conversation: The complete conversation.
@@ -81,7 +81,7 @@ def reasoning_fields(conversation: Sequence[Message], only_field: str | None = N
 
 
 def _turns(conversation: Sequence[Message]) -> Iterable[range]:
-    """Yield the index range of each turn. A turn is a user message and all messages until the next user message."""
+    """Yield the index range of each turn: a user message, and all messages before the next user message."""
     start = 0
     for position, message in enumerate(conversation):
         if message.role is Role.USER and not _only_results(message) and position > start:
@@ -95,7 +95,7 @@ def _only_results(message: Message) -> bool:
 
 
 def _texts(message: Message) -> dict[str, str]:
-    """Return the reasoning text of a message by field. Reasoning of other formats has no field and is omitted."""
+    """Return the reasoning text of a message by field. Reasoning from other wire formats has no field and is omitted."""
     texts: dict[str, str] = {}
     for part in message.content:
         if isinstance(part, ContentPartReasoning):
@@ -114,7 +114,7 @@ def _sealed(message: Message) -> dict[str, Any]:
 
 
 def _complete_blocks(deltas: object) -> list[dict[str, Any]]:
-    """Join the fragments of streamed thinking blocks. The blocks have no index, and a signature ends each block."""
+    """Join the fragments of streamed thinking blocks. Blocks have no index: a signature is the end of a block."""
     blocks: list[dict[str, Any]] = []
     for delta in as_mappings(deltas):
         last = blocks[-1] if blocks else {}

@@ -16,8 +16,7 @@ def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> di
     Args:
         options: The options of the request.
         limit: The name of the member that limits the output. All compatible servers accept ``max_tokens``. OpenAI's
-            reasoning models reject ``max_tokens`` and require ``max_completion_tokens``, which many other servers do
-            not support.
+            reasoning models require ``max_completion_tokens``, which many other servers do not support.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
