@@ -1,8 +1,8 @@
-"""The streaming layer: from the chunks of a model to the events of an A2A task.
+"""The streaming layer, which converts the chunks of a model to the events of an A2A task.
 
-It assembles responses (`Accumulator`, `TurnAccumulator`), runs agents with tools (`Agent`), numbers the events of a
-task (`TaskRecord`, `TaskLog`), and converts between A2A and the formats of model APIs. `tailrace.server` builds on
-this layer. It imports no web framework.
+The layer assembles responses (`Accumulator`, `TurnAccumulator`), runs agents with tools (`Agent`), numbers the events
+of a task (`TaskRecord`, `TaskLog`), and converts between A2A and the formats of model APIs. It imports no web
+framework. The layer above is `tailrace.server`.
 """
 
 from typing import Any

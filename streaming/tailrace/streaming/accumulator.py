@@ -1,4 +1,4 @@
-"""Accumulation of the chunks of one model response: all choices, the usage, the metadata and the end.
+"""Accumulation of the chunks of one model response: choices, usage, metadata, and the error of an incomplete response.
 
 `TurnAccumulator` has one `Accumulator` for each response of a turn. `StreamConversion` uses an `Accumulator` for a
 recorded stream.
@@ -29,10 +29,10 @@ class Attempt(msgspec.Struct, frozen=True):
     """An attempt to receive a response.
 
     Attributes:
-        model: The model, as ``provider:name``.
-        route: How it continued the attempt before; None for the first one.
-        error: The reason why it broke off; None for the last attempt, if it succeeded.
-        usage: Its tokens; None if none were reported.
+        model: The model, as ``provider:model``.
+        route: The method by which this attempt continued the previous attempt; None for the first attempt.
+        error: The error that interrupted this attempt; None if it was complete.
+        usage: The token counts of this attempt; None if the provider reported none.
     """
 
     model: str
@@ -44,25 +44,25 @@ class Attempt(msgspec.Struct, frozen=True):
 class Accumulator:
     """Accumulates the `ChunkWrapper`s of one response, and returns the changes of each chunk. Sans-IO.
 
-    Call `add` for each chunk, then call `close` once, even if the stream failed. The time for a chunk does not depend
-    on the length of the response. The results may be read at any time; the time for reading is proportional to their
-    length.
+    Call `add` for each chunk, then call `close` once, even if the stream failed. The time for adding a chunk does not
+    depend on the length of the response. The results may be read at any time. The time for reading a result is
+    proportional to its length.
 
     Args:
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text (see
             `tailrace.wrappers.decoding.think_tags`).
-        merge_choices: True to merge all choices into one choice. This is for requests with ``n=1`` to servers that
-            spread the response over several choices, or count tokens in the index.
+        merge_choices: True to merge all choices into one choice. Use it for requests with ``n=1`` to servers that
+            distribute the response over several choices, or count tokens in the index of the choice.
 
     Attributes:
-        choices: The choices by index, in order of appearance. There is one choice unless the request asked for
-            several.
-        usage: The last reported token counts of the request; None if there were none.
-        metadata: Metadata of the response: ``model``, ``service_tier``, ``id``, ``created``, …. For ``id`` and
-            ``created`` the first non-empty value since the start or restart of the response is kept.
-        error: The reason why the current attempt is incomplete; None for a complete response. `close` sets it if the
-            stream ended early.
-        attempts: The earlier attempts, of which the last one continues the response; usually empty.
+        choices: The choices by index, in order of appearance: one choice, unless several were requested.
+        usage: The last reported token counts of the current attempt; None if the provider reported none.
+        metadata: Metadata of the response: ``model``, ``service_tier``, ``id``, ``created``, …. A later value replaces
+            an earlier one, except for ``id`` and ``created``: their first non-empty value since the start or restart
+            of the response is used.
+        error: The reason why the current attempt is incomplete; None for no error. `close` sets it if the stream ended
+            before the response was complete.
+        attempts: The interrupted attempts before the current one, oldest first; empty for most responses.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Accumulator:
     def __init__(self, *, think_tags: bool = True, merge_choices: bool = False) -> None:
         self._think_tags = think_tags
         self._merge_choices = merge_choices
-        self._settled: set[str] = set()  # names of metadata that does not change any more
+        self._settled: set[str] = set()  # names of the metadata fields whose value is final
         self.choices: dict[int, MessageAssembly] = {}
         self.usage: Usage | None = None
         self.metadata: dict[str, Any] = {}
@@ -96,11 +96,11 @@ class Accumulator:
         self._cause: UpstreamError | None = None  # error of the last attempt that had content
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
-        """Add one chunk, and return its changes in order. The data of a provider never causes an exception."""
+        """Add one chunk, and return the changes in order. The content of a chunk never causes an exception."""
         return self.add_all((chunk,))
 
     def add_all(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Change]:
-        """Add chunks that arrived together, and return all their changes, as `add` does."""
+        """Add several chunks, and return all their changes; see `add`."""
         changes: list[Change] = []
         for chunk in chunks:
             if not chunk.plain:
@@ -122,11 +122,11 @@ class Accumulator:
         return changes
 
     def close(self, error: UpstreamError | None = None) -> list[Change]:
-        """End the response, and return the changes that buffered text causes.
+        """End the response, and return the changes for text that was still buffered.
 
         Args:
-            error: The reason for an early end, if the transport knows it. If it is None and a choice is unfinished,
-                `error` becomes an error with the fault ``stream_truncated``.
+            error: The exception that ended the stream, or None. If it is None and the response is incomplete, `error`
+                is set to an error with the fault ``stream_truncated``.
         """
         changes = [change for assembly in self.choices.values() for change in assembly.close()]
         if self.error is None:
@@ -136,7 +136,7 @@ class Accumulator:
         return changes
 
     def end_attempt(self) -> None:
-        """End the current attempt. The content of the earlier attempts remains if no content has replaced it."""
+        """End the current attempt. If it was to replace the earlier content and had no content, the earlier content remains."""
         if self._replaced is not None:
             self.choices, self._replaced = self._replaced, None
             self._is_empty = True
@@ -146,12 +146,12 @@ class Accumulator:
             self._is_empty = not self.choices
 
     def continue_response(self, attempt: Attempt, route: Route) -> None:
-        """Continue a response that broke off, with the chunks of another attempt, after `end_attempt`.
+        """Begin another attempt of an interrupted response. Call `end_attempt` first.
 
         Args:
-            attempt: The attempt that broke off.
-            route: The route of the next attempt. With `Route.REPLACE`, its first content replaces what has arrived.
-                Otherwise its chunks follow those that have arrived.
+            attempt: The interrupted attempt.
+            route: The method of the next attempt. With `Route.REPLACE`, its first content replaces the received
+                content. With other methods, its chunks continue the received content.
         """
         self.attempts.append(attempt)
         if not self._is_empty:
@@ -171,12 +171,12 @@ class Accumulator:
 
     @property
     def reported_error(self) -> UpstreamError | None:
-        """The reason why the response is incomplete: the error of the last attempt that had content, or else of the last one."""
+        """The error of the last attempt that had content, otherwise of the last attempt; None if the response has no error."""
         return self._cause if self._is_empty and self.error is not None and self._cause else self.error
 
     @property
     def failure(self) -> UpstreamError | None:
-        """The reason why the response is incomplete, if no more of it arrives; None for a complete one."""
+        """The reason why the content so far is an incomplete response; None for a complete response."""
         if self.error is not None or self.finished:
             return self.error
         return UpstreamError(
@@ -188,14 +188,14 @@ class Accumulator:
 
     @property
     def total_usage(self) -> Usage | None:
-        """Token counts of all attempts; None if none were reported. The ``raw`` of a sum is empty."""
+        """Token counts of all attempts; None if none were reported. With several attempts, ``raw`` is empty."""
         if not self.attempts:
             return self.usage
         return sum_usages([*(each.usage for each in self.attempts), self.usage])
 
     @property
     def finished(self) -> bool:
-        """Return True if every choice has a finish reason, except for choices that a later attempt left out."""
+        """True if every choice has a finish reason. A choice that the latest attempt did not repeat does not count."""
         finishes = [choice.finish for choice in self.choices.values() if choice.finish or choice.has_content]
         return bool(finishes) and all(finishes)
 
@@ -205,7 +205,7 @@ class Accumulator:
         return self.choices[min(self.choices)] if self.choices else None
 
     def message(self, choice: int | None = None) -> Message:
-        """Return the message of one choice so far, in the common format. It is empty if the choice has no content.
+        """Return the content of one choice so far as a message. The message is empty if there is no such choice.
 
         Args:
             choice: The index of the choice; None for the first choice.
@@ -218,7 +218,7 @@ class Accumulator:
     ) -> MessageAssembly | None:
         """Start a choice with its first delta that has content. Metadata, usage and errors do not start a choice.
 
-        The first content of an attempt that begins the response again voids the earlier content.
+        If the attempt replaces earlier content, its first content discards the earlier content.
         """
         is_empty = (
             not (chunk.get_text() or chunk.get_reasoning() or chunk.get_tool_calls())
@@ -244,7 +244,8 @@ class Accumulator:
         if self.error is None:
             self.error = details.error
         if details.restarts and len(self.choices) <= 1:
-            # The data that follows belongs to another response. If other choices continue, their data is used.
+            # The metadata that follows belongs to another response. With several choices, the other choices continue,
+            # and so does their metadata.
             self._settled.clear()
         if details.metadata:
             self._take_metadata(details.metadata)
@@ -261,8 +262,8 @@ class Accumulator:
             self.metadata[name] = value
 
     def _take_usage(self, usage: Usage) -> None:
-        # Some servers repeat the usage with growing counts, or send zeros as placeholders. The last usage that is not
-        # zero is used.
+        # Some servers send the usage several times with growing counts, or send zeros as placeholders. The last usage
+        # with a count other than zero is used.
         if self.usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
             self.usage = usage
 

@@ -1,7 +1,7 @@
-"""Interface for the instrumentation of agents, with one notification for each model response and each tool call.
+"""Interface for the instrumentation of agents: notifications of model responses, continuations and tool calls.
 
-The server's telemetry implements it. Set a `RunObserver` for the context in which agents run. Without a
-`RunObserver`, nothing is recorded::
+The server's telemetry implements the interface. Set a `RunObserver` in the context in which agents run. By default,
+nothing is recorded::
 
     token = RUN_OBSERVER.set(observer)
     try:
@@ -26,7 +26,7 @@ from tailrace.wrappers.request_options import RequestOptions
 class ResponseObservation:
     """Context manager around one response of a model. This base class does nothing.
 
-    If an exception leaves the block, the response was cancelled, or was closed before its end (GeneratorExit).
+    The block ends with an exception if the response was cancelled, or was closed before its end (``GeneratorExit``).
 
     Attributes:
         chunks: The number of received chunks.
@@ -49,7 +49,7 @@ class ResponseObservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record that the response has ended. The turn has its content."""
+        """Record that the response has ended. The turn contains the content of the response."""
 
 
 class ToolCallObservation:
@@ -86,12 +86,12 @@ class RunObserver:
         return ResponseObservation()
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
-        """A response broke off, and another attempt continues it.
+        """Record that another attempt continues an interrupted response.
 
         Args:
-            attempt: The attempt that broke off.
-            model: The model of the next attempt, as ``provider:name``.
-            route: How it continues the response.
+            attempt: The interrupted attempt.
+            model: The model of the next attempt, as ``provider:model``.
+            route: The method by which the next attempt continues the response.
         """
 
     def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:

@@ -1,8 +1,8 @@
-"""Accumulates one turn of an agent: the responses of a model, and the tool results between the responses.
+"""Accumulation of one turn of an agent: the responses of a model, and the tool results between the responses.
 
-An agent calls the model, runs the requested tools, calls the model again with the results, and so on, until a response has no
-tool calls. `TurnAccumulator` returns the complete result so far, or only the content since the last read. It runs no model and
-no tools::
+An agent calls the model, runs the requested tools, and calls the model again with the results, until a response has no
+tool calls. `TurnAccumulator` returns the complete result so far, or only the content since the last read. It does not
+call models or tools itself::
 
     turn = TurnAccumulator(question, history=history)
     while True:
@@ -43,13 +43,13 @@ from tailrace.wrappers.messages import from_utf8, to_utf8
 
 T = TypeVar("T")
 
-# A constant: in Python 3.11 the lookup of an enum member costs more than appending a delta.
+# Constants, because in Python 3.11 the lookup of an enum member takes more time than appending a delta.
 _TEXT = Channel.TEXT
 _REASONING = Channel.REASONING
 
 
 class TurnDelta(msgspec.Struct, frozen=True):
-    """The new content of a turn since the last read. It is false if there is no new content.
+    """The content of a turn since the last read. ``bool(delta)`` is False if there is no new content.
 
     Attributes:
         output: Visible text.
@@ -58,8 +58,9 @@ class TurnDelta(msgspec.Struct, frozen=True):
         metadata: New or changed metadata of the responses.
         files: Files sent as bytes.
         links: Files sent as URLs.
-        replaces: True if the model restarted a response that was partly read. Then output, reasoning, files and links
-            are the complete content of the turn so far, and replace the earlier content.
+        replaces: True if the model restarted a response after a part of it was read. ``output``, ``reasoning``,
+            ``files`` and ``links`` are then the complete content of the turn so far, which replaces all earlier
+            content.
     """
 
     output: str = ""
@@ -78,7 +79,7 @@ _NOTHING = TurnDelta()
 
 
 class _ResponseItems(Generic[T]):
-    """A growing list whose items of the last response can be withdrawn."""
+    """A growing list. The items of the last response can be removed again."""
 
     __slots__ = ("_given", "_response", "add", "items")
 
@@ -92,12 +93,12 @@ class _ResponseItems(Generic[T]):
         self._response = len(self.items)
 
     def void_response(self) -> bool:
-        """Drop the items of the last response; return whether some of them were read."""
+        """Remove the items of the last response. Return True if some of them had been read."""
         del self.items[self._response :]
         return self._given > len(self.items)
 
     def take(self) -> list[T]:
-        """Return the items that were not read yet."""
+        """Return the items since the last call."""
         new = self.items[self._given :]
         self._given = len(self.items)
         return new
@@ -108,7 +109,7 @@ class _ResponseItems(Generic[T]):
 
 
 class _ResponseText:
-    """A growing text whose end, the text of the last response, can be withdrawn. It is stored as UTF-8."""
+    """A growing text, stored as UTF-8. The text of the last response can be removed again."""
 
     __slots__ = ("_given", "_response", "_text")
 
@@ -142,17 +143,18 @@ class _ResponseText:
 class TurnAccumulator:
     """Accumulator of the responses and tool results of one turn. Sans-IO; O(1) for each chunk.
 
-    Add the chunks of a response with `add`, or to the accumulator that `begin_response` returns, and call `end_response` at its
-    end. Call `add_results` between responses. If there are several choices, the first choice with content is used.
+    For each response, add the chunks with `add`, or to the accumulator that `begin_response` returns. Then call
+    `end_response`. Between two responses, call `add_results`. If a response has several choices, the first choice with
+    content is used.
 
     Args:
-        *messages: The messages that begin the turn, usually one message of the user.
-        history: The conversation before the turn. A tool call whose id is already used in the conversation gets a new
-            id.
-        think_tags: Split reasoning in ``<think>`` tags from the text.
-        merge_choices: As for `Accumulator`.
-        collect_output: Collect the text and the files of all responses for `take_new`, `output`, `reasoning`, `files` and
-            `links`. False if only the returned changes are used; this saves a second copy of the text.
+        *messages: The first messages of the turn, usually one message of the user.
+        history: The conversation before the turn. A new tool call gets another id if the conversation has a call with
+            the same id.
+        think_tags: True to separate reasoning in ``<think>`` tags from the text; see `Accumulator`.
+        merge_choices: See `Accumulator`.
+        collect_output: True to collect the text and the files of all responses for `take_new`, `output`, `reasoning`,
+            `files` and `links`. False saves a second copy of the text, if the caller uses only the returned changes.
 
     Attributes:
         response: The current or last response; None before the first response.
@@ -204,7 +206,7 @@ class TurnAccumulator:
         self._new_metadata: dict[str, Any] = {}
         self._replaces = False
         self._separate = (
-            False  # True if tools ran since the last visible text: the next text begins on a new line
+            False  # True if tools ran after the last visible text; the next text then begins on a new line
         )
         self._separate_before = False  # the value of _separate at the start of the last response
         self._spent: Usage | None = None  # usage of the responses before the last one
@@ -234,23 +236,24 @@ class TurnAccumulator:
         return response
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
-        """Add one chunk, and return its changes in order. Data of a provider never causes an exception."""
+        """Add one chunk, and return the changes in order. The content of a chunk never causes an exception."""
         return (self._receiving or self.begin_response()).add(chunk)
 
     def fail_response(self, error: UpstreamError) -> None:
-        """Record an error that ended the response; `end_response` must follow."""
+        """Record the error that ended the response. Call `end_response` afterwards."""
         response = self._receiving or self.begin_response()
         response.error = response.error or error
 
     def end_response(self, error: UpstreamError | None = None, *, keep_empty: bool = True) -> list[Change]:
-        """End the response, add its message to the new messages, and return the changes that were held back.
+        """End the response, add its message to `messages`, and return the changes for text that was still buffered.
 
-        An empty message of the model is added, too. The message of a response that broke off is incomplete; its calls
-        must not be run.
+        The message of an interrupted response is incomplete, and its tool calls are not in `unanswered_calls`. An
+        empty message of an interrupted response is not added.
 
         Args:
             error: The error that ended the stream; see `Accumulator.close`.
-            keep_empty: False to drop a message without content and refusal, because the request is repeated.
+            keep_empty: True to add the message of a complete response even if it has no content. False to omit such a
+                message, unless it has a refusal.
         """
         response = self._receiving or self.begin_response()
         changes = response.close(error)
@@ -270,13 +273,13 @@ class TurnAccumulator:
         return changes
 
     def resume_calls(self, calls: Iterable[ContentPartToolCall]) -> None:
-        """Continue after a response of the history: its calls without a result are `unanswered_calls`."""
+        """Continue a turn after a response in the history. ``calls``, its calls without results, become `unanswered_calls`."""
         self._unanswered = tuple(calls)
 
     def add_results(self, *results: ContentPartToolResult) -> None:
-        """Add the results of the tools that the last response called, as one message of role TOOL.
+        """Add results for calls of the last response, as one message with the role TOOL.
 
-        Calls without a result remain open for a later turn.
+        Calls without a result remain in `unanswered_calls`.
 
         Raises:
             ValueError: A result matches none of `unanswered_calls`, two results match the same call, or the results of
@@ -296,7 +299,7 @@ class TurnAccumulator:
     # --- output --------------------------------------------------------------------------------------------------------
 
     def take_new(self) -> TurnDelta:
-        """Return the content that is new since the last call, in time proportional to its length."""
+        """Return the content since the last call of this method. The time is proportional to the length of that content."""
         messages = tuple(self._messages[self._given_messages :])
         self._given_messages = len(self._messages)
         self._merge_metadata()
@@ -320,7 +323,7 @@ class TurnAccumulator:
 
     @property
     def id(self) -> str:
-        """The last id of a response; empty if no response had an id."""
+        """The id of the last response that has an id; empty if no response has one."""
         self._merge_metadata()
         return self._id
 
@@ -343,27 +346,27 @@ class TurnAccumulator:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The complete new messages: the first messages of the turn, then for each round the model's message and its results."""
+        """The messages of the turn: its first messages, then the model's message and the tool results of each response."""
         return tuple(self._messages)
 
     @property
     def history(self) -> History:
-        """The conversation with the new messages: the history of the next request."""
+        """The conversation before the turn, and the messages of the turn. This is the history for the next request."""
         return self._before.with_message(*self._messages)
 
     @property
     def files(self) -> tuple[ContentPartFile, ...]:
-        """The files of all responses that were sent as bytes."""
+        """All files that responses contained as bytes."""
         return tuple(self._files.items)
 
     @property
     def links(self) -> tuple[ContentPartFile, ...]:
-        """The files of all responses that were sent as URLs."""
+        """All files that responses contained as URLs."""
         return tuple(self._links.items)
 
     @property
     def unanswered_calls(self) -> tuple[ContentPartToolCall, ...]:
-        """The calls of the last response without results; empty if the response broke off."""
+        """The calls of the last response that have no result yet; empty if the response is incomplete."""
         return self._unanswered
 
     @property
@@ -375,33 +378,30 @@ class TurnAccumulator:
 
     @property
     def error(self) -> UpstreamError | None:
-        """The error because of which the last response is incomplete; None for a complete response."""
+        """The reason why the last response is incomplete; None for no error."""
         return self.response.reported_error if self.response is not None else None
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens of the last response; None if it reported none."""
+        """The tokens of the last response; None if the provider reported none."""
         return self.response.total_usage if self.response is not None else None
 
     @property
     def total_usage(self) -> Usage | None:
-        """Tokens of all responses of the turn; None if no response reported its usage.
-
-        The field ``raw`` is empty.
-        """
+        """The tokens of all responses of the turn; None if the provider reported none. The field ``raw`` is empty."""
         return sum_usages((self._spent, self.usage))
 
     # --- folding ----------------------------------------------------------------------------------------------------
 
     def _with_own_ids(self, message: Message) -> Message:
-        """Return the message with ids of calls that are unique in the conversation."""
+        """Return the message with tool call ids that are unique in the conversation."""
         if self._ids is None:
             messages = (*self._before.conversation, *self._messages)
             self._ids = {call.id for each in messages for call in each.tool_calls}
         ids = {call.id for call in message.tool_calls}
         own = "" not in ids and len(ids) == len(message.tool_calls) and self._ids.isdisjoint(ids)
         if not own or message.tool_results:
-            # Only if necessary, because this traverses the complete conversation.
+            # Do this only if necessary, because it traverses the complete conversation.
             *_, message = with_matched_ids(self.history.with_message(message)).conversation
         self._ids.update(call.id for call in message.tool_calls)
         return message
@@ -423,7 +423,7 @@ class TurnAccumulator:
                 (self._files if change.part.url is None else self._links).add(change.part)
 
     def _merge_metadata(self) -> None:
-        """Merge the metadata of the last response; its earlier values remain."""
+        """Merge the metadata of the last response into the metadata of the turn."""
         if self.response is None:
             return
         for name, value in self.response.metadata.items():
@@ -457,13 +457,13 @@ class _CollectedResponse(Accumulator):
         self._collect = collect
 
     def add_all(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Change]:
-        """Fold chunks as `Accumulator.add_all`."""
+        """Add several chunks; see `Accumulator.add_all`."""
         changes = super().add_all(chunks)
         self._collect(self, changes)
         return changes
 
     def close(self, error: UpstreamError | None = None) -> list[Change]:
-        """End the response as `Accumulator.close`."""
+        """End the response; see `Accumulator.close`."""
         changes = super().close(error)
         self._collect(self, changes)
         return changes

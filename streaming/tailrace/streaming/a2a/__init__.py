@@ -1,4 +1,4 @@
-"""A2A 1.0: its objects, its errors, and their JSON."""
+"""The objects and errors of A2A 1.0, and their JSON."""
 
 from tailrace.streaming.a2a.errors import (
     A2AError,

@@ -1,4 +1,4 @@
-"""Conversion of an A2A 1.0 agent card to an A2A 0.3 agent card. The server's card routes use it.
+"""Conversion of an A2A 1.0 agent card to an A2A 0.3 agent card.
 
 Source: A2A 0.3.0, ``types/src/types.ts``.
 """
@@ -12,7 +12,7 @@ Fields = dict[str, Any]
 
 _VERSION = "0.3.0"
 
-# The member of a security scheme in 1.0, and the type of the same scheme in 0.3 (OpenAPI).
+# The type of a security scheme in 0.3 (as in OpenAPI), by the member name in 1.0.
 _SCHEMES = {
     "apiKeySecurityScheme": "apiKey",
     "httpAuthSecurityScheme": "http",
@@ -25,11 +25,11 @@ _SCHEMES = {
 def write_card(card: AgentCard) -> Fields:
     """Return the card in the format of A2A 0.3 (and 0.2).
 
-    The addresses are those of the card's interfaces for version 0.3; the first interface is the main address. If the
-    card has no such interface, the interfaces for version 1.0 are used.
+    The result has the card's interfaces for versions before 1.0, or all interfaces if there are none. The first of
+    these interfaces is the main address.
     """
     fields = card.to_dict()
-    fields.pop("signatures", None)  # the signatures are only valid for the card in the format of 1.0
+    fields.pop("signatures", None)  # signatures are valid only for the card in the format of 1.0
     interfaces: list[Fields] = fields.pop("supportedInterfaces")
     supported = [each for each in interfaces if each["protocolVersion"].startswith("0.")] or interfaces
     extended = fields["capabilities"].pop("extendedAgentCard", False)
@@ -54,7 +54,7 @@ def write_card(card: AgentCard) -> Fields:
 
 
 def write_proto_card(card: AgentCard) -> Fields:
-    """Return the card in the ProtoJSON of the 0.3 proto, for gRPC. Its security schemes have the format of 1.0."""
+    """Return the card in the ProtoJSON of 0.3, for gRPC. There, security schemes have the same format as in 1.0."""
     fields = write_card(card)
     new = card.to_dict()
     for skill, given in zip(fields["skills"], new["skills"], strict=True):
@@ -68,8 +68,8 @@ def write_proto_card(card: AgentCard) -> Fields:
 def merge_cards(card: AgentCard) -> Fields:
     """Return one card that clients of 1.0 and clients of 0.3 can read. A client ignores members that it does not know.
 
-    The members of 1.0 are unchanged, except that the signatures are removed, because they are not valid for a card
-    with the members of 0.3.
+    The members of 1.0 are unchanged, except the signatures: they are removed, because adding members makes them
+    invalid.
     """
     new = card.to_dict()
     new.pop("signatures", None)
@@ -77,7 +77,7 @@ def merge_cards(card: AgentCard) -> Fields:
 
 
 def _merged(new: Fields, old: Fields) -> Fields:
-    """Merge two objects. If both have a member that cannot be merged, the value in ``new`` is used."""
+    """Merge two objects. Objects and skills in both are merged; of other members in both, the value in ``new`` is used."""
     merged = old | new
     for name in old.keys() & new.keys():
         if isinstance(new[name], dict) and isinstance(old[name], dict):

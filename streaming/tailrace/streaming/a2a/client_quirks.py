@@ -1,4 +1,4 @@
-"""Detection of clients that do not read streams as A2A requires. The server uses it to adapt the stream."""
+"""Detection of clients that do not process streams as A2A requires. The server adapts the stream for these clients."""
 
 from tailrace.streaming.a2a.models import Message
 
@@ -9,9 +9,9 @@ _ADK_USER_INPUT = "is_user_input"
 def stores_last_chunk_only(message: Message) -> bool:
     """Return True if a message comes from a client that stores the last chunk of an artifact as the complete artifact.
 
-    ``RemoteA2aAgent`` of Google ADK is such a client. It can only be recognised by the metadata of its message parts:
-    the key ``is_user_input``, or a key with the prefix ``adk_``. By default it requests no extension, and its user
-    agent is that of its HTTP library.
+    ``RemoteA2aAgent`` of Google ADK is such a client. It is detected by the metadata of its message parts, which has
+    the key ``is_user_input`` or a key with the prefix ``adk_``. There is no other sign: by default the client requests
+    no extension, and it sends the user agent of its HTTP library.
     """
     return any(
         key == _ADK_USER_INPUT or key.startswith(_ADK_PREFIX)

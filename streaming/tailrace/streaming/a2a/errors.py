@@ -1,4 +1,4 @@
-"""The errors of A2A 1.0. Each error is an exception class, which has the codes and names for all bindings.
+"""The errors of A2A 1.0. Each error is an exception class with the codes and names for all bindings.
 
 ::
 
@@ -19,7 +19,7 @@
         ├── InternalError                               -32603    500
         └── ParseError                                  -32700    400
 
-The HTTP and gRPC statuses are those of A2A 1.0.1. Version 1.0.0 had other statuses for five of the errors.
+The HTTP and gRPC statuses are those of A2A 1.0.1. In version 1.0.0, five of the errors had other statuses.
 
 Source: A2A 1.0.1, sections 3.3.2 (errors), 5.4 (mapping) and 9.5 (JSON-RPC error object); ``google.rpc.ErrorInfo``
 and ``google.rpc.BadRequest``.
@@ -36,7 +36,7 @@ from tailrace.wrappers.messages import clipped
 
 _DOMAIN = "a2a-protocol.org"
 _MESSAGES = {"tuple_type": "Input should be a valid list"}  # JSON has no tuples
-# Maximum number of reported violations, so that the response to an invalid request is not larger than the request.
+# Maximum number of reported violations. The limit keeps the response to an invalid request small.
 _MAX_VIOLATIONS = 20
 
 
@@ -45,7 +45,7 @@ class FieldViolation(NamedTuple):
 
     Attributes:
         field: The path of the field, with JSON names: ``message.parts[0].url``. Indexes count from 0.
-        description: The reason why the field is invalid. It never contains the value of the field.
+        description: The reason why the field is invalid, without the value of the field.
     """
 
     field: str
@@ -57,7 +57,7 @@ class A2AError(ProtocolError):
 
     Args:
         detail: Details for the caller; empty if the standard message is sufficient.
-        metadata: Data for programs, such as ``{"taskId": …}``. Keys and values are strings.
+        metadata: Data for programs, for example ``{"taskId": …}``.
         violations: The invalid fields of the request.
 
     Attributes:
@@ -124,7 +124,7 @@ class A2AError(ProtocolError):
 
 
 class TaskNotFoundError(A2AError):
-    """There is no task with this id, or the caller must not see it. The response is the same in both cases."""
+    """There is no task with this id, or it is a task of another caller. The response is the same in both cases."""
 
     code = -32001
     http_status = 404
@@ -174,7 +174,7 @@ class ContentTypeNotSupportedError(A2AError):
 
 
 class InvalidAgentResponseError(A2AError):
-    """The code of the agent produced a result that the protocol does not allow."""
+    """The agent produced a result that the protocol does not allow."""
 
     code = -32006
     http_status = 500
@@ -184,7 +184,7 @@ class InvalidAgentResponseError(A2AError):
 
 
 class ExtendedAgentCardNotConfiguredError(A2AError):
-    """The agent declares an extended card but does not have an extended card."""
+    """The agent declares an extended card but has none."""
 
     code = -32007
     http_status = 400
@@ -257,11 +257,11 @@ class InvalidParamsError(A2AError):
         """Create an error that lists the invalid fields of a request.
 
         Args:
-            error: The error that a model in `tailrace.streaming.a2a.models` raised for the request.
+            error: The error of the validation of the request.
 
         Returns:
-            An error. Its detail names the first invalid field, and its violations list the first 20 fields. The
-            values that the caller sent are not included, because they may be secret or large.
+            An error. Its detail names the first invalid field, and its violations list at most 20 fields. It does not
+            include the values that the caller sent, because they may be secret or large.
         """
         found = error.errors(include_url=False, include_context=False, include_input=False)
         violations = [
@@ -274,7 +274,7 @@ class InvalidParamsError(A2AError):
         detail = f"{first.field}: {first.description}" if first.field else first.description
         if len(found) > 1:
             detail += f" (and {len(found) - 1} more)"
-        # A violation without a field concerns the parameters as a whole. The detail contains it.
+        # A violation without a field concerns the parameters as a whole. It is only in the detail.
         return cls(detail, violations=[violation for violation in violations if violation.field])
 
 

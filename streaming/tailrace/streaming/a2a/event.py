@@ -9,8 +9,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """One entry of a task's log.
 
     Attributes:
-        number: The number of the event in the log: 1, 2, 3, … without gaps. Each change of the task is one event.
-        body: The event as an A2A 1.0 ``StreamResponse`` in JSON. It is encoded once, and all subscribers share it.
+        number: The number of the event in the log: 1, 2, 3, … without gaps.
+        body: The event as an A2A 1.0 ``StreamResponse`` in JSON. It is encoded once for all subscribers.
         state: The state of the task after this event; None if the event does not change the status.
     """
 

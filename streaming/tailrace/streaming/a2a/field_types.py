@@ -1,6 +1,6 @@
-"""The field types of the A2A models: how values are accepted, validated and written.
+"""The field types of the A2A models, with their validation and serialization.
 
-Source: the ProtoJSON mapping, with A2A 1.0.1's rules for timestamps (section 5.6.1).
+Source: the ProtoJSON mapping; for timestamps, A2A 1.0.1, section 5.6.1.
 """
 
 import math
@@ -16,7 +16,7 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_JSON_DEPTH = 30
-"""Maximum nesting depth of lists and objects in ``data`` and metadata, so that every binding can transport them. A
+"""Maximum nesting depth of lists and objects in ``data`` and metadata. All bindings can transport this depth: a
 protobuf parser accepts 100 nested messages, and each JSON object needs three. The JSON parser of the official client
 fails at about 46 levels.
 """
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 class Role(StrEnum):
-    """The sender of a message, by JSON name."""
+    """The sender of a message. The values are the names in JSON."""
 
     USER = "ROLE_USER"
     AGENT = "ROLE_AGENT"
 
 
 def _by_number(members: Mapping[int, StrEnum]) -> Callable[[object], object]:
-    """Return a validator that accepts the proto's number for an enum value. The enum rejects all other numbers."""
+    """Return a validator that converts the proto's number of an enum value. The enum itself rejects unknown numbers."""
 
     def look_up(value: object) -> object:
-        # Compare the type, because ``isinstance(True, int)`` is true, and True is not a role.
+        # Not ``isinstance``, because True is an instance of int.
         return members.get(value, value) if type(value) is int else value
 
     return look_up
@@ -74,7 +74,7 @@ RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_join_text_su
 
 
 def _plain_json(value: object, room: int = MAX_JSON_DEPTH) -> Any:
-    """Copy a JSON value, so that a frozen model shares no object with the code that created it.
+    """Copy a JSON value. A frozen model must not share mutable objects with its creator.
 
     Raises:
         PydanticCustomError: The value is not JSON (other types, NaN, infinity), or is nested deeper than ``room``
@@ -113,7 +113,8 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(_plain_json)]
 
 
 def _date_and_time_only(value: object) -> object:
-    # pydantic would also accept seconds since 1970 and dates without a time. The protocol allows only RFC 3339.
+    # Without this check, pydantic would also accept seconds since 1970 and dates without a time. The protocol allows
+    # only RFC 3339.
     if isinstance(value, datetime) or (isinstance(value, str) and "T" in value.upper()):
         return value
     raise PydanticCustomError("timestamp", "A timestamp looks like 2025-10-28T10:30:00.000Z")
@@ -138,15 +139,15 @@ Timestamp = Annotated[
     AfterValidator(_to_utc),
     PlainSerializer(_format_timestamp, when_used="json", return_type=str),
 ]
-"""A datetime in UTC, truncated to milliseconds. The JSON format is ``YYYY-MM-DDTHH:mm:ss.sssZ``; any offset is
-accepted."""
+"""A datetime in UTC, truncated to milliseconds. The JSON format is ``YYYY-MM-DDTHH:mm:ss.sssZ``. Input with another
+UTC offset is converted."""
 
 HistoryLength = Annotated[int, Field(ge=0, le=2**31 - 1)]
-"""Maximum number of messages, newest first; 0 for none."""
+"""Maximum number of messages, of which the newest are returned; 0 for none."""
 
 
 def not_empty(noun: str) -> AfterValidator:
-    """Return a validator for a list that must not be empty. ``noun`` is the word for an item in the error message."""
+    """Return a validator that rejects an empty list. The error message uses ``noun`` as the word for an item."""
 
     def check(value: tuple[T, ...]) -> tuple[T, ...]:
         if not value:

@@ -1,9 +1,9 @@
 r"""Encoding of JSON as one line that is safe in a server-sent event.
 
-JSON strings may contain the line separators U+2028, U+2029 and U+0085. The WHATWG standard splits server-sent events
-only at CR and LF. The official Python client also splits at these three characters, and then fails to parse the
-incomplete JSON. They are therefore encoded as the escapes ``\u2028``, ``\u2029`` and ``\u0085``, which have the same
-meaning.
+JSON strings may contain the line separators U+2028, U+2029 and U+0085. In the WHATWG standard, only CR and LF end a
+line of a server-sent event. The official Python client also splits lines at the three separators, and then fails to
+parse the incomplete JSON. The separators are therefore encoded as the equivalent escapes ``\u2028``, ``\u2029`` and
+``\u0085``.
 """
 
 import msgspec
@@ -19,11 +19,11 @@ def escape_separators(json_bytes: bytes) -> bytes:
     r"""Replace the line separators in a JSON document with escapes.
 
     Args:
-        json_bytes: A valid JSON document in UTF-8. The three characters can occur only inside strings, and their
-            bytes cannot belong to other characters. The bytes can therefore be replaced without parsing.
+        json_bytes: A valid JSON document in UTF-8. In such a document, the separators occur only inside strings, and
+            their bytes are never a part of other characters. The bytes can therefore be replaced without parsing.
 
     Returns:
-        The same JSON value; the same object if it contains none of the characters.
+        An equivalent JSON document; ``json_bytes`` itself if it contains no separator.
     """
     if json_bytes.isascii():
         return json_bytes
@@ -37,10 +37,10 @@ def escape_separators(json_bytes: bytes) -> bytes:
 
 
 def encode_json(value: object) -> bytes:
-    """Encode a JSON value as one line, with escaped line separators. In a worker thread, encode in steps.
+    """Encode a JSON value as one line, with escaped line separators. In a worker thread, the value is encoded in steps.
 
     Args:
-        value: The value. Its texts must not contain lone surrogates.
+        value: The value. Its strings must not contain lone surrogates.
     """
     return _encode_line(value) if in_event_loop() else encode_in_steps(value, _encode_line)
 
@@ -50,7 +50,7 @@ def _encode_line(value: object) -> bytes:
 
 
 def encode_text(text: str) -> bytes:
-    """Encode a text as a JSON string. Lone surrogates become U+FFFD, so that the function never raises an exception.
+    """Encode a text as a JSON string. Lone surrogates become U+FFFD, because UTF-8 cannot represent surrogates.
 
     The function is called for each token. It takes less than 0.1 µs for a word.
 
@@ -64,8 +64,8 @@ def encode_text(text: str) -> bytes:
         encoded = _encode(text)
     except UnicodeEncodeError:
         encoded = _encode(join_surrogates(text))
-    # Search the text and not the bytes: a search for one character takes a tenth of the time of a search for two or
-    # three bytes.
+    # Search the text instead of the bytes: searching for one character takes a tenth of the time of searching for two
+    # or three bytes.
     if text.isascii() or not ("\u2028" in text or "\u2029" in text or "\x85" in text):
         return encoded
     return escape_separators(encoded)

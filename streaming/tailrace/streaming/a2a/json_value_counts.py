@@ -1,7 +1,7 @@
-"""Functions that estimate the time for processing A2A objects.
+"""Estimates of the time for processing A2A objects.
 
-The unit is the number of JSON values. `tailrace.wrappers.concurrency.worker_thread.run_bounded` uses the estimate to
-decide whether work runs in a thread.
+The unit is the number of JSON values. If the estimate is high,
+`tailrace.wrappers.concurrency.worker_thread.run_bounded` runs the work in a thread.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from tailrace.wrappers.concurrency.worker_thread import json_cost
 
 
 def cost_of(messages: Iterable[Message]) -> int:
-    """Return the cost of processing messages, for `run_bounded`. The cost is exact up to `MAX_INLINE_COST`."""
+    """Return the cost of processing messages, for `run_bounded`. Above `MAX_INLINE_COST`, the cost is not exact."""
     return json_cost(tuple(messages))
 
 

@@ -12,7 +12,7 @@ from tailrace.wrappers import ProtocolError
 
 
 class TaskState(StrEnum):
-    """A task's state, under its A2A 1.0 JSON name."""
+    """The state of a task. The values are the JSON names of A2A 1.0."""
 
     SUBMITTED = "TASK_STATE_SUBMITTED"
     WORKING = "TASK_STATE_WORKING"
@@ -25,12 +25,12 @@ class TaskState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True if the task is finished: its state does not change any more."""
+        """True if the task has ended. The state of an ended task cannot change."""
         return self in TERMINAL
 
     @property
     def interrupted(self) -> bool:
-        """True if the task waits for the caller. The next message continues it."""
+        """True if the task waits for the caller. The next message of the caller continues the task."""
         return self in INTERRUPTED
 
 
@@ -39,11 +39,11 @@ TERMINAL = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELED, _S.REJECTED})
 INTERRUPTED = frozenset({_S.INPUT_REQUIRED, _S.AUTH_REQUIRED})
 
 TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
-    # A submitted task starts, or ends before it starts.
+    # The agent starts, asks a question, or the task ends before the agent starts.
     _S.SUBMITTED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
-    # WORKING may follow WORKING: the agent reports progress in this way.
+    # WORKING may follow WORKING, because the agent reports progress with a new status.
     _S.WORKING: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
-    # The caller replied (WORKING), the agent replaced its question, or the task ended while it waited.
+    # The caller replied (WORKING), the agent replaced its question, or the task ended before a reply.
     _S.INPUT_REQUIRED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
     _S.AUTH_REQUIRED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
     **{state: frozenset[TaskState]() for state in (_S.COMPLETED, _S.FAILED, _S.CANCELED, _S.REJECTED)},
@@ -70,7 +70,7 @@ def advance(current: TaskState, wanted: TaskState) -> TaskState:
     """Return ``wanted`` if the table allows the transition from ``current``.
 
     Raises:
-        IllegalTransition: The table does not allow it.
+        IllegalTransition: The table does not allow the transition.
     """
     if wanted not in TRANSITIONS[current]:
         raise IllegalTransition(current, wanted)

@@ -1,17 +1,17 @@
-"""The objects of A2A 1.0 as pydantic models. All layers use them; dialects convert them to older versions.
+"""The objects of A2A 1.0 as pydantic models. Codecs convert them to older versions of the protocol.
 
 Rules for all models (`A2AModel`):
 
 - JSON names are camelCase; snake_case is accepted too. Unknown members are ignored.
 - ``null`` means "not set", except inside ``data`` and metadata, which may contain any JSON value.
-- A member that is not set has the value ``""``, ``()``, ``{}``, ``False`` or None, and is omitted from the JSON. Two
-  groups of members are never omitted: members that the protocol requires, and members for which the protocol
-  distinguishes "not set" from false or 0.
-- Required strings and lists must not be empty, because empty and missing have the same meaning in ProtoJSON.
+- A member that is not set has the value ``""``, ``()``, ``{}``, ``False`` or None, and is omitted from the JSON. A
+  member that the protocol requires is always in the JSON. If the protocol distinguishes "not set" from false or 0,
+  "not set" is None, and false and 0 are in the JSON.
+- Required strings and lists must not be empty, because in ProtoJSON an empty value means "not set".
 - Models are frozen. ``Model.model_validate_json(obj.to_json()) == obj`` for every object.
 
-Invalid values raise pydantic's ``ValidationError``.
-`tailrace.streaming.a2a.errors.InvalidParamsError.from_validation` converts this error to the error of the protocol.
+Invalid values raise pydantic's ``ValidationError``. `tailrace.streaming.a2a.errors.InvalidParamsError.from_validation`
+converts it to an error of the protocol.
 
 Source: A2A 1.0.1, ``specification/a2a.proto`` with the ProtoJSON mapping.
 """
@@ -41,14 +41,14 @@ from tailrace.streaming.a2a.field_types import (
     not_empty,
 )
 from tailrace.streaming.a2a.field_types import (
-    Role as Role,  # exported as part of this module, for type checkers
+    Role as Role,  # exported by this module, for type checkers
 )
 from tailrace.streaming.a2a.json_encoding import escape_separators
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
 from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 from tailrace.wrappers.messages import Base64Data
 
-# --- what all models share --------------------------------------------------------------------------------------
+# --- the base class --------------------------------------------------------------------------------------
 
 
 class A2AModel(BaseModel):
@@ -85,7 +85,7 @@ class A2AModel(BaseModel):
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Return the object for a JSON text.
+        """Validate a JSON document, and return the object.
 
         Raises:
             ValidationError: The JSON is not valid for this class.
@@ -94,13 +94,13 @@ class A2AModel(BaseModel):
 
 
 def _encode(value: object) -> bytes:
-    if isinstance(value, A2AModel):  # an item may be replaced by a short text
+    if isinstance(value, A2AModel):  # an item may also be the placeholder of a large text
         return escape_separators(value.model_dump_json(exclude_defaults=True, warnings=False).encode())
     return escape_separators(to_json(value))
 
 
 def exactly_one(model: A2AModel, *names: str) -> None:
-    """Check that exactly one of several members is set (a ``oneof`` in the proto). A member that is None is not set.
+    """Check that exactly one of several members is not None (a ``oneof`` in the proto).
 
     Raises:
         PydanticCustomError: No member is set, or several members are set.
@@ -156,8 +156,8 @@ class Part(A2AModel):
             return value
         members = cast("dict[str, object]", value)
         given = {name: member for name, member in members.items() if member is not None}
-        # Null is a valid value of ``data``. A client that sends all fields, most of them null, means the field that
-        # is not null.
+        # Null is a valid value of ``data``. But if another content member is not null, the client has sent all
+        # members, and ``data`` is not set.
         if "data" in members and not any(name in given for name in _CONTENT):
             given["data"] = None
         return given
@@ -193,14 +193,14 @@ class Message(A2AModel):
     """One message of a conversation.
 
     Attributes:
-        message_id: The id of the message, which its author created.
+        message_id: The id of the message. The author creates it.
         role: The role of the author.
         parts: The content, at least one part.
-        context_id: The id of the conversation; empty if the receiver shall choose it.
+        context_id: The id of the conversation; empty to let the receiver choose.
         task_id: The id of the task that the message belongs to; empty for none.
         metadata: Metadata of the message.
         extensions: URIs of the extensions that the message uses.
-        reference_task_ids: The ids of other tasks that give context.
+        reference_task_ids: The ids of other tasks as context for this message.
     """
 
     message_id: RequiredText
@@ -251,7 +251,7 @@ class Task(A2AModel):
     """A unit of work with its status, outputs and messages.
 
     Attributes:
-        id: The id of the task, which the server created.
+        id: The id of the task. The server creates it.
         status: The current status.
         context_id: The id of the conversation that the task belongs to.
         artifacts: The outputs so far.
@@ -268,7 +268,7 @@ class Task(A2AModel):
 
 
 class TaskStatusUpdateEvent(A2AModel):
-    """An event: the task has a new status."""
+    """The event of a new status of a task."""
 
     task_id: RequiredText
     context_id: RequiredText
@@ -277,13 +277,13 @@ class TaskStatusUpdateEvent(A2AModel):
 
 
 class TaskArtifactUpdateEvent(A2AModel):
-    """An event: the task has a new artifact, or an artifact has further content.
+    """The event of a new artifact of a task, or of further content of an artifact.
 
     Attributes:
         task_id: The id of the task.
         context_id: The id of the conversation.
         artifact: The artifact with its new parts.
-        append: True to append the parts to the artifact with this id; False to create or replace the artifact.
+        append: True to append the parts to the existing artifact; False to create or replace the artifact.
         last_chunk: True if no further content of the artifact follows.
         metadata: Metadata of the event.
     """
@@ -318,7 +318,7 @@ class AgentProvider(A2AModel):
 
     Attributes:
         organization: The name of the organization.
-        url: The URL of its web site.
+        url: The URL of the organization's web site.
     """
 
     organization: RequiredText
@@ -346,7 +346,7 @@ class AgentExtension(A2AModel):
 
     Attributes:
         uri: The URI that identifies the extension.
-        description: How this agent uses the extension.
+        description: The purpose of the extension in this agent.
         required: True if clients must support the extension.
         params: Settings of the extension.
     """
@@ -358,7 +358,7 @@ class AgentExtension(A2AModel):
 
 
 class AgentCapabilities(A2AModel):
-    """The optional capabilities of an agent. None means "not declared", False means "not supported"."""
+    """The optional capabilities of an agent: True for supported, False for not supported, None for not declared."""
 
     streaming: StrictBool | None = None
     push_notifications: StrictBool | None = None
@@ -408,9 +408,9 @@ class AgentCard(A2AModel):
         provider: The organization that provides the agent; None if not declared.
         documentation_url: The URL of the documentation.
         icon_url: The URL of an icon.
-        security_schemes: The security schemes by name, as JSON in the format of the proto. They are not changed.
-        security_requirements: A caller must meet one of these requirements. They are not changed.
-        signatures: JSON Web Signatures of the card. They are not changed.
+        security_schemes: The security schemes by name, as JSON in the format of the proto. They are not validated.
+        security_requirements: Security requirements, of which a caller must meet one. They are not validated.
+        signatures: JSON Web Signatures of the card. They are not validated.
     """
 
     name: RequiredText
@@ -430,4 +430,4 @@ class AgentCard(A2AModel):
 
 
 _APART = (Message, Artifact, Task)
-"""Models that are encoded one by one, because each of them may have very many values."""
+"""Models that `encode_in_steps` encodes one by one, because each may be large."""

@@ -1,9 +1,9 @@
-"""Conversion of protobuf messages, such as the objects of a2a-sdk 1.x, to the JSON of A2A."""
+"""Conversion of protobuf messages, for example the objects of a2a-sdk 1.x, to the JSON of A2A."""
 
 from importlib import import_module
 from typing import Any, cast
 
-_MAX_EXACT = 2**53  # larger numbers in protobuf's JSON values are not exact
+_MAX_EXACT = 2**53  # larger integers are not exact, because protobuf's JSON values have only floats
 
 
 def is_protobuf(value: object) -> bool:
@@ -12,10 +12,9 @@ def is_protobuf(value: object) -> bool:
 
 
 def protobuf_json(message: object) -> Any:
-    """Return the JSON of a protobuf message as dicts and lists. Whole numbers are integers.
+    """Return the JSON of a protobuf message as dicts and lists. Whole numbers become integers.
 
-    The function imports the protobuf package, which is installed if such an object exists. No other module needs the
-    package.
+    The protobuf package is imported only here. If a protobuf message exists, the package is installed.
 
     Raises:
         google.protobuf.json_format.Error: The message contains a number that JSON cannot represent (NaN, infinity).

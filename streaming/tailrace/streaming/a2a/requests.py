@@ -1,6 +1,6 @@
 """Requests and responses of the operations of A2A 1.0.
 
-See `tailrace.streaming.a2a.models` for the rules of all objects. Every request has an optional tenant.
+`tailrace.streaming.a2a.models` describes the rules of all objects. Every request has an optional tenant.
 
 Source: A2A 1.0.1, ``specification/a2a.proto``.
 """
@@ -36,7 +36,7 @@ class AuthenticationInfo(A2AModel):
 
     Attributes:
         scheme: An HTTP authentication scheme: ``Bearer``, ``Basic``, ….
-        credentials: The rest of the Authorization header, after the scheme. Secret.
+        credentials: The part of the Authorization header after the scheme. Secret.
     """
 
     scheme: RequiredText
@@ -44,13 +44,13 @@ class AuthenticationInfo(A2AModel):
 
 
 class TaskPushNotificationConfig(A2AModel):
-    """A webhook for a task's updates.
+    """A webhook for the updates of a task.
 
     Attributes:
         url: URL to which the server posts the updates.
-        id: Identifier; the server creates one if the client sends none.
-        task_id: The task; empty in a `SendMessageConfiguration`.
-        token: Token that the server sends with each update, so that the webhook can authenticate it. Secret.
+        id: The id of the webhook; empty to let the server create it.
+        task_id: The id of the task; empty in a `SendMessageConfiguration`.
+        token: Token that the server sends with each update, so that the webhook can authenticate the update. Secret.
         authentication: Authentication that the webhook requires.
         tenant: The tenant, if the agent has several.
     """
@@ -67,10 +67,11 @@ class SendMessageConfiguration(A2AModel):
     """Configuration of the response.
 
     Attributes:
-        accepted_output_modes: Media types that the caller can use; empty for any.
+        accepted_output_modes: Media types of output that the caller accepts; empty for any.
         task_push_notification_config: A webhook for the new task.
         history_length: Maximum number of messages in the history of the returned task; None for the server's default.
-        return_immediately: Return as soon as the task exists, instead of when it is finished or waits for input.
+        return_immediately: True to return when the task is created. False to return when the task has ended or waits
+            for input.
     """
 
     accepted_output_modes: tuple[Text, ...] = ()
@@ -101,7 +102,7 @@ class SendMessageResponse(A2AModel):
 
 
 class GetTaskRequest(A2AModel):
-    """Parameters of GetTask; ``history_length`` as in `SendMessageConfiguration`."""
+    """Parameters of GetTask. `SendMessageConfiguration` describes ``history_length``."""
 
     id: RequiredText
     history_length: HistoryLength | None = None
@@ -113,7 +114,7 @@ class GetConversationRequest(A2AModel):
 
     Attributes:
         context_id: The conversation.
-        history_length: Maximum number of messages, counted from the newest; None for 1,000.
+        history_length: Maximum number of messages, of which the newest are returned; None for 1,000.
     """
 
     context_id: RequiredText
@@ -126,8 +127,8 @@ class Conversation(A2AModel):
 
     Attributes:
         context_id: The conversation.
-        messages: The newest messages as the agent receives them, oldest first. Empty if the caller has no such
-            conversation.
+        messages: The newest messages as the agent receives them, sorted from old to new; empty if the caller has no
+            such conversation.
     """
 
     context_id: Text
@@ -135,14 +136,14 @@ class Conversation(A2AModel):
 
 
 class DeleteConversationRequest(A2AModel):
-    """Parameters of DeleteConversation, an operation of the extension; its result is empty."""
+    """Parameters of DeleteConversation, an operation of the extension. The result is empty."""
 
     context_id: RequiredText
     tenant: Text = ""
 
 
 class DeleteTaskRequest(A2AModel):
-    """Parameters of DeleteTask, an operation of the extension; its result is empty."""
+    """Parameters of DeleteTask, an operation of the extension. The result is empty."""
 
     id: RequiredText
     tenant: Text = ""
@@ -172,9 +173,9 @@ class ListTasksRequest(A2AModel):
         status: Select tasks in this state; ``TASK_STATE_UNSPECIFIED`` selects any state.
         page_size: Maximum number of tasks, 1 to 100.
         page_token: ``next_page_token`` of the previous page, with the same filters.
-        history_length: See `SendMessageConfiguration`; applies to each task.
-        status_timestamp_after: Select tasks whose status has this time or a later one.
-        include_artifacts: Include the artifacts of each task.
+        history_length: Maximum number of messages of each task; see `SendMessageConfiguration`.
+        status_timestamp_after: Select tasks whose status has this or a later timestamp.
+        include_artifacts: True to include the artifacts of each task.
     """
 
     tenant: Text = ""
@@ -193,7 +194,7 @@ class ListTasksRequest(A2AModel):
 
 
 class TaskWithArtifacts(Task):
-    """A task of ListTasks with ``include_artifacts``. Its JSON contains the list of artifacts even if it is empty."""
+    """A task of ListTasks with ``include_artifacts``. Its JSON contains ``artifacts`` even if the list is empty."""
 
     @model_serializer(mode="wrap")
     def _write_artifacts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -204,7 +205,7 @@ class ListTasksResponse(A2AModel):
     """Result of ListTasks.
 
     Attributes:
-        tasks: Tasks of the page, by the time of their status, newest first.
+        tasks: Tasks of the page, sorted by the timestamp of their status, newest first.
         next_page_token: Token of the next page; empty on the last page.
         page_size: Number of tasks on this page.
         total_size: Number of tasks on all pages.
@@ -247,7 +248,7 @@ class ListTaskPushNotificationConfigsRequest(A2AModel):
 
 
 class ListTaskPushNotificationConfigsResponse(A2AModel):
-    """Result of ListTaskPushNotificationConfigs: all of the task's webhooks."""
+    """Result of ListTaskPushNotificationConfigs: all webhooks of the task."""
 
     configs: tuple[TaskPushNotificationConfig, ...] = ()
     next_page_token: Text = ""

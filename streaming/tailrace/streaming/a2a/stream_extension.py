@@ -1,8 +1,8 @@
 """tailrace's extension of A2A.
 
-Its data is in the metadata of messages, artifacts and events, under the URI of the extension.
+The extension's data is in the metadata of messages, artifacts and events, under the URI of the extension.
 
-A client that does not know the extension can ignore this metadata, and uses a normal A2A agent.
+A client that does not support the extension can ignore this metadata, and use the agent like any A2A agent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,52 +11,51 @@ from typing import Any, cast
 import msgspec
 
 EXTENSION_URI = "urn:tailrace:ext:stream:v1"
-"""The URI of the extension, which is in the agent card, in ``extensions`` of messages and artifacts, and in
-metadata."""
+"""The URI of the extension in the agent card, in ``extensions`` of messages and artifacts, and in metadata."""
 
 
 def extension_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of the extension in an object's metadata; empty if there is no data or it is no JSON object."""
+    """Return the data of the extension in an object's metadata; empty if the metadata has none."""
     facts = metadata.get(EXTENSION_URI)
     return cast("Mapping[str, Any]", facts) if isinstance(facts, Mapping) else {}
 
 
 _NOT_THE_ANSWER = ("reasoning", "tool_call", "tool_result", "output")
-"""Channels that are not part of the response's text. The text contains a value of ``output`` too."""
+"""Channels that do not belong to the text of the response. ``output`` is a structured value, which the text contains
+too."""
 
 
 def is_answer(metadata: Mapping[str, Any]) -> bool:
     """Return True if the artifact or part with this metadata belongs to the text of the agent's response.
 
-    Reasoning, tool calls, tool results and further choices do not belong to the response. An artifact without data of
-    the extension does.
+    Reasoning, tool calls, tool results and choices other than the first do not belong to the text. An artifact without
+    data of the extension belongs to it.
     """
     facts = extension_metadata(metadata)
     return not facts.get("choice") and facts.get("channel") not in _NOT_THE_ANSWER
 
 
 def turn_continues(metadata: Mapping[str, Any]) -> bool:
-    """Return True if the turn continues in an interrupted state.
+    """Return True if the turn continues while the task is in an interrupted state.
 
-    In this case the agent waits for credentials that arrive in another way than by a message.
+    The agent then waits for credentials that do not arrive with a message of the caller.
     """
     return extension_metadata(metadata).get("continues") is True
 
 
 def provider_text(members: Mapping[str, Any]) -> str:
-    """Return a JSON object of the provider as text, for a member ``raw``.
+    """Encode a JSON object of the provider as text, for the member ``raw``.
 
-    The object is encoded as text, because member names in A2A are in camelCase (A2A 1.0, section 5.5), and the names
-    of providers are not.
+    In A2A, member names must be camelCase (A2A 1.0, section 5.5). The providers' names are not.
     """
     return msgspec.json.encode(members).decode()
 
 
 def provider_json(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of the provider as an object with names in camelCase.
+    """Return an object of the provider as a JSON object whose names are camelCase.
 
-    Members whose names, at any depth, are in snake_case are in ``raw``, as JSON text of one object. `provider_members`
-    is the inverse.
+    Members with snake_case names at any depth are encoded as one JSON object in the string ``raw``. `provider_members`
+    is the inverse function.
     """
     named = {
         name: value for name, value in members.items() if name != "raw" and _is_camel_case({name: value})
@@ -66,9 +65,9 @@ def provider_json(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of the provider from the result of `provider_json`.
+    """Return the object of the provider for a result of `provider_json`.
 
-    tailrace 0.1 wrote the object itself, which is returned unchanged.
+    tailrace 0.1 stored the object itself. Such an object is returned unchanged.
     """
     named = {name: value for name, value in fields.items() if name != "raw"}
     raw = fields.get("raw")
@@ -78,9 +77,9 @@ def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provider_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usage object of the provider from the member ``usage``; empty if there is none.
+    """Return the usage object of the provider in the extension's member ``usage``; empty if there is none.
 
-    tailrace 0.1 wrote an object in place of the text.
+    In ``raw``, tailrace 0.1 stored an object instead of text.
     """
     raw = usage.get("raw")
     if isinstance(raw, str):
@@ -89,7 +88,7 @@ def provider_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoded(text: str) -> dict[str, Any]:
-    """Return the JSON object of a text; empty if it has none."""
+    """Decode a JSON object; return an empty dict if the text is not a JSON object."""
     try:
         value: object = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -98,7 +97,7 @@ def _decoded(text: str) -> dict[str, Any]:
 
 
 def _is_camel_case(value: object) -> bool:
-    """Return True if no member name in a JSON value has an underscore."""
+    """Return True if no member name in a JSON value, at any depth, contains an underscore."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -120,7 +119,7 @@ def with_extension_metadata(metadata: Mapping[str, Any], **facts: Any) -> dict[s
 def without_extension_metadata(metadata: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Return a copy of ``metadata`` without some members of the extension's data.
 
-    If no member is left, the copy has no entry for the extension.
+    If no data of the extension remains, the copy has no entry for the extension.
     """
     left = {name: fact for name, fact in extension_metadata(metadata).items() if name not in names}
     rest = {key: value for key, value in metadata.items() if key != EXTENSION_URI}

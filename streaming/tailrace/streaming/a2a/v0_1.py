@@ -1,10 +1,10 @@
-"""The codec for A2A versions before 0.2, with ``tasks/send``, ``type`` parts and task ids of the client.
+"""The codec for A2A versions before 0.2. They have the method ``tasks/send``, and the member ``type`` in parts.
 
-The client creates the id of a task, and an unknown id starts a task. A message has no id, so that this module creates
-an id. The chunks of an artifact have ``index``, ``append`` and ``lastChunk`` inside the artifact. A stream does not
-begin with an event that has the task.
+The client creates the ids of its tasks: a message with an unknown task id starts a task. Messages have no ids, so that
+this module creates them. ``index``, ``append`` and ``lastChunk`` are members of the artifact. Streams have no event
+with the complete task.
 
-Source: A2A 0.1.0 and the samples of that time.
+Source: A2A 0.1.0, and sample code of that version.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ _STATES = {
 }
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 
-_SCOPE = 32  # number of hexadecimal digits that make the task ids of different callers distinct
+_SCOPE = 32  # number of hexadecimal digits that distinguish equal task ids of different callers
 _HEX = frozenset("0123456789abcdef")
 
 _decode = msgspec.json.Decoder().decode
@@ -78,7 +78,7 @@ class Version01(Dialect):
         return dialect
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """Return the validated request. Its message has the task id of the client."""
+        """Validate the request. Its message has the task id that the client sent."""
         fields = given_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             return self._read_send(fields)
@@ -88,7 +88,7 @@ class Version01(Dialect):
         elif operation is Operation.GET_PUSH_CONFIG:
             fields = {"taskId": fields.get("id"), "id": DEFAULT_CONFIG_ID}
         elif operation is Operation.GET_TASK:
-            # Return no history unless the client requests it.
+            # Unless the client requests the history, the task has none.
             fields = {"id": fields.get("id"), "historyLength": fields.get("historyLength", 0)}
         return _validate(REQUESTS[operation], fields)
 
@@ -108,9 +108,10 @@ class Version01(Dialect):
         return encode_json(_write_task(fields) if "status" in fields else _message_as_task(fields))
 
     def write_event(self, event: Event, *, closes: bool) -> bytes | None:
-        """Return a status or artifact event. For an event with the complete task, return only its status.
+        """Encode a status or artifact event. An event with the complete task becomes a status event.
 
-        Return None if the task is only submitted, because a stream of this version begins when the task starts.
+        The result is None for a task that is only submitted, because streams of this version begin when the task
+        starts.
         """
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         if kind == "task":
@@ -131,7 +132,7 @@ class Version01(Dialect):
         return encode_json({"id": client_id(fields["taskId"]), "artifact": artifact, **rest})
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
-        """Return the code, the message and the details of an error."""
+        """Return the code, message and details of the error."""
         return error.to_jsonrpc()
 
     def _index(self, artifact_id: str) -> int:
@@ -169,8 +170,8 @@ class Version01(Dialect):
 def client_id(task_id: str) -> str:
     """Return the task id that the client created.
 
-    The server's id is ``NAME~`` and 32 hexadecimal digits, where ``NAME`` is the client's id. Any other id is
-    returned unchanged.
+    The server's id has the form ``NAME~DIGITS``: ``NAME`` is the client's id, and ``DIGITS`` are 32 hexadecimal
+    digits. Any other id is returned unchanged.
     """
     name, _, scope = task_id.rpartition("~")
     return name if name and len(scope) == _SCOPE and _HEX.issuperset(scope) else task_id
@@ -204,7 +205,7 @@ def _write_task(fields: Fields) -> Fields:
 
 
 def _message_as_task(message: Fields) -> Fields:
-    """Convert a direct message to a completed task, because this version has no direct messages."""
+    """Convert a message of the agent without a task to a completed task. This version has no such messages."""
     return {
         "id": client_id(message.get("taskId") or message["messageId"]),
         "sessionId": message.get("contextId", ""),
@@ -242,7 +243,7 @@ def write_card(card: AgentCard) -> Fields:
     """Return the card in the format of this version."""
     fields = card.to_dict()
     capabilities = fields["capabilities"]
-    # The HTTP name of the scheme, or its type.
+    # The name of the HTTP authentication scheme, otherwise the type of the security scheme.
     schemes = [
         str(scheme.get("scheme") or scheme["type"])
         for scheme in write_card_v0_3(card).get("securitySchemes", {}).values()

@@ -1,7 +1,8 @@
-"""A2A 0.3 and 0.2 over JSON-RPC: conversion between their objects and the object model of A2A 1.0.
+"""The codec for A2A 0.3 and 0.2 over JSON-RPC. It converts between their JSON and the object model of A2A 1.0.
 
-Members that 0.3 does not have are omitted (the media type of a text, tenants). Members that only 0.3 has are added
-(``kind``, ``final``). Deviations of clients are accepted: null for "not set", lists as data, files with ``url``.
+Members that 0.3 does not define are omitted (the media type of a text, tenants). Members that only 0.3 defines are
+added (``kind``, ``final``). Requests may deviate from the specification: null for "not set", lists as data, files with
+``url``.
 
 Source: A2A 0.3.0, ``types/src/types.ts``.
 """
@@ -28,7 +29,7 @@ from tailrace.wrappers.messages import shortened
 Fields = dict[str, Any]
 
 DEFAULT_CONFIG_ID = "default"
-"""Id of a webhook that a client created or requested without an id."""
+"""The id of a webhook if the client sends none."""
 
 _STATES = {
     "submitted": "TASK_STATE_SUBMITTED",
@@ -49,11 +50,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Version03(Dialect):
-    """A2A 0.3 over JSON-RPC. Clients of 0.2 support it, too."""
+    """The codec for A2A 0.3 over JSON-RPC, which clients of 0.2 can use too."""
 
     version = "0.3"
     streams_errors = True
-    repeats_finished = True  # required by the proto of 0.3; all bindings of 0.3 are equivalent
+    repeats_finished = True  # the proto of 0.3 requires this; all bindings must behave in the same way
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND_MESSAGE,
         "message/stream": Operation.SEND_STREAMING_MESSAGE,
@@ -68,7 +69,7 @@ class Version03(Dialect):
     }
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """Validate the request. Errors name fields as in 1.0."""
+        """Validate the request. Errors have the field names of 1.0."""
         fields = given_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             fields = read_send(fields)
@@ -86,7 +87,7 @@ class Version03(Dialect):
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """Encode the object: a task, a message, a list of webhooks or a card; null for a deletion."""
+        """Encode a task, a message, a webhook, a list of webhooks, or a card; null for a deletion."""
         if result is None:
             return b"null"
         if isinstance(result, ListTaskPushNotificationConfigsResponse):
@@ -113,7 +114,7 @@ class Version03(Dialect):
         )
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
-        """Return the code, the message and the details of 1.0: 0.3 does not specify details."""
+        """Return the code, message and details as in 1.0, because 0.3 does not specify the details."""
         return error.to_jsonrpc()
 
 
@@ -148,7 +149,7 @@ def read_message(value: object) -> Fields:
     """Convert a message to the JSON of 1.0.
 
     Raises:
-        InvalidParamsError: It is not an object, or a part has an unknown kind.
+        InvalidParamsError: The value is not an object, or a part has an unknown kind.
     """
     fields = mapping(value, "message")
     if "role" in fields:
@@ -169,14 +170,14 @@ def read_part(value: object, path: str, discriminator: str = "kind") -> Fields:
 
     Args:
         value: The part.
-        path: The path of the part, for the error.
-        discriminator: The member with the kind of the part: ``kind``, or ``type`` before 0.2.
+        path: The path of the part, for the error message.
+        discriminator: The name of the member with the kind of the part: ``kind``, or ``type`` before 0.2.
 
     Raises:
         InvalidParamsError: The part has an unknown kind, or no content of its kind.
     """
     fields = mapping(value, path)
-    # Clients of other versions may send another discriminator, or none.
+    # Clients of other versions may send the other member, or none.
     kind = fields.get(discriminator) or fields.get("type") or fields.get("kind")
     kind = kind or next((name for name in ("text", "file", "data") if name in fields), None)
     read: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
@@ -188,7 +189,7 @@ def read_part(value: object, path: str, discriminator: str = "kind") -> Fields:
         file = mapping(fields.get("file"), f"{path}.file")
         names = {"filename": "name", "mediaType": "mimeType", "raw": "bytes", "url": "uri"}
         if discriminator == "type" and "bytes" not in file:
-            names["raw"] = "data"  # the first examples of the protocol used this name
+            names["raw"] = "data"  # the first examples of the protocol had this name
         read |= {name: file[given] for name, given in names.items() if file.get(given)}
         if "url" not in read and "raw" not in read and isinstance(file.get("url"), str):
             read["url"] = file["url"]
@@ -200,7 +201,7 @@ def read_config(value: object) -> Fields:
     """Convert a webhook to the JSON of 1.0. Only the first authentication scheme is used.
 
     Raises:
-        InvalidParamsError: It is not an object.
+        InvalidParamsError: The value is not an object.
     """
     fields = mapping(value, "pushNotificationConfig")
     read = {name: fields[name] for name in ("id", "url", "token") if fields.get(name)}
@@ -214,12 +215,12 @@ def read_config(value: object) -> Fields:
 
 
 def config_id(given: object, task_id: object) -> object:
-    """Return the id of a webhook. Clients that created it without an id send none, or the id of the task."""
+    """Return the id of a webhook, or the default if the client sent none. Some clients send the id of the task instead."""
     return DEFAULT_CONFIG_ID if given in (None, "", task_id) else given
 
 
 def mapping(value: object, path: str) -> Fields:
-    """Return the members of an object that are not null; null is an empty object.
+    """Return an object without its null members; an empty object for null.
 
     Raises:
         InvalidParamsError: The value is not an object.
@@ -232,7 +233,7 @@ def mapping(value: object, path: str) -> Fields:
 
 
 def given_fields(fields: Mapping[str, Any]) -> Fields:
-    """Remove members that are null, except ``data``, which may be any JSON value."""
+    """Remove null members, except ``data``, which may be null."""
     return {name: value for name, value in fields.items() if value is not None or name == "data"}
 
 
@@ -268,12 +269,12 @@ def write_status(fields: Fields) -> Fields:
 
 
 def write_artifact(fields: Fields) -> Fields:
-    """Convert an artifact, or a chunk of one, from the JSON of 1.0."""
+    """Convert an artifact, or a chunk of an artifact, from the JSON of 1.0."""
     return {**fields, "parts": [write_part(part) for part in fields["parts"]]}
 
 
 def write_part(fields: Fields, discriminator: str = "kind") -> Fields:
-    """Convert a part from the JSON of 1.0. Data must be an object in 0.3: other values become ``{"value": …}``."""
+    """Convert a part from the JSON of 1.0. In 0.3, data must be an object: other values become ``{"value": …}``."""
     part: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
     if "text" in fields:
         return {discriminator: "text", "text": fields["text"], **part}
@@ -286,7 +287,7 @@ def write_part(fields: Fields, discriminator: str = "kind") -> Fields:
 
 
 def write_config(config: TaskPushNotificationConfig) -> Fields:
-    """Convert a webhook, with the id of its task, to the JSON of 0.3."""
+    """Convert a webhook and the id of its task to the JSON of 0.3."""
     written: Fields = {"id": config.id, "url": config.url}
     if config.token:
         written["token"] = config.token

@@ -1,16 +1,16 @@
-"""The codec for A2A 0.3 over HTTP+JSON and gRPC. Its format is the ProtoJSON of the 0.3 proto.
+"""The codec for A2A 0.3 over HTTP+JSON and gRPC. The format is ProtoJSON, with the proto of 0.3.
 
-This format differs from the JSON of A2A 0.3 over JSON-RPC. The parts of a message are in ``content``. A part has no
+ProtoJSON differs from the JSON of A2A 0.3 over JSON-RPC: The parts of a message are in ``content``. A part has no
 ``kind``. Files and data have an additional wrapper object. States and roles have the names of the proto
-(``TASK_STATE_CANCELLED`` with two L). Results have a wrapper object as in 1.0. The text of the specification
-describes the objects of JSON-RPC for this binding too. Both formats are therefore accepted, and only ProtoJSON is
-written.
+(``TASK_STATE_CANCELLED`` with two L). Results have a wrapper object as in 1.0. But the text of the specification
+describes the JSON of JSON-RPC for this binding too. Requests may therefore have both formats. Responses are always
+ProtoJSON.
 
-Programs also differ in the encoding of files. ``file_with_bytes`` contains bytes, which ProtoJSON encodes as base64.
-The official clients in Python, Go and Java put the base64 text of JSON-RPC into this field, so that the file is
-encoded twice. They also expect files in responses to be encoded twice. The official client in JavaScript encodes
-files once. The user agent shows which client it is. The header ``X-Powered-By`` of the agent card shows which server
-it is (`tailrace.server.remote.agent_card`).
+Clients also differ in the encoding of files. The field ``file_with_bytes`` contains bytes, which ProtoJSON encodes as
+base64. The official clients in Python, Go and Java put base64 text into this field, so that the file is encoded twice.
+These clients also expect files in responses to be encoded twice. The official client in JavaScript encodes files once.
+The codec detects a client by its user agent. A client detects a server by the header ``X-Powered-By`` of the agent
+card (`tailrace.server.remote.agent_card`).
 
 Source: A2A 0.3.0, ``specification/grpc/a2a.proto``.
 """
@@ -49,7 +49,7 @@ from tailrace.streaming.a2a.v0_3 import write_config as write_kind_config
 from tailrace.streaming.a2a.v1_0 import REQUESTS
 from tailrace.streaming.a2a.version_codec import Operation
 
-# The only state whose spelling differs between 0.3 and 1.0.
+# The only state with another spelling in 0.3 than in 1.0.
 _STATE_NAMES = {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
 
 _decode = msgspec.json.Decoder().decode
@@ -68,22 +68,22 @@ _ENCODES_TWICE = (
 class Version03Http(Version03):
     """Codec for A2A 0.3 over HTTP+JSON and gRPC.
 
-    The fields of a request come from its body or query, and from its path. ``id`` is the id of the task. In requests
+    The fields of a request are those of its body or query, and of its path. ``id`` is the id of the task. In requests
     for webhooks, ``taskId`` is the id of the task, and ``configId`` is the id of the webhook.
 
     Args:
-        encodes_twice: True if the client encodes files as base64 twice.
+        encodes_twice: True if the client encodes files twice as base64.
     """
 
     def __init__(self, *, encodes_twice: bool = False) -> None:
         self._encodes_twice = encodes_twice
 
     def for_client(self, user_agent: str) -> "Version03Http":
-        """Return the codec for a client, which encodes files once or twice."""
+        """Return the codec for a client. The user agent determines whether the client encodes files once or twice."""
         return Version03Http(encodes_twice=True) if user_agent.startswith(_ENCODES_TWICE) else self
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """The request, validated; fields that are wrong are named as 1.0 names them."""
+        """Validate the request. Errors have the field names of 1.0."""
         fields = _camel(given_fields(params))
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             fields = _read_send(fields)
@@ -97,18 +97,18 @@ class Version03Http(Version03):
         elif operation is Operation.LIST_PUSH_CONFIGS:
             fields = {"taskId": fields.get("taskId")}
         elif fields.get("historyLength") == 0:
-            del fields["historyLength"]  # the proto's default, "not set"
+            del fields["historyLength"]  # 0 is the default of the proto, and means "not set"
         try:
             return REQUESTS[operation].model_validate(fields)
         except ValidationError as error:
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """Return the result as a message of the proto; an empty object for a deletion."""
+        """Encode the result as ProtoJSON; an empty object for a deletion."""
         return encode_json(self.result_fields(operation, result))
 
     def result_fields(self, operation: Operation, result: A2AModel | None) -> object:
-        """The same before it is encoded."""
+        """Return the result as a JSON object or list, before it is encoded."""
         if result is None:
             return {}
         if isinstance(result, ListTaskPushNotificationConfigsResponse):
@@ -126,11 +126,11 @@ class Version03Http(Version03):
         return {kind: written} if operation is Operation.SEND_MESSAGE else written
 
     def write_event(self, event: Event, *, closes: bool) -> bytes:
-        """Return the event as a ``StreamResponse`` of the proto."""
+        """Encode the event as a ``StreamResponse`` of the proto."""
         return encode_json(self.event_fields(event, closes=closes))
 
     def event_fields(self, event: Event, *, closes: bool) -> Fields:
-        """The same before it is encoded."""
+        """Return the event as a JSON object, before it is encoded."""
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         fields = self._with_files(fields)
         if kind == "task":
@@ -144,12 +144,12 @@ class Version03Http(Version03):
         return {kind: written}
 
     def _with_files(self, fields: Fields) -> Fields:
-        """Return an object in the JSON of 1.0, with files in the encoding that the client expects."""
+        """Return an object in the JSON of 1.0. Its files have the encoding that the client expects."""
         return encode_files(fields) if self._encodes_twice else fields
 
 
 def encode_files(fields: Fields) -> Fields:
-    """Encode the bytes of the files of a task, a message, or an event once more, in place; return the object."""
+    """Encode the files in a task, a message, or an event as base64 a second time, in place. Return the object."""
     for part in _parts_of(fields):
         if "raw" in part:
             part["raw"] = b64encode(part["raw"].encode()).decode()
@@ -157,7 +157,7 @@ def encode_files(fields: Fields) -> Fields:
 
 
 def decode_files(fields: Fields) -> Fields:
-    """Decode the bytes of those files once, in place, where they are base64 text; return the object."""
+    """Decode files that were encoded twice, in place. Return the object."""
     for part in _parts_of(fields):
         try:
             text = b64decode(part["raw"], validate=True)
@@ -179,25 +179,25 @@ def _parts_of(fields: Fields) -> Iterator[Fields]:
 
 
 def _camel(fields: Fields) -> Fields:
-    """Return a message of the proto with camelCase names. ProtoJSON also allows the snake_case names of the proto."""
+    """Return an object with camelCase names. ProtoJSON also allows the snake_case names of the proto."""
     return {to_camel(name): value for name, value in fields.items()} | fields
 
 
 def _read_send(fields: Fields) -> Fields:
-    # The field has one name in the proto and another name in JSON.
+    # The field is ``request`` in the proto, and ``message`` in JSON.
     message = mapping(fields.get("message", fields.get("request")), "message")
     configuration = _camel(mapping(fields.get("configuration"), "configuration"))
     if "pushNotification" in configuration:
         webhook = _camel(mapping(configuration.pop("pushNotification"), "configuration.pushNotification"))
         configuration["pushNotificationConfig"] = webhook
     if configuration.get("historyLength") == 0:
-        del configuration["historyLength"]  # the value means "no limit"
+        del configuration["historyLength"]  # 0 is the default of the proto, and means "not set"
     read = read_send({**fields, "message": {}, "configuration": configuration})
     return {**read, "message": read_proto_message(_camel(message))}
 
 
 def read_proto_message(fields: Fields) -> Fields:
-    """Convert a message, of the proto or of JSON-RPC, to the JSON of A2A 1.0.
+    """Convert a message, in ProtoJSON or the JSON of JSON-RPC, to the JSON of A2A 1.0.
 
     Raises:
         InvalidParamsError: The parts are not a list, or a part has an unknown type.
@@ -215,7 +215,7 @@ def read_proto_message(fields: Fields) -> Fields:
 
 
 def read_proto_part(value: object, path: str) -> Fields:
-    """Convert a part, of the proto or of JSON-RPC, to the JSON of A2A 1.0.
+    """Convert a part, in ProtoJSON or the JSON of JSON-RPC, to the JSON of A2A 1.0.
 
     Args:
         value: The part.
@@ -224,7 +224,7 @@ def read_proto_part(value: object, path: str) -> Fields:
     Raises:
         InvalidParamsError: The type of the part is unknown.
     """
-    # A client that sends all members means only the member that is not null.
+    # Some clients send all members. Only the member that is not null counts.
     fields = {name: member for name, member in mapping(value, path).items() if member is not None}
     if "kind" in fields:
         return read_part(fields, path)
@@ -243,7 +243,8 @@ def read_proto_part(value: object, path: str) -> Fields:
 def _read_create(fields: Fields) -> Fields:
     """Convert a request that creates a webhook.
 
-    The body is the complete request, only its member ``config`` (the HTTP rule of the proto), or only the webhook.
+    The body may be the complete request, only its member ``config`` (as the HTTP rule of the proto requires), or only
+    the webhook.
     """
     named = _camel(mapping(fields.get("config", fields), "config"))
     webhook = _camel(mapping(named.get("pushNotificationConfig", named), "config.pushNotificationConfig"))
@@ -271,13 +272,13 @@ def write_task(fields: Fields) -> Fields:
 
 
 def write_message(fields: Fields) -> Fields:
-    """Convert a message without references to other tasks, because the proto of 0.3 does not have such references."""
+    """Convert a message. References to other tasks are omitted, because the proto of 0.3 does not have them."""
     message = {name: value for name, value in fields.items() if name not in ("parts", "referenceTaskIds")}
     return {**message, "content": [write_part(part) for part in fields["parts"]]}
 
 
 def write_status(fields: Fields) -> Fields:
-    """A status."""
+    """Convert a status."""
     status = {**fields, "state": _STATE_NAMES.get(fields["state"], fields["state"])}
     if "message" in fields:
         status["message"] = write_message(fields["message"])
@@ -302,6 +303,6 @@ def write_part(fields: Fields) -> Fields:
 
 
 def write_config(config: TaskPushNotificationConfig) -> Fields:
-    """Convert a webhook, with its resource name."""
+    """Convert a webhook, and add its resource name."""
     name = f"tasks/{config.task_id}/pushNotificationConfigs/{config.id}"
     return {"name": name, "pushNotificationConfig": write_kind_config(config)["pushNotificationConfig"]}

@@ -1,4 +1,4 @@
-"""A2A 1.0. It is the version of the object model, so that stored events are sent unchanged."""
+"""The codec for A2A 1.0. The object model has the same version, so that stored events are sent unchanged."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
@@ -46,7 +46,7 @@ REQUESTS: Mapping[Operation, type[A2AModel]] = {
 
 
 class Version10(Dialect):
-    """A2A 1.0, with the ProtoJSON of its ``a2a.proto``."""
+    """The codec for A2A 1.0 (the ProtoJSON of ``a2a.proto``)."""
 
     version = "1.0"
     stores_events = True
@@ -60,7 +60,7 @@ class Version10(Dialect):
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """Encode the result. The result of sending a message is wrapped in a ``SendMessageResponse``."""
+        """Encode the result. A task or message as the result of SendMessage is wrapped in a ``SendMessageResponse``."""
         if result is None:
             return b"{}"
         if operation is Operation.SEND_MESSAGE:

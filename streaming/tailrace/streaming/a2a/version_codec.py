@@ -1,7 +1,7 @@
-"""Interface of a protocol version: a codec for the object model of A2A 1.0.
+"""The interface of codecs. Each codec implements one version of the protocol.
 
-A dialect decodes the requests of its version to requests of A2A 1.0. It encodes tasks, messages, events and errors in the
-form of its version. It is independent of the transport and of the engine.
+A codec converts requests of its version to the object model, which is that of A2A 1.0. It encodes tasks, messages,
+events and errors for its version. Codecs do not depend on the transport or the engine.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from tailrace.streaming.a2a.models import A2AModel
 
 
 class Operation(StrEnum):
-    """Operations of an agent, by their names in A2A 1.0. `EXTENSION_OPERATIONS` belong to the extension."""
+    """Operations of an agent. The values are the method names in A2A 1.0, or in the extension (`EXTENSION_OPERATIONS`)."""
 
     SEND_MESSAGE = "SendMessage"
     SEND_STREAMING_MESSAGE = "SendStreamingMessage"
@@ -41,20 +41,22 @@ class Operation(StrEnum):
 EXTENSION_OPERATIONS = frozenset(
     {Operation.GET_CONVERSATION, Operation.DELETE_TASK, Operation.DELETE_CONVERSATION}
 )
-"""Operations of the extension ``urn:tailrace:ext:stream:v1``. gRPC does not have them."""
+"""Operations of the extension ``urn:tailrace:ext:stream:v1``. They are not available over gRPC."""
 
 
 class Dialect(ABC):
-    """A version of the protocol.
+    """The codec for a version of the protocol.
 
     Attributes:
-        version: Major and minor version, as in ``A2A-Version``.
-        methods: Operations by the names of their JSON-RPC methods.
-        names_tasks: The client chooses the ids of its tasks; a message with an unknown id starts a task.
-        repeats_finished: A subscription to a finished task returns the task; other versions return an error.
-        streams_errors: An error of a streaming request is sent as an event of the stream; other versions send it as
-            the response.
-        stores_events: Stored events already have the form of this version; `write_event` returns them unchanged.
+        version: Major and minor version, as in the header ``A2A-Version``.
+        methods: The operations by JSON-RPC method.
+        names_tasks: True if clients create the ids of their tasks. A message with an unknown task id then starts a
+            task.
+        repeats_finished: True if a subscription to an ended task returns the task. Otherwise, it returns an error.
+        streams_errors: True if an error of a streaming request is sent as an event of a stream. Otherwise, it is sent
+            as a normal response.
+        stores_events: True if stored events have the format of this version. `write_event` then returns them
+            unchanged.
     """
 
     version: ClassVar[str]
@@ -65,7 +67,7 @@ class Dialect(ABC):
     methods: ClassVar[Mapping[str, Operation]]
 
     def for_client(self, user_agent: str) -> "Dialect":
-        """Return a codec for one client, if the encoding depends on the program.
+        """Return the codec for a client. It differs from this codec if the encoding depends on the client's software.
 
         Args:
             user_agent: The user agent of the HTTP or gRPC client; empty for none.
@@ -74,7 +76,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """Decode the parameters of a method to the request of A2A 1.0.
+        """Convert the parameters of a method to the request of A2A 1.0, and validate them.
 
         Raises:
             InvalidParamsError: The parameters are not valid.
@@ -82,10 +84,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """Encode the result of an operation without a stream as JSON. The result of a deletion is None."""
+        """Encode the result of a non-streaming operation as JSON. The result of a deletion is None."""
 
     def for_stream(self, artifact_ids: Iterable[str] = ()) -> "Dialect":
-        """Return a codec for one stream, if the encoding of an event depends on earlier ones.
+        """Return the codec for one stream. It is a new codec if the encoding of an event depends on earlier events.
 
         Args:
             artifact_ids: Ids of the artifacts of the task when the stream begins, in order of creation.
@@ -94,7 +96,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def write_event(self, event: Event, *, closes: bool) -> bytes | None:
-        """Encode an event of a stream as JSON; None if this version has no such event.
+        """Encode an event of a stream as JSON; return None if this version has no such event.
 
         Args:
             event: An event whose body is a ``StreamResponse`` of A2A 1.0.

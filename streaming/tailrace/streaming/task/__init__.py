@@ -1,1 +1,1 @@
-"""Tasks: the updates of a task, its record with numbered events, and the log from which subscribers read."""
+"""Tasks: the updates of a task, the record that numbers its events, and the log that subscribers read."""

@@ -1,8 +1,9 @@
 """The log of a task's events in memory, and cursors with which subscribers read the log.
 
-The server has one `TaskLog` for each active task, and publishes events after they are persisted. Writing never waits
-for a subscriber. A subscriber has a cursor, which reads the events after a number, and waits if there are none. The
-log keeps only the newest events. For older events, which are in the store, it raises `EventsEvicted`.
+The server has one `TaskLog` for each active task, and publishes events after they are persisted. Publishing never
+waits for a subscriber. Each subscriber has a cursor. The cursor reads the events after its position, and waits if
+there are none. Only the newest events remain in memory. A request for older events raises `EventsEvicted`; these
+events are in the store.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from tailrace.streaming.a2a.event import Event
 
 
 class EventsEvicted(LookupError):
-    """The requested events are no longer in memory. The store has them.
+    """The requested events are no longer in memory, but in the store.
 
     Attributes:
         first: The number of the oldest event in memory.
@@ -24,22 +25,22 @@ class EventsEvicted(LookupError):
 
 
 class TaskLog:
-    """The published events of one task. Events are only appended and are numbered without gaps. Memory is limited.
+    """The published events of one task. Events have consecutive numbers. The log has a limited size in memory.
 
     Args:
         number: The number of the last event that was published before this log was created.
-        max_bytes: Size in bytes of the event bodies that stay in memory. Older events are dropped when the size is
-            twice as large.
-        unread_bytes: Size in bytes that stays in memory for subscribers that have not read yet, or have been woken
-            and have not continued.
+        max_bytes: Size in bytes of the event bodies that remain in memory. When the bodies exceed twice this size, the
+            oldest events are dropped.
+        unread_bytes: Size in bytes up to which events remain in memory for subscribers that have been woken and have
+            not read the events yet.
 
     Attributes:
         number: The number of the last published event.
-        ended: True if no further event follows.
-        events: The newest events, which are in memory.
-        first: The number of the first event in memory, or of the next event if there is none.
+        ended: True if no further events follow.
+        events: The events in memory.
+        first: The number of the oldest event in memory; the number of the next event if there is none.
         waiting: A future for each cursor that waits for an event.
-        woken: The number of cursors that were woken and have not continued.
+        woken: The number of cursors that were woken and have not read yet.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class TaskLog:
         self.ended = False
         self.first = number + 1
         self.events: list[Event] = []
-        self._fresh = number  # the subscribers that waited last have read the events up to this number
+        self._fresh = number  # the subscribers that were woken last had read the events up to this number
         self._bytes = 0
         self._max_bytes = max_bytes
         self._unread_bytes = unread_bytes
@@ -68,10 +69,10 @@ class TaskLog:
         self.woken = 0
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Publish persisted events, which must have the next numbers. After the end of the log, do nothing.
+        """Publish persisted events. Their numbers must follow `number`. After the end of the log, do nothing.
 
         Raises:
-            ValueError: A number is missing or repeated. No event is published.
+            ValueError: A number is missing or repeated. In this case, no event is published.
         """
         if self.ended:
             return
@@ -121,7 +122,7 @@ class TaskLog:
         return await LogCursor(self, after).read()
 
     async def reach(self, number: int) -> bool:
-        """Wait until an event is published, and return True. Return False if the log ends before."""
+        """Wait until the event ``number`` is published, and return True. Return False if the log ends before."""
         while self.number < number and not self.ended:
             try:
                 await self.read(self.number)
@@ -130,9 +131,9 @@ class TaskLog:
         return self.number >= number
 
     def _drop_oldest(self) -> None:
-        """Drop the oldest events that exceed the limit.
+        """Drop the oldest events, until the size is within the limit.
 
-        Many events are dropped at once, so that the cost for each event is constant.
+        One call drops many events, so that the average cost of an event is constant.
         """
         most = len(self.events) - 1
         if self._bytes < self._unread_bytes:
@@ -146,7 +147,7 @@ class TaskLog:
 
 
 class LogCursor:
-    """The position of one subscriber in a log. Cancelling a read affects neither the log nor other cursors.
+    """The position of one subscriber in a log. Cancelling a read does not affect the log or other cursors.
 
     Args:
         log: The log.
@@ -156,7 +157,7 @@ class LogCursor:
     Attributes:
         after: The number of the last returned or known event.
         first: The event that will be returned before all other events; None after it was returned.
-        has_caught_up: True if the cursor has had all published events at least once.
+        has_caught_up: True if the cursor has read all published events at least once.
     """
 
     __slots__ = ("_log", "_loop", "after", "first", "has_caught_up")
@@ -164,14 +165,14 @@ class LogCursor:
     def __init__(self, log: TaskLog, after: int, first: Event | None = None) -> None:
         self._log = log
         self._loop: asyncio.AbstractEventLoop | None = (
-            None  # set on first use, because getting the running loop is a system call before CPython 3.12
+            None  # set on first use: before CPython 3.12, getting the running loop is a system call
         )
         self.after = after
         self.first = first
         self.has_caught_up = after >= log.number
 
     async def read(self) -> list[Event]:
-        """Wait for events after the cursor, and return all of them; an empty list if the log has ended.
+        """Wait for events after the position, and return all of them; an empty list if the log has ended.
 
         Raises:
             EventsEvicted: The next event is no longer in memory.
@@ -183,7 +184,7 @@ class LogCursor:
         while self.after >= log.number:
             if log.ended:
                 return await self._read_missing()
-            # Use a future: an event object for several waiters would take longer than the rest of a read.
+            # A future for each waiter takes less time than an event object for all waiters.
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
             change: asyncio.Future[None] = self._loop.create_future()
@@ -203,5 +204,5 @@ class LogCursor:
         return log.events[at:]
 
     async def _read_missing(self) -> list[Event]:
-        """Return events that the log no longer has; an empty list at the end of the log."""
+        """Return an empty list at the end of the log. Subclasses read evicted events from the store."""
         return self._log.read_nowait(self.after)
