@@ -37,8 +37,8 @@ class A2AArtifact:
         parts: The content, in the format of the response's A2A version.
         name: The name for display.
         description: The description for display.
-        metadata: The metadata of the artifact. Under the URI of tailrace's extension it has the channel, for example
-            ``reasoning``.
+        metadata: The metadata of the artifact. Under the URI of tailrace's extension, it may contain the ``channel``,
+            for example ``reasoning``.
     """
 
     parts: list[Fields] = field(default_factory=list[Fields])
@@ -66,11 +66,12 @@ class A2ATaskResult:
 
     Attributes:
         task_id: The id of the task; empty if the response has no id.
-        status: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``, ``"canceled"``, …. The names are the
-            same for every version.
+        status: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``, ``"canceled"``, …. The names do not
+            depend on the A2A version.
         artifacts: The outputs so far.
-        messages: The messages in the response, oldest first. The message of the status is last.
-        error: The reason of a failure; None for no failure.
+        messages: The messages in the response, oldest first. The last one is the message of the status, if there is
+            one.
+        error: The reason for a failure; None if the task has not failed.
     """
 
     task_id: str
@@ -152,21 +153,21 @@ class A2ATaskBridge:
         )
 
     def a2a_status_to_cortex(self, status: str) -> str:
-        """Convert the status of an A2A task to that of a sub-agent of Cortex (``pending``, ``running``, …).
+        """Convert the status of an A2A task to the status of a Cortex sub-agent (``pending``, ``running``, …).
 
         An unknown status is returned unchanged.
         """
         return _TO_CORTEX.get(status, status)
 
     def cortex_status_to_a2a(self, status: str) -> str:
-        """Convert the status of a sub-agent of Cortex to that of an A2A task. An unknown status is returned unchanged."""
+        """Convert the status of a Cortex sub-agent to the status of an A2A task. An unknown status is returned unchanged."""
         return _TO_A2A.get(status, status)
 
     def get_result_text(self, result: A2ATaskResult) -> str:
-        """Return the text of the agent's response: first the artifacts, then the messages of the agent.
+        """Return the text of the agent's artifacts, followed by the text of the agent's messages.
 
-        Each text part is a line. Messages of the caller, reasoning, tool calls, tool results and further choices are
-        excluded. A message of the agent that repeats an artifact, as in the history of a task, is excluded too.
+        Each text part begins on a new line. Messages of the caller, reasoning, tool calls, tool results and choices
+        other than the first are excluded. Messages of the agent that repeat an artifact are excluded too.
         """
         answers = [_texts(artifact.parts) for artifact in result.artifacts if is_answer(artifact.metadata)]
         known = {"".join(texts) for texts in answers}
@@ -184,7 +185,7 @@ def _request(method: str, params: Fields, request_id: str = "") -> Fields:
 
 
 def _state(value: object) -> str:
-    """Convert the name of a state in any version to the name in versions before 1.0."""
+    """Convert the name of a state in any A2A version to the name in versions before 1.0."""
     name = value if isinstance(value, str) else ""
     if not name.startswith("TASK_STATE_"):
         return name or "unknown"
@@ -207,7 +208,7 @@ def _artifact(fields: Fields) -> A2AArtifact:
 
 
 def _texts(parts: Iterable[Fields]) -> list[str]:
-    """Return the texts of the parts, except reasoning and the empty text at the end of a stream."""
+    """Return the texts of the parts. Reasoning and empty texts (as at the end of a stream) are omitted."""
     return [
         part["text"] for part in parts if _text(part.get("text")) and is_answer(_fields(part.get("metadata")))
     ]

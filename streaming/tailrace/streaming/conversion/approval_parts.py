@@ -1,4 +1,4 @@
-"""The form of approvals in A2A.
+"""The representation of approvals in A2A messages.
 
 A request is an entry of a data part in the message of the status ``input-required``::
 
@@ -8,8 +8,9 @@ A decision is an entry of a data part in the next message of the caller to the t
 
     {"approval_responses": [{"digest", "decision": "approve" | "reject" | "edit", "reason", "arguments"}]}
 
-The server records the decisions in the metadata ``approvals`` of this message, under the extension's URI, with the requests that
-still wait: ``{"decisions": [{"callId", "digest", "decision", "reason", "arguments", "lost"}], "pending": [request, …]}``.
+The server adds metadata to this message, as ``approvals`` under the URI of the extension: the decisions, and the
+requests that had no decision yet. The format is
+``{"decisions": [{"callId", "digest", "decision", "reason", "arguments", "lost"}], "pending": [request, …]}``.
 """
 
 import json
@@ -35,18 +36,19 @@ from tailrace.wrappers.messages import shortened
 REQUESTS = "approval_requests"
 RESPONSES = "approval_responses"
 APPROVAL_CHANNEL = "approval"
-"""The channel of the parts of a request. Protocols with their own form for requests leave these parts out."""
+"""The channel of parts with approval requests. Protocols with their own representation of requests omit these
+parts."""
 
 RequestOf = Callable[[ContentPartToolCall], ApprovalRequest | None]
 _DECISIONS = ("approve", "reject", "edit")
 
 
 def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf) -> Message:
-    """Return the message of a task that waits for its caller: calls that the caller runs, and calls to approve.
+    """Return the message of a task that waits for the caller: with calls that the caller must run, and approval requests.
 
     Args:
         calls: The calls without a result.
-        request_of: Returns the approval request of a call; None for a call that the caller runs.
+        request_of: Function that returns the approval request for a call; None if the caller must run the call.
     """
     given = [(call, request_of(call)) for call in calls]
     requests = [request for _, request in given if request is not None]
@@ -70,7 +72,7 @@ def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf)
 
 
 def approval_text(requests: Iterable[ApprovalRequest]) -> str:
-    """Return approval requests as text for a person: the names of the tools, and the reasons."""
+    """Return a text for users: the names of the tools that require an approval, and the reasons."""
     named = [f"{each.name} ({each.reason})" if each.reason else each.name for each in requests]
     return f"Approval required: {', '.join(dict.fromkeys(named))}"
 
@@ -97,7 +99,7 @@ def request_entry(request: ApprovalRequest) -> dict[str, Any]:
 
 
 def time_text(time: datetime) -> str:
-    """Return a time in UTC as text of ISO 8601."""
+    """Return a time in UTC in the format of ISO 8601."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -110,7 +112,7 @@ def approval_requests(message: Message | None) -> list[ApprovalRequest]:
 
 
 def without_requests(message: Message) -> Message:
-    """Return a message of the agent without the parts of approval requests."""
+    """Return a message of the agent without the parts that contain approval requests."""
     parts = tuple(
         part for part in message.parts if extension_metadata(part.metadata).get("channel") != APPROVAL_CHANNEL
     )
@@ -121,7 +123,7 @@ def approval_responses(message: Message) -> list[ApprovalDecision]:
     """Return the decisions in a message of the caller.
 
     Raises:
-        ValueError: An entry is not valid.
+        ValueError: An entry is invalid, or the message has parts other than decisions and tool results.
     """
     entries = [entry for part in message.parts for entry in _entries(part, RESPONSES)]
     if entries and not all(
@@ -132,7 +134,7 @@ def approval_responses(message: Message) -> list[ApprovalDecision]:
 
 
 def decisions_data(decisions: Iterable[ApprovalDecision]) -> dict[str, Any]:
-    """Return decisions of a caller as the data of a part."""
+    """Return the data of a part with decisions."""
     entries: list[dict[str, Any]] = []
     for each in decisions:
         entry: dict[str, Any] = {"digest": each.digest, "decision": each.decision}
@@ -147,7 +149,7 @@ def decisions_data(decisions: Iterable[ApprovalDecision]) -> dict[str, Any]:
 def with_recorded_decisions(
     message: Message, decisions: Iterable[RecordedDecision], pending: Iterable[ApprovalRequest]
 ) -> Message:
-    """Return a message of the caller with the recorded decisions, and the requests that still wait, in its metadata."""
+    """Record decisions, and the requests without a decision, in the metadata of a caller's message."""
     facts = {
         "decisions": [
             {
@@ -181,13 +183,13 @@ def recorded_decisions(message: Message) -> list[RecordedDecision]:
 
 
 def recorded_pending(message: Message) -> list[ApprovalRequest]:
-    """Return the requests that still waited when the caller sent a message."""
+    """Return the requests that had no decision yet when the caller sent a message."""
     requests = map(_request, _recorded(message).get("pending", ()))
     return [request for request in requests if request is not None]
 
 
 def to_common_messages(messages: Iterable[Message]) -> list[CommonMessage]:
-    """Convert messages of a conversation for a model: without decisions, and with the arguments that replaced those of a call."""
+    """Convert the messages of a conversation for a model. Decisions are removed, and ``edit`` decisions are applied to calls."""
     common: list[CommonMessage] = []
     for message in messages:
         if "approvals" not in extension_metadata(message.metadata):
@@ -203,7 +205,7 @@ def to_common_messages(messages: Iterable[Message]) -> list[CommonMessage]:
 
 
 def without_decisions(message: Message) -> Message | None:
-    """Return a message without its decisions and the record of them; None if it consists of decisions."""
+    """Remove the decisions from a message, also from its metadata. Return None if the message has no other parts."""
     if "approvals" not in extension_metadata(message.metadata):
         return message
     parts = tuple(part for part in message.parts if not _entries(part, RESPONSES))
@@ -249,7 +251,7 @@ def _request(entry: object) -> ApprovalRequest | None:
     names = ("call_id", "name", "canonical_arguments", "digest", "expires_at")
     texts = [fields.get(name) for name in names]
     if not all(isinstance(text, str) for text in texts):
-        return None  # of a remote agent
+        return None  # a request of a remote agent in another format
     *given, expires_at = cast("list[str]", texts)
     reason = fields.get("reason", "")
     if not isinstance(reason, str):

@@ -1,7 +1,4 @@
-"""Conversion of an accumulated response to an OpenAI ``chat.completion`` object.
-
-``tailrace convert --to openai`` uses it.
-"""
+"""Conversion of an accumulated response to an OpenAI ``chat.completion`` object."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -22,7 +19,7 @@ from tailrace.wrappers.decoding.extra_fields import plain_json
 from tailrace.wrappers.messages import join_surrogates
 from tailrace.wrappers.openai.converter import content_param, tool_call_param
 
-# Fields of a Chat Completions message that come from extra fields with the same names in deltas.
+# Extra fields of deltas that are fields of the message with the same names.
 _MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
 
 
@@ -33,16 +30,16 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
         accumulator: The accumulator of the response, after `Accumulator.close`.
 
     Returns:
-        The object with all choices in the order of their index. Reasoning is in ``message.reasoning_content``, and
+        The object. Its choices have the order of their index. Reasoning is in ``message.reasoning_content``, and
         images of the model are in ``message.images``. Parts that the format does not define (other files, data, calls
         and results of server tools) are in ``message.parts``, in the common format. If the response is incomplete or
-        has an error, ``finish_reason`` is null, and the additional member ``error`` has the fields ``type``,
-        ``message`` and ``code``; finished choices keep their reason. Metadata and fields that the format does not
-        define have the provider's names. Every JSON parser accepts the object (see `plain_json`).
+        has an error, the additional member ``error`` has the fields ``type``, ``message`` and ``code``, and
+        ``finish_reason`` is null. If the stream ended too early, choices that were complete have their finish reason.
+        Other metadata and fields have the names of the provider. Every JSON parser accepts the object (see
+        `plain_json`).
     """
     error = accumulator.error
-    # If there are several choices, a finished choice is complete, even if the stream ended before the end of another
-    # choice.
+    # With several choices, a choice may be complete although the stream ended before another choice was complete.
     several = len(accumulator.choices) > 1 and error is not None and error.fault is UpstreamFault.TRUNCATED
     choices = [
         _choice(index, choice, failed=error is not None and not (several and choice.finish is not None))
@@ -73,7 +70,7 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
 
 
 def error_object(error: UpstreamError) -> dict[str, Any]:
-    """Return the member ``error`` for an upstream error: type, message, and the code of the provider."""
+    """Return the member ``error``: the type and the message of an upstream error, and the provider's code and details."""
     fields: dict[str, Any] = {"type": str(error.fault), "message": str(error), "code": error.code}
     details = error.details
     if isinstance(details, Mapping):
@@ -111,7 +108,7 @@ def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str,
         "finish_reason": None if failed else _finish_reason(assembly.finish, has_calls=bool(calls)),
         "logprobs": extra.pop("logprobs") if isinstance(extra.get("logprobs"), dict) else None,
     }
-    # Fields that the format does not define are added to the message with their own names.
+    # Other extra fields are added to the message with the names of the provider.
     message |= {name: value for name, value in extra.items() if name not in message}
     return choice
 

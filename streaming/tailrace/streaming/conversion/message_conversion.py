@@ -1,18 +1,19 @@
 """Conversion of messages between A2A, the common format, and OpenAI.
 
-An A2A message is accepted in every form: the model of A2A 1.0 here; a message of a2a-sdk 1.x (protobuf) or 0.3 (pydantic); JSON
-(1.0; 0.3 with ``kind``; older with ``type``); and any other object with attributes of these names. Content without a part type
-in A2A is represented as follows:
+An A2A message may be an instance of `tailrace.streaming.a2a.models.Message`, a message of a2a-sdk 1.x (protobuf) or
+0.3 (pydantic), a JSON object of any A2A version, or any other object with attributes of the same names. A2A has no
+part types for some content. It is represented as follows:
 
-- Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message, results
-  ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's message. Adjacent calls or results share a part.
-  If the arguments' text from the model differs from the JSON of ``arguments``, it is in the part's metadata:
-  ``argumentsText``, a list with a text or null for each call.
+- Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message. Tool results
+  are a data part ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's message. Adjacent calls or results
+  are in one part. If the model wrote the arguments differently from the JSON of ``arguments``, the metadata of the
+  part contains ``argumentsText``: a list with the model's text, or null, for each call.
 - Reasoning is a text part with the metadata ``{"channel": "reasoning"}`` under `EXTENSION_URI`.
-- The members ``finish_reason`` and ``extra`` of a model's message are ``finishReason`` and ``extra`` under `EXTENSION_URI`.
+- The metadata ``finish_reason`` and ``extra`` of a model's message is ``finishReason`` and ``extra`` under
+  `EXTENSION_URI`.
 
-`to_common_message` is the exact inverse of `to_a2a_message`. For this, further metadata is added under the extension's URI if
-necessary. That URI is reserved for the conversion: other metadata must not use it.
+`to_common_message` is the exact inverse of `to_a2a_message`. If necessary for this, further metadata is added under
+`EXTENSION_URI`. Other metadata must not use this URI.
 """
 
 import json
@@ -62,7 +63,7 @@ _ROLES: dict[object, A2ARole] = {
 }
 
 
-# The attributes of messages, parts and files that are neither JSON nor of a known type.
+# The attributes that are read from objects of unknown types.
 _ATTRIBUTES = (
     *("role", "parts", "metadata"),
     *("kind", "type", "text", "data", "raw", "url", "filename", "media_type", "mediaType"),
@@ -75,23 +76,23 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
     """Convert an A2A message to messages of OpenAI Chat Completions.
 
     Args:
-        message: The A2A message: a dict, or an object of any type that the module names.
+        message: The A2A message, in any form that the module docstring lists.
 
     Returns:
-        The user or assistant message, None if there are only tool results; and one ``tool`` message for each result, to
-        be sent before a user message and after an assistant message. Content has the form of
-        `tailrace.wrappers.openai.converter.plain_content`: a list of parts for several texts of a user and for files,
-        else one string. Data, files and reasoning are converted as that module documents.
+        A user or assistant message (None if there are only tool results), and one ``tool`` message for each tool
+        result. ``tool`` messages must be sent before the user message, but after the assistant message. The content is
+        a list of parts if a user message has several texts, or if there are files; otherwise one string.
+        `tailrace.wrappers.openai.converter` describes the conversion of data, files and reasoning.
 
     Raises:
         ValueError: The object is not an A2A message, or a user's message has tool calls.
-        TypeError: The object is neither a mapping nor an object with fields.
+        TypeError: The object is not a mapping, and has none of the attributes of a message.
     """
     common = to_common_message(message)
     sent = cast("list[dict[str, Any]]", OpenAIConverter().from_history(History(conversation=(common,))))
     tool_messages = [each for each in sent if each["role"] == "tool"]
     if common.role is Role.MODEL:
-        # These results have no call in this message. In a complete conversation they are matched with their calls.
+        # Results without a call in this message. In a complete conversation, the call is in an earlier message.
         called = {call.id for call in common.tool_calls}
         strays = [result for result in common.tool_results if result.id not in called]
         tool_messages += cast("list[dict[str, Any]]", OpenAIConverter().tool_result_messages(strays))
@@ -102,7 +103,7 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
     if tool_messages and only_results:
         return None, tool_messages
     if not others:
-        # A complete conversation omits an empty response; a single message has empty text.
+        # The converter omits an empty response. Here, it becomes a message with an empty text.
         return ({"role": "assistant", "content": ""} if common.role is Role.MODEL else None), tool_messages
     openai_message = plain_content(others[0])
     return {**openai_message, "content": openai_message["content"] or ""}, tool_messages
@@ -111,12 +112,13 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
 def to_common_message(message: object) -> Message:
     """Convert an A2A message to the common format.
 
-    An agent's message gets the role MODEL, and a user's message with tool results gets the role TOOL. Parts keep their order.
-    The ids of the message, its context and its task are dropped, and so are the name and the type of a text or data part.
+    An agent's message gets the role MODEL. A user's message with tool results gets the role TOOL. The order of the
+    parts does not change. The result does not contain the ids of the message, the context and the task, or the file
+    name and media type of a text or data part.
 
     Raises:
-        ValueError: The object is not an A2A message; the error contains the invalid part's location.
-        TypeError: The object is neither a mapping nor an object with fields.
+        ValueError: The object is not an A2A message. The error contains the position of an invalid part.
+        TypeError: The object is not a mapping, and has none of the attributes of a message.
     """
     a2a_role, parts, metadata = _read_message(message)
     content: list[ContentPart] = []
@@ -124,7 +126,7 @@ def to_common_message(message: object) -> Message:
         try:
             content += _common_parts(_read_part(part))
         except ValidationError as error:
-            # One line without the value, because the value may be secret or large.
+            # Describe the error without the value, which may be secret or large.
             [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
             raise ValueError(f"part {position}: {problem['msg'].removeprefix('Value error, ')}") from None
         except ValueError as error:
@@ -142,10 +144,10 @@ def to_common_message(message: object) -> Message:
 def to_a2a_message(
     message: Message, *, message_id: str, context_id: str | None = None, task_id: str | None = None
 ) -> A2AMessage:
-    """Convert a message of the common format to A2A 1.0; `to_common_message` restores it unchanged.
+    """Convert a message of the common format to A2A 1.0. `to_common_message` restores the same message.
 
     Raises:
-        ValueError: The message has role SYSTEM: A2A has no messages with instructions to a model.
+        ValueError: The message has the role SYSTEM. A2A has no messages with instructions to a model.
     """
     if message.role is Role.SYSTEM:
         raise ValueError("a system message has no form in A2A")
@@ -163,7 +165,7 @@ def to_a2a_message(
         else:
             parts += [_a2a_part(part) for part in group]
     if not parts:
-        # A2A has no message without parts.
+        # A2A does not allow a message without parts.
         parts.append(Part(text="", metadata=with_extension_metadata({}, empty=True)))
     role = A2ARole.AGENT if message.role is Role.MODEL else A2ARole.USER
     metadata = _a2a_metadata(message.metadata) if message.role is Role.MODEL else message.metadata
@@ -182,22 +184,22 @@ def to_a2a_message(
 
 
 def results_message(message: Message) -> A2AMessage:
-    """Convert a message with results of tools that the agent ran itself.
+    """Convert a message with the results of tools that the agent ran itself.
 
-    A2A has no role for tools, so the message has the role of the user. The metadata ``by`` marks that the caller did not
-    send it.
+    A2A has no role for tools. The message therefore has the role of the user, and the metadata ``by`` shows that the
+    caller did not send it.
     """
     a2a = to_a2a_message(message, message_id=str(uuid4()))
     return a2a.model_copy(update={"metadata": with_extension_metadata(a2a.metadata, by="agent")})
 
 
 def is_callers(message: A2AMessage) -> bool:
-    """Return whether a message is from the caller, not from the agent or one of its tools."""
+    """Return True if the caller sent a message, and False if the message is from the agent or one of its tools."""
     return message.role is A2ARole.USER and extension_metadata(message.metadata).get("by") != "agent"
 
 
 def _role_of(role: A2ARole, content: Iterable[ContentPart]) -> Role:
-    """Return the role of a message without an explicit one."""
+    """Return the role of a message whose metadata does not contain a role."""
     if role is A2ARole.AGENT:
         return Role.MODEL
     return Role.TOOL if any(isinstance(part, ContentPartToolResult) for part in content) else Role.USER
@@ -250,7 +252,7 @@ def _a2a_part(part: ContentPart) -> Part:
     if isinstance(part, ContentPartData):
         metadata = part.metadata
         if _tool_entries(part.data) is not None:
-            # Data of a caller that has the form of tool calls.
+            # The data of a caller looks like tool calls or results.
             metadata = with_extension_metadata(metadata, channel="data")
         return Part(data=part.data, metadata=metadata)
     return Part(text=cast("ContentPartText", part).text, metadata=part.metadata)
@@ -309,7 +311,7 @@ def _common_parts(part: Part) -> list[ContentPart]:
 
 
 def _tool_entries(data: object) -> tuple[list[object], list[object]] | None:
-    """Return the tool calls and the tool results in data; None for other data."""
+    """Return the tool calls and tool results in the data of a part; None for other data."""
     if not isinstance(data, Mapping):
         return None
     fields = cast("Mapping[str, object]", data)
@@ -329,7 +331,7 @@ def _tool_call(entry: object, path: str, written: object) -> ContentPartToolCall
         if isinstance(written, str):
             given["arguments_json"] = written
     else:
-        # The text of the arguments from a model, or a list; parsed in the same way as streamed arguments.
+        # The arguments are a text of a model, or an invalid value. Parse them like streamed arguments.
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         given = parse_arguments(text) | given
     return ContentPartToolCall(
@@ -382,7 +384,7 @@ def _read_part(part: object) -> Part:
     fields = _fields(part)
     kind = fields.get("kind") or fields.get("type")
     if kind is None:
-        return Part.model_validate(fields)  # 1.0: the present member determines the kind
+        return Part.model_validate(fields)  # in 1.0, the member that is set determines the kind
     if kind == "file":
         file = _fields(fields.get("file"))
         content = {"raw": file.get("bytes"), "url": file.get("uri") or file.get("url")}
@@ -395,14 +397,14 @@ def _read_part(part: object) -> Part:
 
 
 def _fields(value: object) -> Mapping[str, Any]:
-    """Return the fields of a JSON object, of a pydantic model or protobuf message by JSON names, or of another object."""
+    """Return the fields of a JSON object, a pydantic model, a protobuf message (by JSON name), or another object."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True)
     if is_protobuf(value):
         return protobuf_json(value)
-    # Not its __dict__: attributes may be slots or properties.
+    # ``__dict__`` is not used, because attributes may be slots or properties.
     found = {name: getattr(value, name) for name in _ATTRIBUTES if hasattr(value, name)}
     fields = {name: field for name, field in found.items() if field is not None or name == "data"}
     if fields:

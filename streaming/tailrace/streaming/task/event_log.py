@@ -204,5 +204,5 @@ class LogCursor:
         return log.events[at:]
 
     async def _read_missing(self) -> list[Event]:
-        """Return an empty list at the end of the log. Subclasses read evicted events from the store."""
+        """Read at the end of the log, or before the oldest event in memory. Subclasses may read from the store instead."""
         return self._log.read_nowait(self.after)

@@ -1,7 +1,7 @@
-"""A task as the fold of its updates: each update becomes one numbered, encoded event.
+"""The state of a task, and the conversion of its updates: each update becomes one numbered, encoded event.
 
-`TaskRecord` has the state of a running task. Applying an update costs the same however large the task is; a snapshot costs time
-proportional to its length and is created on demand.
+`TaskRecord` has the state of a running task. The time for applying an update does not depend on the size of the task.
+The time for creating a snapshot is proportional to the size. Snapshots are created only on demand.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,8 @@ _decode_text = msgspec.json.Decoder(str).decode
 _encode_json = msgspec.json.Encoder().encode
 
 MAX_COPIED_CHARACTERS = 2 * 1024 * 1024
-"""Characters of an artifact that its last chunk repeats; encoding more would block the event loop."""
+"""Maximum number of characters of an artifact that is sent again as its own last chunk. Encoding a larger artifact
+would block the event loop."""
 
 _RECEIVED = b'"received":'
 _APPENDED = b'}]},"append":true}}'
@@ -48,18 +49,18 @@ _APPENDED_LAST = b'}]},"append":true,"lastChunk":true}}'
 
 
 class GrowingArtifact:
-    """A growing artifact: complete parts, and the text that is appended to the last of them.
+    """A growing artifact: its parts, and the text that was appended to the last part.
 
     Args:
         artifact: The initial artifact.
-        prefix: The JSON of an event that appends text, up to the text.
-        open: More content is expected.
+        prefix: The constant part before the text in the JSON of an event that appends text.
+        open: True if more content is expected.
 
     Attributes:
-        prefix: The JSON of an event that appends text, up to the text.
+        prefix: The constant part before the text in the JSON of an event that appends text.
         open: True while more content is expected.
-        changed: True if the artifact was created, replaced or extended since the attribute was last reset.
-        added: The text that was appended to the last part, as UTF-8 to save memory.
+        changed: True if the artifact was created, replaced or extended after the attribute was reset.
+        added: The text that was appended to the last part, as UTF-8 (which saves memory).
         ends_in_text: True if the last part is text.
     """
 
@@ -74,12 +75,13 @@ class GrowingArtifact:
 
     def add_text(self, text: str) -> None:
         """Append text to the last part."""
-        # Each delta separately, as in the events: a surrogate pair that is split between two events is not a character.
+        # Convert each delta separately, as in the events. If two events contain the halves of a surrogate pair, the
+        # halves are not joined.
         self.added += (text if text.isascii() else join_surrogates(text)).encode()
         self.changed = self.changed or bool(text)
 
     def add_parts(self, parts: tuple[Part, ...]) -> None:
-        """Append parts, at least one."""
+        """Append one or more parts."""
         head = self.complete()
         self.changed = True
         self._set_head(head.model_copy(update={"parts": (*head.parts, *parts)}))
@@ -89,7 +91,7 @@ class GrowingArtifact:
         self.ends_in_text = head.parts[-1].text is not None
 
     def complete(self) -> Artifact:
-        """Return the artifact, with the appended text in its last part."""
+        """Return the artifact. Its last part includes the appended text."""
         if not self.added:
             return self._head
         last = self._head.parts[-1]
@@ -103,14 +105,14 @@ class TaskRecord:
     """The state of one task, and the encoder of its events. Sans-IO.
 
     Args:
-        task: The present task.
+        task: The task with its current status, artifacts and messages.
         number: The number of the last event that ``task`` includes; 0 before the first event.
 
     Attributes:
         id: The task's id.
         context_id: The id of the task's conversation.
         number: The number of the last event.
-        status: The present status.
+        status: The current status.
         history: The messages of the task, oldest first.
     """
 
@@ -129,14 +131,15 @@ class TaskRecord:
     def create(
         cls, message: Message, *, task_id: str = "", context_id: str = "", dialect: str = ""
     ) -> "TaskRecord":
-        """Create a task for a caller's message. The task is in state SUBMITTED and has no event yet.
+        """Create a task in the state SUBMITTED for a caller's message. The task has no event yet.
 
         Args:
             message: The caller's message, the first message of the history.
             task_id: The id; empty to create a UUID.
-            context_id: The conversation's id; empty for the id in the message, or else a new UUID.
-            dialect: The protocol version of the request, which is stored in the task's metadata. It applies to later
-                requests that specify no version. Empty if responses do not depend on it.
+            context_id: The id of the conversation. If empty, the id in the message is used; if there is none, a UUID
+                is created.
+            dialect: The protocol version of the request. It is stored in the task's metadata, and applies to later
+                requests without a version. Empty if responses do not depend on the version.
         """
         task_id = task_id or str(uuid4())
         context_id = context_id or message.context_id or str(uuid4())
@@ -151,17 +154,17 @@ class TaskRecord:
 
     @property
     def state(self) -> TaskState:
-        """The present state."""
+        """The current state."""
         return self.status.state
 
     @property
     def awaits_caller(self) -> bool:
-        """True if the task is interrupted and no turn runs: the caller's next message continues the task."""
+        """True if the task is interrupted and no turn runs. The next message of the caller continues such a task."""
         return self.state.interrupted and not turn_continues(self._metadata)
 
     @property
     def extension_metadata(self) -> Mapping[str, Any]:
-        """The task's data of the extension."""
+        """The data of the extension in the task's metadata."""
         return extension_metadata(self._metadata)
 
     @property
@@ -171,15 +174,15 @@ class TaskRecord:
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """The complete artifacts, in the order of their creation."""
+        """The artifacts with all content so far, in the order of their creation."""
         return tuple(record.complete() for record in self._artifacts.values())
 
     def is_open(self, artifact_id: str) -> bool:
-        """Return whether more content of an artifact is expected."""
+        """Return True if more content of an artifact is expected."""
         return artifact_id in self._artifacts and self._artifacts[artifact_id].open
 
     def submitted(self) -> Event:
-        """Return the first event of a task: the task itself."""
+        """Return the first event of the task, which contains the task itself."""
         self.number += 1
         return Event(self.number, StreamResponse(task=self.snapshot()).to_json(), self.state)
 
@@ -188,10 +191,10 @@ class TaskRecord:
         return message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
 
     def receive(self, message: Message) -> Message:
-        """Add a further message of the caller to the history; `receipt` returns its event.
+        """Add a later message of the caller to the history. `receipt` returns the event of the message.
 
         Returns:
-            The message with the ids of the task.
+            The message with the ids of the task and its conversation.
         """
         message = self.addressed(message)
         if self.awaits_caller:
@@ -200,13 +203,13 @@ class TaskRecord:
         return message
 
     def receipt(self, message: Message, encoded: bytes | None = None) -> Event:
-        """Return the event of a received message: a status with the metadata ``received``.
+        """Return the event of a received message, which is a status event with the metadata ``received``.
 
-        A task that waits for its caller becomes WORKING; a running one keeps its state.
+        A task that waits for the caller changes to WORKING. The state of a running task does not change.
 
         Args:
-            message: The message, which `receive` returned.
-            encoded: The JSON of the message, if it was already encoded; None to encode it here.
+            message: The message that `receive` returned.
+            encoded: The JSON of the message if it was encoded before; otherwise None.
 
         Raises:
             IllegalTransition: The task has ended.
@@ -224,11 +227,12 @@ class TaskRecord:
         return Event(self.number, self._encode_receipt(status, encoded), self.state)
 
     def apply(self, update: Update) -> Event:
-        """Apply one update and return its event.
+        """Apply one update, and return the event of the update.
 
         Raises:
-            IllegalTransition: The present state may not change to the new state.
-            InvalidAgentResponseError: The artifact of the update does not exist or is complete, or the task has ended.
+            IllegalTransition: The transition from the current state to the new state is not allowed.
+            InvalidAgentResponseError: The artifact does not exist or is complete, the update does not fit the artifact
+                or the state, or the task has ended.
         """
         if isinstance(update, TextDelta):
             return self.append_text(update)
@@ -238,7 +242,7 @@ class TaskRecord:
         return self._apply_status(update)
 
     def closing_updates(self) -> list[Update]:
-        """Return the updates that complete every open artifact, in the order of their creation."""
+        """Return the updates that complete all open artifacts, in the order of their creation."""
         updates: list[Update] = []
         for artifact_id, record in self._artifacts.items():
             if not record.open:
@@ -246,22 +250,23 @@ class TaskRecord:
             if record.ends_in_text:
                 updates.append(TextDelta(artifact_id, "", last=True))
             else:
-                # Files cannot be ended by an empty text: a full copy with `last` replaces the artifact.
+                # An empty text cannot follow a file. Instead, a full copy of the artifact with `last` replaces the
+                # artifact.
                 updates.append(ArtifactUpdate(record.complete(), last=True))
         return updates
 
     def take_changed(self) -> list[Artifact]:
-        """Return the complete artifacts that were created, replaced or appended to since the last call."""
+        """Return the artifacts that were created, replaced or extended since the last call, with all content so far."""
         changed = [record for record in self._artifacts.values() if record.changed]
         for record in changed:
             record.changed = False
         return [record.complete() for record in changed]
 
     def snapshot(self, history_length: int | None = None) -> Task:
-        """Return a snapshot of the task; its metadata has the number of the last event that it includes.
+        """Return a snapshot of the task. Its metadata has the number of the last event that is included.
 
         Args:
-            history_length: The maximum number of messages, newest first; None for all, 0 for none.
+            history_length: The maximum number of messages, of which the newest are included; None for all, 0 for none.
         """
         history = (
             self.history if history_length is None else self.history[-history_length or len(self.history) :]
@@ -276,10 +281,11 @@ class TaskRecord:
         )
 
     def overview(self) -> list[Event]:
-        """Return a snapshot as events, for a lagging subscriber: all complete artifacts, then the status.
+        """Return a snapshot as events, for a lagging subscriber: all artifacts with their content so far, then the status.
 
-        Only the status has an event number: the number of the last event that the snapshot includes. A subscriber that
-        disconnects before the status resumes from its earlier position. Full copies replace the subscriber's artifacts.
+        Each full copy replaces the artifact of the subscriber. Only the status event has a number: that of the last
+        event in the snapshot. A subscriber that disconnects before the status event therefore resumes at its earlier
+        position.
         """
         events = [
             Event(0, self._encode_artifact(record.complete(), last=not record.open))
@@ -289,7 +295,7 @@ class TaskRecord:
         return [*events, Event(self.number, self._encode_status(self.status, metadata), self.state)]
 
     def replay(self, event: Event) -> None:
-        """Apply the next event of a stored log, which this class created.
+        """Apply the next event of a stored log. A record of this class must have created the event.
 
         Raises:
             ValueError: The number of the event is not the next number.
@@ -311,7 +317,7 @@ class TaskRecord:
             self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
 
     def _replay_text(self, body: bytes) -> bool:
-        """Apply an event that `append_text` created, without a complete parse; return False for any other event."""
+        """Apply an event of `append_text` without parsing it completely. Return False for any other event."""
         last = body.endswith(_APPENDED_LAST)
         if not last and not body.endswith(_APPENDED):
             return False
@@ -320,7 +326,7 @@ class TaskRecord:
                 tail = _APPENDED_LAST if last else _APPENDED
                 try:
                     text = _decode_text(body[len(record.prefix) : -len(tail)])
-                except msgspec.DecodeError:  # more than one part, for example
+                except msgspec.DecodeError:  # for example, an event with several parts
                     return False
                 record.add_text(text)
                 record.open = not last
@@ -338,7 +344,7 @@ class TaskRecord:
             self._take_status(update.status, {})
 
     def append_text(self, update: TextDelta) -> Event:
-        """Apply a `TextDelta` and return its event; see `apply`."""
+        """Apply a `TextDelta`, and return its event; see `apply`."""
         record = self._artifacts.get(update.artifact_id)
         if record is None or not record.open:
             record = self._open_artifact(update.artifact_id)
@@ -374,7 +380,7 @@ class TaskRecord:
         return Event(self.number, body)
 
     def _encode_complete(self, record: GrowingArtifact) -> bytes:
-        """Encode an artifact as its own last chunk; empty if the client does not need it, or if the artifact is very large."""
+        """Encode a full artifact as its own last chunk; empty if the client does not need this, or the artifact is very large."""
         if not (self.history and stores_last_chunk_only(self.history[0])):
             return b""
         artifact = record.complete()
@@ -396,7 +402,7 @@ class TaskRecord:
             if state is not TaskState.AUTH_REQUIRED:
                 raise InvalidAgentResponseError(f"a turn continues in AUTH_REQUIRED only, not in {state}")
             metadata = with_extension_metadata(metadata, continues=True)
-        elif turn_continues(metadata):  # a remote agent's turn
+        elif turn_continues(metadata):  # the turn of a remote agent continues, but not the turn of this task
             metadata = without_extension_metadata(metadata, "continues")
         if message is not None and update.encoded:
             body = self._encode_status_with(status, metadata, update.encoded)
@@ -413,22 +419,23 @@ class TaskRecord:
         return StreamResponse(status_update=event).to_json()
 
     def _encode_status_with(self, status: TaskStatus, metadata: dict[str, Any], message: bytes) -> bytes:
-        """Encode a status as `_encode_status`, with the JSON of its message."""
-        placeholder = agent_message("")  # its id is not in any other text of the event
+        """Encode a status like `_encode_status`, with the encoded message ``message``."""
+        placeholder = agent_message("")  # no other text of the event contains its id
         body = self._encode_status(status.model_copy(update={"message": placeholder}), metadata)
         return body.replace(placeholder.to_json(), message, 1)
 
     def _encode_receipt(self, status: TaskStatus, message: bytes) -> bytes:
         facts = {"continues": True} if turn_continues(self._metadata) else {}
         body = self._encode_status(status, with_extension_metadata({}, **facts, received=None))
-        # The metadata comes after the status, whose message may contain the same text: replace the last occurrence.
+        # Replace the last occurrence, because the metadata follows the status, and a message in the status may contain
+        # the same text.
         head, _, tail = body.rpartition(_RECEIVED + b"null")
         return b"".join((head, _RECEIVED, message, tail))
 
     def _take_status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> None:
         known = self.status.message
         if known is None or status.message is None or status.message.message_id != known.message_id:
-            self._keep_status_message()  # unless the same message is repeated, with another state
+            self._keep_status_message()  # but not if the new status repeats the message
         self.status = status
         if turn_continues(self._metadata):
             self._metadata = without_extension_metadata(self._metadata, "continues")
@@ -447,7 +454,7 @@ class TaskRecord:
             )
 
     def _keep_status_message(self) -> None:
-        """Move the message of the status to the history, because the status changes (A2A 1.0, section 3.7)."""
+        """Move the message of the current status to the history before the status changes (A2A 1.0, section 3.7)."""
         if self.status.message is not None:
             self.history.append(self.status.message)
             self.status = self.status.model_copy(update={"message": None})
@@ -461,9 +468,7 @@ class TaskRecord:
                 known.add_parts(artifact.parts)
             known.open = not last
         elif known is not None and known.open and last and known.complete() == artifact:
-            known.open = (
-                False  # an identical copy is not a change: its text may already be in the conversation
-            )
+            known.open = False  # an identical copy is not a change, because its text may already be in the conversation
         else:
             self._set_artifact(artifact, open_=not last)
             self._artifacts[artifact.artifact_id].changed = True
@@ -499,7 +504,7 @@ class TaskRecord:
 
 
 def encode_artifact_event(task_id: str, context_id: str, update: ArtifactUpdate) -> bytes:
-    """Return the JSON of the event of an update."""
+    """Encode the event of an artifact update as JSON."""
     event = TaskArtifactUpdateEvent(
         task_id=task_id,
         context_id=context_id,
@@ -511,12 +516,12 @@ def encode_artifact_event(task_id: str, context_id: str, update: ArtifactUpdate)
 
 
 def _is_bare_text(part: Part) -> bool:
-    """Return whether a part is a text without metadata, name and type, which can be joined to another text."""
+    """Return True if a part is text without metadata, name and type. Such a part can be joined with another text."""
     return part.text is not None and not (part.metadata or part.filename or part.media_type)
 
 
 def agent_message(text: str, metadata: Mapping[str, Any] | None = None) -> Message:
-    """Return a message of the agent with one text part and a new id, for a status."""
+    """Return a message of the agent with one text part and a new id, for a status update."""
     return Message(
         message_id=str(uuid4()), role=Role.AGENT, parts=(Part(text=text),), metadata=dict(metadata or {})
     )

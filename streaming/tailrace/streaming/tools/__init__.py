@@ -1,1 +1,1 @@
-"""Tools of an agent: Python functions, and tools of servers of the Model Context Protocol (MCP)."""
+"""Tools of an agent: Python functions, and tools of MCP servers (Model Context Protocol)."""

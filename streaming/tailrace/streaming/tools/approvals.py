@@ -1,14 +1,16 @@
-"""Approval of tool calls: which calls require an approval, and the request for it. Sans-IO.
+"""Approval of tool calls: the policy, the requests and the decisions. Sans-IO.
 
-A call that requires an approval does not run. The turn ends with an `ApprovalRequest` for the call, which has the call's arguments,
-a digest of the call, and an expiry. A later `ApprovalDecision` names the digest: it approves the call, rejects it with a reason for
-the model, or replaces its arguments. `ToolRunner` computes the digest again before it runs a call, and runs a call that requires an
-approval only if this digest was approved. A call whose arguments changed in between has another digest, and does not run.
+A call that requires an approval does not run. Instead, the turn ends with an `ApprovalRequest`, which contains the
+arguments and a digest of the call, and an expiry time. A later `ApprovalDecision` contains the digest. It approves the
+call, rejects the call with a reason for the model, or replaces the arguments. Before `ToolRunner` runs a call that
+requires an approval, it computes the digest again. The call runs only if this digest was approved. If the arguments
+have changed, the digest differs, and the call does not run.
 
-The digest is the SHA-256 hash, in hexadecimal, of the canonical JSON (RFC 8785) of ``{"arguments", "callId", "name"}``. Arguments
-without a canonical form (integers beyond 2^53) cannot be approved: the call has an error as its result.
+The digest is the SHA-256 hash, in hexadecimal, of the canonical JSON (RFC 8785) of
+``{"arguments", "callId", "name"}``. Arguments without a canonical form (integers beyond 2^53) cannot be approved: the
+result of the call is an error.
 
-``docs/approvals.md`` describes the form of requests and decisions in A2A, and where the server records them.
+``docs/approvals.md`` describes requests and decisions in A2A, and how the server records them.
 """
 
 import logging
@@ -25,11 +27,11 @@ from tailrace.wrappers import ContentPartToolCall
 logger = logging.getLogger("tailrace.streaming")
 
 DEFAULT_LIFETIME = 3600.0
-"""Seconds within which a call can be approved."""
+"""Time in seconds within which a call can be approved."""
 
 ALL_TOOLS = "*"
 DESTRUCTIVE_TOOLS = "mcp:destructive"
-"""Stands for the tools of MCP servers that are not declared as read-only or as not destructive."""
+"""Name for all tools of MCP servers, except tools that are declared as read-only or not destructive."""
 
 NeedsApproval = Callable[[ContentPartToolCall], bool]
 
@@ -38,10 +40,11 @@ class ApprovalPolicy:
     """The calls that require an approval.
 
     Args:
-        tools: Names of tools all of whose calls require an approval; `ALL_TOOLS` for all tools, `DESTRUCTIVE_TOOLS` for destructive
-            tools of MCP servers.
-        functions: Return True for a call that requires an approval. If a function raises an error, the call requires one.
-        lifetime: Seconds within which a call can be approved.
+        tools: Names of tools. All calls of these tools require an approval. `ALL_TOOLS` means all tools, and
+            `DESTRUCTIVE_TOOLS` means destructive tools of MCP servers.
+        functions: Functions that return True for a call that requires an approval. If a function raises an exception,
+            the call requires an approval.
+        lifetime: Time in seconds within which a call can be approved.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class ApprovalPolicy:
 
         Args:
             call: The call.
-            annotations: The annotations of an MCP server for the tool; None for a tool of another kind.
+            annotations: The annotations of the tool, if it is a tool of an MCP server; otherwise None.
         """
         if ALL_TOOLS in self._tools or call.name in self._tools:
             return True
@@ -70,7 +73,7 @@ class ApprovalPolicy:
 
 
 def is_destructive(annotations: Mapping[str, Any]) -> bool:
-    """Return True unless annotations declare a tool as read-only or as not destructive, which are the defaults of MCP."""
+    """Return False if annotations declare a tool as read-only or not destructive. By default, MCP tools are destructive."""
     return annotations.get("readOnlyHint") is not True and annotations.get("destructiveHint") is not False
 
 
@@ -123,7 +126,8 @@ class ApprovalRequest:
         arguments: The canonical JSON of the arguments.
         digest: The digest of the call.
         expires_at: The time after which the call cannot be approved.
-        reason: The reason why a call is requested again whose result was lost; empty for other calls.
+        reason: The reason for a new request, if the call may have run already and its result was lost; otherwise
+            empty.
     """
 
     call_id: str
@@ -150,8 +154,9 @@ class ApprovalDecision:
 
     Attributes:
         digest: The digest of the request.
-        decision: ``approve`` runs the call; ``reject`` gives the model the reason; ``edit`` runs the call with other arguments.
-        reason: The reason of a rejection.
+        decision: ``approve`` runs the call. ``reject`` does not run the call, and returns the reason to the model.
+            ``edit`` runs the call with other arguments.
+        reason: The reason for a rejection.
         arguments: The arguments of ``edit``.
     """
 
@@ -163,15 +168,15 @@ class ApprovalDecision:
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """A decision about a call of the conversation, as the server recorded it.
+    """A decision that the server recorded in the conversation.
 
     Attributes:
         call_id: The id of the call.
-        digest: The digest of the call to run; for ``edit``, that of the call with the other arguments.
+        digest: The digest of the call to run. For ``edit``, this is the digest of the call with the other arguments.
         decision: See `ApprovalDecision`.
         reason: See `ApprovalDecision`.
         arguments: See `ApprovalDecision`.
-        lost: The decision is about a call whose result was lost.
+        lost: True if the call may have run already, and its result was lost.
     """
 
     call_id: str

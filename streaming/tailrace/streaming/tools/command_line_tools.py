@@ -1,14 +1,12 @@
-"""Parser of tool specifications, which are arguments of ``tailrace serve --tools``.
+"""Parser of tool specifications, the arguments of ``tailrace serve --tools``.
 
 A specification has one of these forms:
 
-===============================  ==================================================================================
-``MODULE:NAME``                  ``NAME`` in a module: a function, a `Tool`, a `Toolset`, or a list of them
-``mcp:https://…``                the tools of an MCP server at a URL (``http://…`` too)
-``mcp:[NAME=VALUE …] COMMAND …``  the tools of an MCP server that is a program, with its arguments; before it
-environment
-                                 variables, in which the value ``$OTHER`` stands for a variable of this process
-===============================  ==================================================================================
+- ``MODULE:NAME``: the value of ``NAME`` in a module: a function, a `Tool`, a `Toolset`, or a list of these.
+- ``mcp:https://…`` or ``mcp:http://…``: the tools of an MCP server at a URL.
+- ``mcp:[VARIABLE=VALUE …] COMMAND …``: the tools of an MCP server that is a program. ``COMMAND`` is the program with its
+  arguments. The assignments before it set environment variables. The value ``$OTHER`` is replaced with the environment
+  variable ``OTHER`` of this process.
 """
 
 import os
@@ -35,14 +33,14 @@ _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def parse_tools(spec: str) -> Tool | Toolset | list[Tool | Toolset]:
-    """Parse a tool specification. A module is imported, also from the current folder. No MCP server is connected.
+    """Parse a tool specification. Modules are imported, also from the current folder. MCP servers are not connected yet.
 
     Args:
         spec: The specification, in one of the forms in the module docstring.
 
     Raises:
-        ConfigurationError: The specification is invalid, the module cannot be imported, or the name is not a tool.
-            The message is one line.
+        ConfigurationError: The specification is invalid, the module cannot be imported, or the value is not a tool.
+            The message has one line.
     """
     if spec.startswith(_MCP):
         return _mcp_tools(spec, spec.removeprefix(_MCP).strip())
@@ -61,8 +59,8 @@ def parse_approvals(specs: Sequence[str], *, lifetime: float = DEFAULT_LIFETIME)
     """Parse the arguments of ``tailrace serve --approve``.
 
     Args:
-        specs: Each the name of a tool, ``*`` for all tools, ``mcp:destructive``, or ``MODULE:NAME`` of a function that receives the
-            call and returns True if it requires an approval.
+        specs: The arguments. Each is the name of a tool, ``*`` for all tools, ``mcp:destructive``, or ``MODULE:NAME``
+            of a function. The function receives a call, and returns True if the call requires an approval.
         lifetime: See `ApprovalPolicy`.
 
     Raises:
@@ -106,9 +104,9 @@ def _mcp_tools(spec: str, server: str) -> McpToolset:
 
 
 def _imported(spec: str, module: str, name: str) -> object:
-    """Import a module, and return one of its names. Any error in the module becomes a configuration error."""
-    # An installed program does not search the current folder. Add the folder at the end of the path, because its
-    # files must not shadow installed modules that are imported later.
+    """Import a module, and return the value of a name in it. Any error of the import becomes a `ConfigurationError`."""
+    # Python does not search the current folder for modules of an installed program. Add the folder at the end of the
+    # path, so that its files do not shadow installed modules.
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
     try:

@@ -7,15 +7,16 @@
     async with Agent("openai:gpt-5-mini", tools=[time, search]) as agent:
         ...
 
-The module uses the official SDK, which is an extra (``pip install 'tailrace[mcp]'``), and supports the protocol versions of the
-SDK: https://modelcontextprotocol.io/specification.
+The module requires the official SDK (``pip install 'tailrace[mcp]'``), and supports the protocol versions of the SDK.
+Specification: https://modelcontextprotocol.io/specification.
 
-The list of tools is requested once, when the toolset connects; notifications of changes
-(``notifications/tools/list_changed``) are ignored. The client offers no features to servers (sampling, elicitation, roots), and
-ignores their log and progress notifications.
+When the toolset connects, it requests the list of tools once. Notifications of changes
+(``notifications/tools/list_changed``) are ignored. The client does not support requests of servers (sampling,
+elicitation, roots), and ignores log and progress notifications.
 
-After a lost connection the next call reconnects. Each call tries this once. A call that was in progress is not repeated, because
-the server may have executed it: its result is an error, and the model continues.
+After the connection is lost, the next call reconnects. Each call tries to reconnect once. A call that was in progress
+is not repeated, because the server may have executed it. The result of such a call is an error, and the model
+continues.
 """
 
 import base64
@@ -35,14 +36,15 @@ if TYPE_CHECKING:
     from tailrace.streaming.tools.mcp_connection import Link
 
 DEFAULT_CONNECT_TIMEOUT = 30.0
-"""Timeout in seconds for the list of tools. It is long, because some servers are installed on their first run."""
+"""Default timeout in seconds for the connection and the list of tools. Some servers are installed on their first run,
+which takes time."""
 
 MAX_KEPT_BYTES = 1024 * 1024
-"""Maximum size of a result with files that is kept unchanged, see `tool_result`."""
+"""Maximum size in bytes of a result with files that is stored unchanged in the metadata; see `tool_result`."""
 
 
 class McpOptions(TypedDict, total=False):
-    """The options of `McpToolset`, except the server."""
+    """The arguments of `McpToolset`, except the server."""
 
     prefix: str
     include: Collection[str] | None
@@ -56,11 +58,11 @@ class McpToolset(Toolset):
 
     Args:
         server: The server.
-        prefix: A prefix of the tools' names, for servers with tools of the same name.
-        include: Names of the tools to use, as on the server; None for all tools.
-        exclude: Names of the tools to omit.
-        timeout: Timeout of a call in seconds; None for the timeout of the agent. The server is notified of a cancelled
-            call.
+        prefix: A prefix for the names of the tools, in case several servers have tools of the same name.
+        include: Names of the tools to use, without the prefix; None for all tools.
+        exclude: Names of the tools to omit, without the prefix.
+        timeout: Timeout of a call in seconds; None for the timeout of the agent. After a timeout, the server is
+            notified that the call was cancelled.
         connect_timeout: Timeout in seconds for the connection and the list of tools.
     """
 
@@ -90,14 +92,14 @@ class McpToolset(Toolset):
         cwd: str | Path | None = None,
         **options: Unpack[McpOptions],
     ) -> Self:
-        """Use the tools of a program, which runs while the toolset is connected.
+        """Create the toolset of a program. The program runs while the toolset is connected.
 
-        Its standard error goes to the logger ``tailrace.streaming.tools.mcp``, level DEBUG (on Windows: nowhere).
+        The standard error of the program is logged by ``tailrace.streaming.tools.mcp`` with the level DEBUG (on
+        Windows, it is discarded).
 
         Args:
             command: The program.
-            *arguments: Its arguments.
-            *arguments: Its arguments.
+            *arguments: The arguments of the program.
             env: See `StdioServer`.
             cwd: See `StdioServer`.
             **options: See the class.
@@ -108,11 +110,11 @@ class McpToolset(Toolset):
     def http(
         cls, url: str, *, headers: Mapping[str, str] | None = None, **options: Unpack[McpOptions]
     ) -> Self:
-        """Use the tools of a server at a URL.
+        """Create the toolset of a server at a URL.
 
         Args:
             url: The URL.
-            headers: Headers of every request (``Authorization``, for example).
+            headers: Headers for every request, for example ``Authorization``.
             **options: See the class.
 
         Raises:
@@ -125,10 +127,10 @@ class McpToolset(Toolset):
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[Sequence[Tool]]:
-        """Connect, see `Toolset.connected`. Any task may call the tools during the block.
+        """Connect to the server; see `Toolset.connected`. Any asyncio task may call the tools during the block.
 
-        Cancelling a call ends that call only. The end of the block, by cancellation too, ends the program or the session
-        within some seconds.
+        Cancelling a call does not affect other calls. After the block, the program or the session is ended within a
+        few seconds, even if the block was cancelled.
         """
         try:
             from tailrace.streaming.tools.mcp_connection import linked
@@ -188,7 +190,8 @@ class McpTool(Tool):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> ContentPartToolResult:
         """Call the tool on the server; see `Tool.call` and `tool_result`.
 
-        Cancellation notifies the server (``notifications/cancelled``, or by closing the request, as the version requires).
+        If the call is cancelled, the server is notified: with ``notifications/cancelled``, or by closing the request,
+        depending on the protocol version.
 
         Raises:
             ToolError: The server rejected the call, disconnected during the call, or cannot be reached.
@@ -201,18 +204,19 @@ class McpTool(Tool):
 
 
 def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
-    """Convert a server's result to the common format, without the call's id and name.
+    """Convert the result of a server to the common format. The id and the name are empty.
 
-    The output is the structured content, or else the text blocks, joined by line breaks. If there are blocks of another type,
-    the output is a list: the structured content or the text blocks, and the other blocks in the form of MCP, in which the
-    number of bytes replaces the content of a file. No provider accepts files in the form of MCP, and as text they would
-    fill the model's context window. The files are in ``metadata["mcp"]["content"]``, up to a total of `MAX_KEPT_BYTES`.
+    The output is the structured content if there is any, otherwise the text blocks, joined with line breaks. If there
+    are blocks of other types, the output is a list of the structured content and these blocks, or of all blocks. The
+    content of a file is replaced with the number of its bytes, because no provider accepts MCP files, and as text they
+    would fill the context window of the model. If all blocks together are at most `MAX_KEPT_BYTES` long,
+    ``metadata["mcp"]["content"]`` contains them unchanged.
 
     Args:
         result: A ``CallToolResult``, as JSON.
 
     Raises:
-        ValueError: The result is nested too deep.
+        ValueError: The result is nested too deeply.
     """
     blocks = cast("list[dict[str, Any]]", result.get("content") or [])
     reduced = [_model_block(block) for block in blocks]
@@ -232,7 +236,7 @@ def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
 
 
 def _model_block(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a content block for the model, without members for programs and without the bytes of a file."""
+    """Return a content block for the model. Members that only programs need, and the bytes of a file, are omitted."""
     reduced = {
         key: value for key, value in block.items() if key not in ("_meta", "annotations", "icons", "data")
     }
@@ -254,7 +258,7 @@ def _omitted(block: Mapping[str, Any]) -> str:
 
 
 def _size(text: str) -> int:
-    """Return the number of bytes of a base64 text; approximate for invalid ones."""
+    """Return the number of bytes that a base64 text encodes. For an invalid text, the number is an estimate."""
     try:
         return len(base64.b64decode(text))
     except ValueError:
@@ -265,7 +269,7 @@ def _definition(name: str, tool: Mapping[str, Any]) -> ToolDefinition:
     """Return the definition of a tool for the model.
 
     Raises:
-        pydantic.ValidationError: The tool has no name, or its schema is nested too deep.
+        pydantic.ValidationError: The tool has no name, or its schema is nested too deeply.
     """
     description = tool.get("description") or tool.get("title") or ""
     return ToolDefinition(name=name, description=description, parameters=tool["inputSchema"])

@@ -1,12 +1,13 @@
-"""Limits for MCP servers: the size of a response, the JSON values of a message, the size of all tools, requests, and resumptions.
+"""Limits for MCP servers: for the size of messages and of all tool definitions, and for requests and resumptions.
 
-The connection and the transports use this module, because the SDK limits only the events of a stream. The
-SDK also validates results against the output schemas of the server, in the event loop, with patterns that may take
-exponential time. This module therefore removes output schemas before the SDK reads them. It validates results with
+This module is needed because the SDK limits only the size of events. The SDK also validates results against the output
+schemas of the server. This validation runs in the event loop, and the patterns of a schema may take exponential time.
+This module therefore removes output schemas before the SDK reads them, and validates results with
 `tailrace.streaming.schemas.structured_output`, which matches patterns in linear time and rejects large schemas.
 
-The SDK starts a task for each request of a server (`MessageFilter` limits them), and resumes a response that the server ends
-early as often as the server ends it, after the pause that the server chooses (`limited_resumptions`).
+The SDK starts a task for each request of a server. `MessageFilter` limits these requests. If a server ends a response
+early, the SDK resumes the response, without a limit, and after a pause that the server chooses. `limited_resumptions`
+limits the number of resumptions.
 """
 
 import logging
@@ -29,16 +30,18 @@ from tailrace.wrappers.request_options import OutputFormat
 logger = logging.getLogger("tailrace.streaming.tools.mcp")
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Maximum size of one message of a server: a result, with its files."""
+"""Maximum size in bytes of one message of a server, for example a result with files."""
 
 MAX_VALUES = 50_000
 """Maximum number of JSON values in one message of a server, for example a result or a page of tools."""
 
 MAX_TOOLS_BYTES = 4 * 1024 * 1024
-"""Maximum size of the definitions of all tools of a server as JSON. The model receives them with each request."""
+"""Maximum size in bytes of the definitions of all tools of a server as JSON. Each request to the model contains
+them."""
 
 MAX_REQUESTS = 16
-"""Maximum number of requests of a server, for example pings, that have no response yet. Further ones are ignored."""
+"""Maximum number of requests of a server (for example pings) that have no response yet. Further requests are
+ignored."""
 
 MAX_RESUMPTIONS = 100
 """Maximum number of times that the response to one call is resumed."""
@@ -48,7 +51,7 @@ _SCHEMA_NAMES = ("outputSchema", "output_schema")
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The body of a response, which raises an error if it exceeds a maximum size.
+    """The body of a response. Reading raises an exception if the body exceeds a maximum size.
 
     Args:
         stream: The body.
@@ -73,7 +76,7 @@ class BoundedBody(httpx2.AsyncByteStream):
 
 
 class BoundedTools:
-    """The tools of a server by name, within `MAX_TOOLS_BYTES`."""
+    """The tools of a server by name. Their total size is limited to `MAX_TOOLS_BYTES`."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, dict[str, Any]] = {}
@@ -93,10 +96,10 @@ class BoundedTools:
 
 
 class MessageFilter:
-    """Decides which messages of a server the client processes; counts the server's requests that have no response yet.
+    """Filter for the messages of a server, which counts requests without a response.
 
     Attributes:
-        output_schemas: The output schemas, which are removed from lists of tools.
+        output_schemas: The output schemas, which the filter removes from lists of tools.
     """
 
     def __init__(self) -> None:
@@ -104,10 +107,10 @@ class MessageFilter:
         self._waiting = 0
 
     def accept(self, message: SessionMessage) -> SessionMessage | None:
-        """Return a message of the server within the bounds; None for a notification, or a request above `MAX_REQUESTS`.
+        """Return a message that the client may process; None for a notification, and for a request above `MAX_REQUESTS`.
 
-        No notification is used. A result with more than `MAX_VALUES` JSON values becomes an error, and a request with as many has no
-        parameters.
+        A result with more than `MAX_VALUES` JSON values is replaced with an error. The parameters of a request with so
+        many values are removed.
         """
         content = message.message
         if isinstance(content, JSONRPCResponse):
@@ -129,7 +132,7 @@ class MessageFilter:
         return message
 
     def end(self, message: SessionMessage) -> None:
-        """Register a message to the server that was sent, or failed; only responses count."""
+        """Record that a message to the server was sent, or failed. Only responses change the count."""
         if isinstance(message.message, JSONRPCResponse | JSONRPCError):
             self._waiting -= 1
 
@@ -139,9 +142,9 @@ _RESUMPTIONS = ContextVar[list[None] | None]("tailrace_mcp_resumptions", default
 
 @contextmanager
 def limited_resumptions() -> Generator[None]:
-    """Allow `MAX_RESUMPTIONS` of the responses to what is sent in the block.
+    """Allow at most `MAX_RESUMPTIONS` resumptions of the responses to messages that are sent in the block.
 
-    The SDK sends each message in the context in which it was created, and resumes its response there.
+    The SDK sends each message, and resumes its response, in the context in which the message was created.
     """
     token = _RESUMPTIONS.set([])
     try:
@@ -151,7 +154,7 @@ def limited_resumptions() -> Generator[None]:
 
 
 def take_resumption() -> bool:
-    """Return whether a response may be resumed; count it."""
+    """Return True if a response may be resumed, and count the resumption."""
     taken = _RESUMPTIONS.get()
     if taken is None or len(taken) >= MAX_RESUMPTIONS:
         return False
@@ -167,7 +170,7 @@ class OutputSchemas:
         self._readers: dict[str, OutputReader | None] = {}
 
     def take(self, response: JSONRPCResponse) -> None:
-        """Move the output schemas in a list of tools from a response to this object."""
+        """Move the output schemas from a response with a list of tools to this object."""
         tools = response.result.get("tools")
         for tool in cast("list[object]", tools) if isinstance(tools, list) else ():
             if not isinstance(tool, dict):

@@ -1,8 +1,8 @@
-"""Connections to an MCP server, with reconnection. Needs the official SDK.
+"""Connections to an MCP server, which are reopened after they are lost. Requires the official SDK.
 
-The SDK's client must be closed by the task that opened it, while calls come from any task, and a lost server is reconnected
-during a call. Each connection therefore has a task of its own, in a task group that ends with the link. That task is shielded:
-however the link ends, the server is disconnected properly, within a bounded time.
+The task that opens a client of the SDK must also close it. But any task may call a tool, and a call may open a new
+connection. Each connection therefore has its own task, in a task group that ends with the link. This task is shielded
+from cancellation, so that the server is always disconnected properly, within a limited time.
 """
 
 import logging
@@ -32,10 +32,10 @@ logger = logging.getLogger("tailrace.streaming.tools.mcp")
 Fields = dict[str, Any]
 
 CLOSING_TIME = 5.0
-"""Seconds for disconnecting from a server; a program receives its signals within them."""
+"""Maximum time in seconds for disconnecting from a server. Within this time, a program receives signals to end."""
 
 MAX_PAGES = 100
-"""Maximum pages of a list of tools."""
+"""Maximum number of pages of a list of tools."""
 
 _CLOSED = "Connection closed"  # the SDK's error for pending calls
 _LOST = (
@@ -49,7 +49,7 @@ async def linked(server: StdioServer | HttpServer, connect_timeout: float) -> "A
 
     Raises:
         ConfigurationError: The server's program cannot be started.
-        UpstreamError: The server cannot be reached, or does not reply.
+        UpstreamError: The server cannot be reached, or does not respond.
     """
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
@@ -58,7 +58,7 @@ async def linked(server: StdioServer | HttpServer, connect_timeout: float) -> "A
             await link.open()
             yield link
         except Exception as error:
-            failure = error  # raised below: the task group would wrap it
+            failure = error  # raised below, because the task group would wrap it
         finally:
             link.close()
     if failure is not None:
@@ -66,10 +66,10 @@ async def linked(server: StdioServer | HttpServer, connect_timeout: float) -> "A
 
 
 class Link:
-    """Calls tools, over a connection that is opened again when it is lost.
+    """Client for the tools of a server. A lost connection is replaced by the next call.
 
     Attributes:
-        tools: The tools by name, as of the first connection.
+        tools: The tools by name, as listed by the first connection.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class Link:
         self.tools = connection.tools
 
     def close(self) -> None:
-        """Accept no more calls; the server is disconnected as soon as this task waits."""
+        """Reject further calls. The connection is closed when the current task next waits."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()
 
     async def call(self, name: str, arguments: Fields) -> Fields:
-        """Call a tool; return the ``CallToolResult`` as JSON.
+        """Call a tool, and return the ``CallToolResult`` as a JSON object.
 
         Raises:
-            ToolError: The server refused the call, disconnected during it, or cannot be reached.
+            ToolError: The server rejected the call, disconnected during the call, or cannot be reached.
         """
         for may_repeat in (True, False):
             connection = self._usable()
@@ -107,18 +107,19 @@ class Link:
                 client = await connection.client()
             except TailraceError as error:
                 logger.warning("%s", getattr(error, "diagnosis", "") or error)
-                # Without details, which may name arguments of the program, and addresses.
+                # Omit the details, which may contain addresses and arguments of the program.
                 raise ToolError("the tool's server was lost and cannot be connected again") from None
             try:
                 with limited_resumptions():
                     result = await client.call_tool(name, arguments)
             except MCPError as error:
                 if error.message == FORGOTTEN:
-                    # The server does not know the session (2025-11-25, "Session Management"), so it did nothing.
+                    # The server does not know the session, so that it did not run the call (2025-11-25, "Session
+                    # Management").
                     connection.close()
                     if may_repeat:
                         continue
-                # Servers use this code for errors of their own, too.
+                # Servers use this code for other errors too.
                 if error.code == CONNECTION_CLOSED and (connection.over or error.message == _CLOSED):
                     raise ToolError(_LOST) from None
                 reason = self._redactor.for_callers(error.message)
@@ -146,11 +147,11 @@ class Link:
 
 
 class _Connection:
-    """One client of the SDK, and the task that owns it.
+    """One client of the SDK. `run` is the task that opens and closes the client.
 
     Attributes:
-        tools: The tools by name, known when the client is connected.
-        messages: Filters the messages of the server.
+        tools: The tools by name; empty before the client is connected.
+        messages: The filter for the messages of the server.
     """
 
     def __init__(self, server: StdioServer | HttpServer, connect_timeout: float) -> None:
@@ -172,15 +173,15 @@ class _Connection:
 
     @property
     def over(self) -> bool:
-        """Return whether it was lost or closed; False while it is being opened."""
+        """True if the connection was lost or closed; False while it is being opened."""
         return self._ending.is_set()
 
     async def client(self) -> Client:
-        """Return the client as soon as it is connected.
+        """Wait until the client is connected, and return the client.
 
         Raises:
             ConfigurationError: The server's program cannot be started.
-            UpstreamError: The server cannot be reached, or does not reply.
+            UpstreamError: The server cannot be reached, or does not respond.
         """
         await self._settled.wait()
         if self._client is not None:
@@ -191,7 +192,7 @@ class _Connection:
         )
 
     def close(self) -> None:
-        """Close the connection: properly when it is connected, else at once."""
+        """Close the connection. If it is still being opened, cancel this."""
         self._closed = True
         self._ending.set()
         if not self._settled.is_set():
@@ -199,7 +200,7 @@ class _Connection:
             self._settled.set()  # the task may be cancelled before its first step
 
     async def run(self) -> None:
-        """Stay connected until the server is lost or `close` is called. Raises nothing."""
+        """Connect, and wait until the connection is lost or `close` is called. This method never raises an exception."""
         self._scope.deadline = anyio.current_time() + self._connect_timeout
         error: Exception | None = None
         try:
@@ -216,7 +217,7 @@ class _Connection:
             self._ending.set()
 
     async def _keep(self) -> None:
-        # No cancel scope in here may end before the client does: its task group would be left in disorder.
+        # No cancel scope may be exited here before the client is closed, because the client has a task group.
         about = Implementation(name="tailrace", version=version("tailrace"))
         transport: Any = self._transport.streams()
         async with Client(transport, client_info=about, cache=None) as client:
@@ -229,7 +230,7 @@ class _Connection:
             self._scope.deadline = anyio.current_time() + CLOSING_TIME
 
     def _redacted(self, error: TailraceError) -> TailraceError:
-        """Return the error for callers; the details are in its ``diagnosis``."""
+        """Remove details from an error for callers, and store them in its ``diagnosis``."""
         if not isinstance(error, UpstreamError):
             return error
         error.diagnosis = error.message
@@ -260,7 +261,7 @@ def _redactor(server: StdioServer | HttpServer) -> Redactor:
 
 
 async def _list_tools(client: Client) -> dict[str, Fields]:
-    """List all tools, page by page; none of a server without tools."""
+    """List all tools, page by page. The result is empty for a server without tools."""
     tools = BoundedTools()
     if client.server_capabilities.tools is None:
         return tools.by_name

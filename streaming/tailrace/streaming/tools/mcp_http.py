@@ -1,4 +1,4 @@
-"""The transport to an MCP server at a URL: the SDK's, over an HTTP client with limits and with errors for single requests."""
+"""The transport to an MCP server at a URL: the transport of the SDK, with another HTTP client."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -21,19 +21,19 @@ from tailrace.streaming.tools.mcp_streams import Streams, filtered
 from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
 
 FORGOTTEN = "the session is not known to the server"
-"""The error of a call whose session the server does not know."""
+"""The error message of a call whose session is unknown to the server."""
 
 _SESSION = "mcp-session-id"
 
 
 class HttpTransport:
-    """The SDK's transport, over a client that converts failures of a request to JSON-RPC errors.
+    """The transport of the SDK, with an HTTP client that converts failures of single requests to JSON-RPC errors.
 
     Args:
         server: The server.
-        messages: Filters its messages.
-        ended: Set when the stream of its messages ends.
-        connect_timeout: Seconds until a connection is open.
+        messages: The filter for the messages of the server.
+        ended: Event that is set when the stream of messages ends.
+        connect_timeout: Timeout in seconds for opening a connection.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class HttpTransport:
         self._ended = ended
 
     def failure(self, error: Exception | None) -> TailraceError | None:
-        """Return the last HTTP failure, if an error at the start is caused by it."""
+        """Return the last HTTP failure if it caused an error of connecting; otherwise None."""
         return self._client.failure if isinstance(error, MCPError) else None
 
     @asynccontextmanager
@@ -59,19 +59,19 @@ class HttpTransport:
 
 
 class _HttpClient(httpx2.AsyncClient):
-    """An HTTP client that fails single requests.
+    """An HTTP client in which a failure affects only one request.
 
-    The SDK ends the whole session, with all its calls, when one request finds no connection; and it reports neither status
-    nor reason of a refusal. Both become JSON-RPC errors here, which the SDK returns to the single call.
+    If one request fails to connect, the SDK ends the complete session with all its calls. If the server rejects a
+    request, the SDK does not report the status and the reason. This class converts both cases to JSON-RPC errors,
+    which the SDK returns to the single call.
 
     Attributes:
-        session_lost: The server reported that it does not know the session.
+        session_lost: True if the server reported that it does not know the session.
         failure: The latest failure.
     """
 
     def __init__(self, server: HttpServer, connect_timeout: float) -> None:
-        # Reads have no timeout of their own: the agent limits the duration of calls, and the stream of a server's own
-        # messages is silent for most of the time.
+        # There is no read timeout. The agent limits the duration of calls.
         headers = {"accept-encoding": "identity", **server.headers}
         super().__init__(
             headers=headers, timeout=httpx2.Timeout(connect_timeout, read=None), follow_redirects=False
@@ -81,11 +81,12 @@ class _HttpClient(httpx2.AsyncClient):
         self._server = server
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; a message that cannot be sent, or is refused, gets a JSON-RPC error."""
+        """Send a request. If a message cannot be sent or is rejected, return a JSON-RPC error."""
         if request.method == "DELETE" and self.session_lost:
             return httpx2.Response(204, request=request)  # there is no session to end
         if request.method == "GET" and not take_resumption():
-            # A server's own stream would carry only notifications, and would be opened again as often as it ends.
+            # Do not open a stream for messages of the server: it would contain only notifications, and the SDK would
+            # reopen it without a limit.
             return httpx2.Response(405, request=request)
         try:
             response = await super().send(request, **options)
@@ -99,11 +100,13 @@ class _HttpClient(httpx2.AsyncClient):
         if unusable:
             await response.aclose()
             if request.method != "POST":
-                return httpx2.Response(405, request=request)  # like a server without a stream of its own
+                return httpx2.Response(
+                    405, request=request
+                )  # the response of a server without a stream for its own messages
             return self._failed(request, 502, unusable, UpstreamFault.INVALID)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             body = cast("httpx2.AsyncByteStream", response.stream)
-            response.stream = BoundedBody(body, MAX_MESSAGE_BYTES)  # the SDK bounds events only
+            response.stream = BoundedBody(body, MAX_MESSAGE_BYTES)  # the SDK limits only events
         if request.method != "POST" or response.status_code < 400:
             return response
         if response.status_code == 404 and _SESSION in request.headers:
@@ -130,9 +133,9 @@ class _HttpClient(httpx2.AsyncClient):
 
 
 def _unusable(response: httpx2.Response) -> str:
-    """Return why a response is not read; empty if it is."""
+    """Return the reason why a response is rejected; empty if it is accepted."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        return "it has a compressed body, which was not requested"  # it could exceed the memory
+        return "it has a compressed body, which was not requested"  # the decompressed body could exceed the memory
     if response.has_redirect_location:
         return (
             f"HTTP {response.status_code}: redirects are not followed; give the address that it redirects to"

@@ -1,4 +1,4 @@
-"""Descriptions of MCP servers, which `McpToolset` connects to: a program, or a URL."""
+"""Descriptions of MCP servers for `McpToolset`: a program, or a URL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ class StdioServer:
     Attributes:
         command: The program.
         arguments: The arguments of the program.
-        env: Additional environment variables. From the environment of this process, the program receives only
-            variables that every program needs (``PATH``, ``HOME``, …). It does not receive the keys of providers.
+        env: Additional environment variables. Of the variables of this process, the program inherits only those that
+            every program needs (``PATH``, ``HOME``, …), and therefore no keys of providers.
         cwd: The working folder of the program; None for the current folder.
     """
 
@@ -30,7 +30,7 @@ class StdioServer:
 
 @dataclass(frozen=True)
 class HttpServer:
-    """An MCP server at a URL (transport "Streamable HTTP").
+    """An MCP server at a URL (Streamable HTTP transport).
 
     Attributes:
         url: The URL of the server.

@@ -1,8 +1,8 @@
-"""The transport to an MCP server that is a program: a message is a line of its standard input or output.
+"""The transport to an MCP server that is a program. Each message is a line of the standard input or output of the program.
 
-The SDK's own transport has no limits: it collects a line of any length, reports each invalid line with a traceback, and waits for
-the end of a program whose output is not UTF-8. This module therefore runs the program itself. On Windows, where pipes cannot be
-awaited, it uses the SDK's transport.
+The transport of the SDK has no limits: it buffers lines of any length, logs a traceback for each invalid line, and
+waits until a program exits if the output is not UTF-8. This module therefore runs the program itself. On Windows,
+asyncio cannot wait for pipes, and the transport of the SDK is used.
 """
 
 import logging
@@ -35,23 +35,25 @@ from tailrace.wrappers.redaction.log_escaping import printable
 logger = logging.getLogger("tailrace.streaming.tools.mcp")
 
 MAX_LINE_BYTES = 8 * 1024
-"""Maximum bytes of one log entry of a program's standard error."""
+"""Maximum size in bytes of one log entry with standard error of a program."""
 
 _READ_BYTES = 64 * 1024
 _EXIT_TIME = (
-    2.0  # seconds for the end of a program after its standard input was closed, and again after a signal
+    2.0  # seconds until a program must exit, after its standard input was closed and after each signal
 )
-_DRAINING_TIME = 0.5  # for the last output, if another process holds the program's standard error open
+_DRAINING_TIME = (
+    0.5  # seconds to wait for the last output, because another process may hold the standard error open
+)
 _parse = partial(jsonrpc_message_adapter.validate_json, by_name=False)
 
 
 class StdioTransport:
-    """Runs the program of a server; its standard error is logged.
+    """Runs the program of a server, and logs its standard error.
 
     Args:
         server: The program.
-        messages: Filters its messages.
-        ended: Set when the program receives or sends nothing more.
+        messages: The filter for the messages of the server.
+        ended: Event that is set when the program no longer receives or sends messages.
     """
 
     def __init__(self, server: StdioServer, messages: MessageFilter, ended: anyio.Event) -> None:
@@ -61,7 +63,7 @@ class StdioTransport:
         self._last_output = deque[str](maxlen=1)
 
     def failure(self, error: Exception | None) -> TailraceError | None:
-        """Return the error of a failed start; None if the program did not cause it."""
+        """Return the error of a failed start; None if the program did not cause the failure."""
         reason = ""
         if isinstance(error, OSError | ValueError) and not isinstance(error, pydantic.ValidationError):
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
@@ -75,7 +77,7 @@ class StdioTransport:
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
-        """Run the program during the block, and end it and its child processes afterwards, within some seconds."""
+        """Run the program during the block. Afterwards, end the program and its child processes within a few seconds."""
         async with self._windows_streams() if sys.platform == "win32" else self._posix_streams() as streams:
             yield filtered(*streams, self._messages, self._ended)
 
@@ -93,7 +95,7 @@ class StdioTransport:
 
     @asynccontextmanager
     async def _posix_streams(self) -> AsyncGenerator[tuple[Any, Any]]:
-        # Pipes of our own: they can be closed while another process holds the other end.
+        # Pipes of this module can be closed even if another process holds the other end open.
         with _pipe() as (output, program_output), _pipe() as (errors, program_errors):
             try:
                 process = await anyio.open_process(
@@ -119,7 +121,7 @@ class StdioTransport:
                     with anyio.CancelScope(shield=True):
                         group.start_soon(
                             _discard, output
-                        )  # a program that writes does not read that it has to end
+                        )  # otherwise a program that waits for its output to be read would not notice the end of its input
                         await _end(process)
                         with anyio.move_on_after(_DRAINING_TIME):
                             await drained.wait()
@@ -144,7 +146,7 @@ class StdioTransport:
 
 
 class _Output:
-    """The messages that a program writes. Lines that are no messages are skipped; the first one is logged."""
+    """The messages that a program writes. Invalid lines are skipped, and the first invalid line is logged."""
 
     def __init__(self, server: StdioServer, readable: int) -> None:
         self._server = server
@@ -155,9 +157,9 @@ class _Output:
         self._skipped = False
 
     async def receive(self) -> SessionMessage:
-        """Return the next message. Raises `anyio.EndOfStream` at the end of the output, or at a line that is too large."""
+        """Return the next message. Raise `anyio.EndOfStream` at the end of the output, or at a line that is too large."""
         while True:
-            await anyio.lowlevel.checkpoint()  # a program that writes without end delays no other task
+            await anyio.lowlevel.checkpoint()  # let other tasks run, even if the program writes without end
             while not self._lines:
                 await self._read()
             line = self._lines.popleft()
@@ -186,7 +188,7 @@ class _Output:
             )
 
     async def aclose(self) -> None:
-        """Read no more; the end of the program closes the pipe."""
+        """Stop reading. The pipe is closed when the program has ended."""
         self._at_end = True
         self._lines.clear()
 
@@ -199,9 +201,10 @@ class _Input:
         self._lock = anyio.Lock()
 
     async def send(self, item: SessionMessage) -> None:
-        """Send a message. Raises `anyio.BrokenResourceError` or `anyio.ClosedResourceError` if the program does not read."""
+        """Send a message. Raise `anyio.BrokenResourceError` or `anyio.ClosedResourceError` if the input is closed."""
         async with self._lock:
-            # Wait for the former message, so that nothing is added to an input that the program does not read.
+            # Wait until the previous message was written. Otherwise, data would accumulate if the program does not
+            # read.
             await self._stdin.send(b"")
             text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
             await self._stdin.send(text.encode() + b"\n")
@@ -213,7 +216,7 @@ class _Input:
 
 @contextmanager
 def _pipe() -> Generator[tuple[int, int]]:
-    """Open a pipe; the end of the block closes its readable end."""
+    """Open a pipe, and close its readable end after the block."""
     readable, writable = os.pipe()
     try:
         yield readable, writable
@@ -229,7 +232,7 @@ async def _discard(readable: int) -> None:
 
 
 async def _end(process: anyio.abc.Process) -> None:
-    """End a program as the specification requires: close its input, wait, and end it with its child processes.
+    """End a program as the specification requires: close its input, wait, and then signal it and its child processes.
 
     See https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown.
     """

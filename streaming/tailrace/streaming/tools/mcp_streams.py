@@ -1,4 +1,4 @@
-"""The streams of messages between the SDK's client and a server, with the limits of `tailrace.streaming.tools.mcp_bounds`."""
+"""The message streams between the SDK's client and a server, with the limits of `tailrace.streaming.tools.mcp_bounds`."""
 
 from types import TracebackType
 from typing import Any, Self
@@ -10,12 +10,12 @@ from tailrace.streaming.tools.mcp_bounds import MessageFilter
 
 
 class _MessageStream:
-    """Base class of the streams of both directions.
+    """Base class of the streams in both directions.
 
     Args:
         stream: The stream of a transport.
-        messages: Counts the messages, and leaves some out.
-        ended: Set when the stream ends.
+        messages: The filter, which counts messages and drops some of them.
+        ended: Event that is set when the stream ends.
     """
 
     def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
@@ -37,17 +37,17 @@ class _MessageStream:
 
 
 class ReceivingStream(_MessageStream):
-    """The stream of a server's messages; it sets an event when it ends, which the SDK reports to pending calls only.
+    """The stream of messages from a server. It sets an event at its end, because the SDK reports the end only to pending calls.
 
     Args:
         stream: The stream of a transport.
-        messages: Leaves out messages.
-        ended: Set at the end of the stream.
+        messages: The filter, which drops some messages.
+        ended: Event that is set at the end of the stream.
     """
 
     @property
     def last_context(self) -> Any:
-        """Part of the SDK's interface."""
+        """The context of the last message. The SDK requires this property."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -75,12 +75,12 @@ class ReceivingStream(_MessageStream):
 
 
 class SendingStream(_MessageStream):
-    """The stream of messages to a server; it counts responses, and sets an event when the server does not receive any more.
+    """The stream of messages to a server. It counts responses, and sets an event when the server no longer receives messages.
 
     Args:
         stream: The stream of a transport.
-        messages: Counts the responses.
-        ended: Set when a message cannot be sent.
+        messages: The filter, which counts responses.
+        ended: Event that is set when a message cannot be sent.
     """
 
     async def send(self, item: SessionMessage, /) -> None:
@@ -98,5 +98,5 @@ Streams = tuple[ReceivingStream, SendingStream]
 
 
 def filtered(received: Any, sent: Any, messages: MessageFilter, ended: anyio.Event) -> Streams:
-    """Return the two streams of a transport, with limits."""
+    """Wrap the two streams of a transport, so that they enforce the limits."""
     return ReceivingStream(received, messages, ended), SendingStream(sent, messages, ended)

@@ -1,14 +1,15 @@
 """Tools of an agent, and execution of tool calls.
 
-A tool is an instance of `Tool`, or a Python function, sync or async. For a function, pydantic creates the JSON schema from the
-type hints. The docstring describes the tool and its arguments (in the style of Google, NumPy or Sphinx)::
+A tool is an instance of `Tool`, or a Python function (sync or async). For a function, pydantic creates the JSON schema
+from the type hints. The descriptions of the tool and its arguments come from the docstring, in Google, NumPy or Sphinx
+style::
 
     async def get_weather(city: str, unit: Literal["C", "F"] = "C") -> dict[str, Any]:
         "The weather of a city now."
         ...
 
-A call that fails (unknown tool, invalid arguments, exception, timeout) has a result with the error, so that the model can react
-to it. A cancellation propagates.
+If a call fails (unknown tool, invalid arguments, exception, timeout), its result is the error, so that the model can
+react. If the asyncio task is cancelled, the cancellation propagates.
 """
 
 import asyncio
@@ -41,32 +42,32 @@ from tailrace.wrappers.request_options import ToolDefinition
 logger = logging.getLogger("tailrace.streaming")
 
 DEFAULT_TIMEOUT = 60.0
-"""Timeout of a call in seconds."""
+"""Default timeout of a call in seconds."""
 
 DEFAULT_CONCURRENCY = 8
-"""Maximum number of concurrent calls in one round."""
+"""Default maximum number of concurrent calls of one response."""
 
 ToolFunction = Callable[..., Any]
 
 
 class ToolError(Exception):
-    """Error for the model. Its text is the result of the call, with `is_error`; it is not logged."""
+    """Error for the model. The result of the call is the text of the error, with ``is_error``. The error is not logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a call.
 
-    A function receives the context as the parameter that is annotated with this class (or this class or None). The
-    parameter is not part of the schema for the model.
+    A function receives the context in a parameter with the type hint ``ToolContext`` or ``ToolContext | None``. The
+    schema for the model does not contain this parameter.
 
     Attributes:
         call: The call of the model.
         task_id: Id of the task; empty without a server.
-        context_id: Id of the conversation. The caller chose it, and another caller may use the same id. Empty without a
-            server.
-        external_context_id: Opaque id of the conversation, unique to the conversation and its caller. Use it for other
-            systems and as the key of stored data. Empty without a server.
+        context_id: Id of the conversation; empty without a server. Callers can choose the id, so that two callers may
+            use the same id.
+        external_context_id: Opaque id of the conversation; empty without a server. It is unique for each conversation
+            and caller. Use this id in other systems, and as the key of stored data.
     """
 
     call: ContentPartToolCall
@@ -80,10 +81,10 @@ class Tool(ABC):
 
     Attributes:
         definition: The definition for the model.
-        timeout: Timeout of a call in seconds, ``math.inf`` for no limit; None for the timeout of the agent.
-        annotations: The annotations of an MCP server for the tool; None for a tool of another kind.
-        idempotent: A repeated call with the same arguments has no further effect. If a crash loses the result of a call, the
-            server runs it again.
+        timeout: Timeout of a call in seconds; None for the timeout of the agent, ``math.inf`` for no limit.
+        annotations: The annotations of the tool, if it is a tool of an MCP server; otherwise None.
+        idempotent: True if a repeated call with the same arguments has no further effect. If a crash loses the result
+            of such a call, the server runs the call again.
     """
 
     definition: ToolDefinition
@@ -96,38 +97,39 @@ class Tool(ABC):
         """Run the tool.
 
         Args:
-            arguments: Arguments of the model: a JSON object, not validated against the schema.
+            arguments: The JSON object of the model. It has not been validated against the schema.
             context: The context of the call.
 
         Returns:
-            The result: text, or any value that pydantic can convert to JSON; or a `ContentPartToolResult`, whose id is
-            ignored.
+            The result: text, any other value that pydantic can convert to JSON, or a `ContentPartToolResult`, whose id
+            and name are ignored.
 
         Raises:
-            ToolError: An error for the model. The text of any other exception is sent to the model, too, and logged.
+            ToolError: An error for the model. For any other exception, the model receives its class and text, and the
+                server logs it.
         """
 
 
 class Toolset(ABC):
-    """Tools that share a connection, for example of one MCP server."""
+    """Tools that share a connection, for example to an MCP server."""
 
     @abstractmethod
     def connected(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Connect, and return the tools for the duration of the block.
+        """Connect, and yield the tools for the duration of the block.
 
         Raises:
-            ConfigurationError: A requirement is not installed or cannot be started.
+            ConfigurationError: A required package is not installed, or a program cannot be started.
             UpstreamError: The server cannot be reached, or sends no response.
         """
 
 
 class FunctionTool(Tool):
-    """A Python function as a tool. A sync function runs in a thread, which continues after a timeout.
+    """A Python function as a tool. A sync function runs in a thread; a timeout does not stop the thread.
 
     Args:
         function: The function, sync or async. It must have no positional-only parameters.
-        name: Name for the model; empty for the name of the function.
-        description: Description for the model; empty for the docstring without its sections.
+        name: Name for the model; empty to use the name of the function.
+        description: Description for the model; empty to use the docstring without its sections.
         timeout: Timeout of a call in seconds; None for the timeout of the agent.
         strict: See `ToolDefinition`.
         idempotent: See `Tool`.
@@ -173,7 +175,7 @@ class FunctionTool(Tool):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """Call the function; see `Tool.call`."""
         try:
-            # Validated as JSON, where dates and bytes are texts, and tuples are lists.
+            # Validate the arguments as JSON, where dates and bytes are strings, and tuples are lists.
             read = self._arguments.model_validate_json(json.dumps(arguments))
         except pydantic.ValidationError as error:
             raise ToolError(_why(error)) from None
@@ -212,13 +214,13 @@ def tool(
 
 
 class ToolRunner:
-    """Runs the calls of a round concurrently, up to a limit, with a timeout for each call.
+    """Runs the tool calls of a response concurrently, with a limit for concurrent calls and a timeout for each call.
 
     Args:
         tools: Tools and functions with unique names.
-        timeout: Timeout in seconds of tools that do not set their own.
+        timeout: Timeout in seconds of tools without their own timeout.
         concurrency: Maximum number of concurrent calls.
-        approvals: The calls that require an approval; None for no calls.
+        approvals: The policy that determines the calls that require an approval; None for no calls.
 
     Attributes:
         definitions: The definitions for the model.
@@ -259,7 +261,7 @@ class ToolRunner:
     def needs_approval(self, call: ContentPartToolCall) -> bool:
         """Return True if a call must be approved before it runs.
 
-        Return False for a call that cannot run, since its arguments are invalid: `run` returns an error for it.
+        The result is False for a call with invalid arguments. Such a call cannot run, and `run` yields an error.
         """
         found = self._tools.get(call.name)
         if self._approvals is None or found is None or not self._approvals.requires(call, found.annotations):
@@ -284,12 +286,14 @@ class ToolRunner:
     ) -> AsyncGenerator[ContentPartToolResult]:
         """Run calls, and yield the result of each call as soon as it is available.
 
-        Close the generator (``aclosing``) in the asyncio task in which it was started. Closing cancels running calls.
+        Close the generator (``aclosing``) in the asyncio task that started it. Closing cancels running calls.
 
         Args:
-            calls: The calls; the result of a call to an unknown tool is an error.
-            others: Names of further tools of the model, for the text of such an error.
-            approved: The digests of the approved calls. Another call that requires an approval has an error as its result.
+            calls: The calls. The result of a call to an unknown tool is an error.
+            others: Names of further tools that the model may call. The error for an unknown tool lists these names
+                too.
+            approved: The digests of the approved calls. If a call requires an approval and its digest is not listed
+                here, the result is an error.
             task_id: For the `ToolContext`.
             context_id: For the `ToolContext`.
             external_context_id: For the `ToolContext`.
@@ -303,7 +307,7 @@ class ToolRunner:
 
         async def run_one(call: ContentPartToolCall) -> None:
             async with limit:
-                # The observer is not notified of calls to unknown tools, since they do not run.
+                # The observer is not notified of calls to unknown tools, because nothing runs.
                 with observer.observe_call(call) if self.knows(call.name) else ToolCallObservation() as watch:
                     watch.result = await self._result(call, context_of(call), others, approved)
                 send.send_nowait(watch.result)
@@ -337,7 +341,7 @@ class ToolRunner:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # The call itself was not cancelled: the tool awaited a task or future that was.
+            # The call itself was not cancelled. The tool awaited another task or future that was cancelled.
             logger.exception("the tool %s awaited a task that was cancelled", call.name)
             return _failed(call, "a task that the tool awaited was cancelled")
         except Exception as raised:
@@ -386,10 +390,10 @@ def _check_approved(call: ContentPartToolCall, approved: Container[str]) -> None
 
 
 def as_tool(source: Tool | ToolFunction) -> Tool:
-    """Return a tool unchanged, and a function as a `FunctionTool`.
+    """Convert a function to a `FunctionTool`. Return a `Tool` unchanged.
 
     Raises:
-        ConfigurationError: The object is neither.
+        ConfigurationError: The object is neither a tool nor a function.
     """
     if isinstance(source, Tool):
         return source
@@ -401,7 +405,7 @@ def as_tool(source: Tool | ToolFunction) -> Tool:
 def _fields(
     function: ToolFunction, name: str, words: docstring_parser.Docstring
 ) -> tuple[str, Mapping[str, tuple[object, object]]]:
-    """Return the parameter for the context, if there is one, and the other parameters as fields of a model."""
+    """Return the name of the context parameter (may be empty), and the other parameters as fields of a pydantic model."""
     inner = _without_partial(function)
     try:
         target = inner if inspect.isroutine(inner) else inner.__call__
@@ -420,7 +424,7 @@ def _fields(
         if _is_context(hint):
             context_name = key
             continue
-        # The fields have generated names, because pydantic reserves some names.
+        # Generate the names of the fields, because pydantic reserves some names.
         ours: dict[str, Any] = {"alias": key}
         if described.get(key) and not FieldInfo.from_annotation(cast("Any", hint)).description:
             ours["description"] = described[key]
@@ -430,7 +434,7 @@ def _fields(
 
 
 def _is_context(hint: object) -> bool:
-    """Return True if the annotation of a parameter is the context, or the context or None."""
+    """Return True if a type hint is ``ToolContext`` or ``ToolContext | None``."""
     if get_origin(hint) is Annotated:
         return _is_context(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -440,14 +444,14 @@ def _is_context(hint: object) -> bool:
 
 
 def _without_partial(function: ToolFunction) -> ToolFunction:
-    """Return the function inside ``functools.partial``, which has the name, the docstring and the type hints."""
+    """Return the function inside ``functools.partial``. It has the name, the docstring and the type hints."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return function
 
 
 def _as_json(value: object) -> Any:
-    """Convert a tool's result to JSON.
+    """Convert the output of a tool to a JSON value.
 
     Raises:
         pydantic_core.PydanticSerializationError: pydantic cannot convert the value.
@@ -457,7 +461,7 @@ def _as_json(value: object) -> Any:
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    """Return the first exception in nested exception groups."""
+    """Return the only exception in nested exception groups; a group with several exceptions is returned itself."""
     while isinstance(error, BaseExceptionGroup):
         inside = cast("tuple[BaseException, ...]", cast("Any", error).exceptions)
         if len(inside) != 1:
