@@ -1,4 +1,4 @@
-"""An A2A agent over HTTP: engine, store, protocol bindings, and the command line.
+"""A server for A2A agents: engine, store, protocol bindings, and the command line.
 
 Names are imported at their first use, so that the command line can handle an interrupt during the imports.
 """
@@ -93,17 +93,17 @@ _MODULES = {
     "Settings": "settings",
     "Store": "store.store",
 }
-"""The module of each name."""
+"""The module of each exported name, relative to this package."""
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    """Escape control characters of a record (`tailrace.wrappers.redaction.log_escaping`, imported with the first record)."""
+    """Escape control characters in a log record. The first record imports `tailrace.wrappers.redaction.log_escaping`."""
     from tailrace.wrappers.redaction.log_escaping import PrintableRecords
 
     return PrintableRecords().filter(record)
 
 
-__path__.extend([f"{folder}/deprecated" for folder in __path__])  # modules under their former names
+__path__.extend([f"{folder}/deprecated" for folder in __path__])  # deprecated modules can be imported by their former names
 
 logging.getLogger("tailrace.server").addFilter(_make_printable)
 

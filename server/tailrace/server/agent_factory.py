@@ -1,4 +1,4 @@
-"""Creates what the settings name in words: the agent, its models, its tools, and its filters."""
+"""Creates the agent, its models, its tools and its filters from the settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,9 +31,9 @@ class PreparedAgent:
     """An agent that is ready to be served.
 
     Attributes:
-        settings: Its settings, completed from the card of a remote agent.
-        served: Its handler and its filters.
-        capabilities: Its capabilities.
+        settings: The settings of the agent. For a remote agent, unset members have the values of its card.
+        served: The handler and the filters of the agent.
+        capabilities: The capabilities of the agent.
     """
 
     settings: Settings
@@ -52,7 +52,7 @@ def prepare_agent(
     filters: Sequence[StreamFilter] = (),
     input_filters: Sequence[StreamFilter] = (),
 ) -> PreparedAgent:
-    """Create an agent from its settings. It blocks until the card of a remote agent arrives.
+    """Create an agent from its settings. For a remote agent, the call blocks until its card is fetched.
 
     Args:
         settings: The settings.
@@ -60,12 +60,12 @@ def prepare_agent(
         name: As of `ServedAgent`.
         handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
         fallbacks: As for `create_agent`.
-        capabilities: Capabilities that the settings do not name.
-        filters: Filters before those of the settings.
-        input_filters: Input filters before those of the settings.
+        capabilities: Capabilities in addition to those of the settings.
+        filters: Filters that are applied before those of the settings.
+        input_filters: Input filters that are applied before those of the settings.
 
     Raises:
-        ConfigurationError: As of `create_agent`, or a filter cannot be read.
+        ConfigurationError: As for `create_agent`; a filter cannot be read; or the settings contradict each other.
         UpstreamError: The card of the remote agent cannot be fetched.
     """
     filters = (*filters, *_read_filters(settings.filters))
@@ -85,7 +85,7 @@ def prepare_agent(
         settings, handler = proxy.settings, proxy.handler
         capabilities = proxy.capabilities(capabilities)
     provider = model = ""
-    if handler is None:  # a handler in code or a remote agent calls models that the server does not know
+    if handler is None:  # the models of a handler in code, or of a remote agent, are unknown
         agent = create_agent(settings, gate, fallbacks)
         handler = AgentHandler(agent, on_lost_result=settings.on_lost_result)
         provider, _, model = (settings.model or "").partition(":")
@@ -103,10 +103,10 @@ def create_agent(
     Args:
         settings: The settings of the server.
         gate: Limits the concurrent calls of the models.
-        fallbacks: The settings of the models that answer when the model fails; those of ``settings.fallback`` when None.
+        fallbacks: The settings of the models that respond when the model fails; created from ``settings.fallback`` when None.
 
     Raises:
-        ConfigurationError: As of `create_model`, a tool cannot be loaded, or responses of the model cannot be recorded.
+        ConfigurationError: As for `create_model`; a tool cannot be loaded; or responses of the model cannot be recorded.
     """
     if fallbacks is None:
         fallbacks = [fallback_settings(settings, value) for value in settings.fallback]
@@ -161,7 +161,7 @@ def _recorded(model: Model, settings: Settings) -> Model:
 
 
 def create_embedding_models(settings: Settings) -> dict[str, Model]:
-    """Create the models for embeddings, by alias."""
+    """Return the models for embeddings by their aliases."""
     return {
         name: create_model(_other_settings(settings, target))
         for name, target in embedding_targets(settings).items()
@@ -169,13 +169,13 @@ def create_embedding_models(settings: Settings) -> dict[str, Model]:
 
 
 def agent_names(settings: Settings) -> tuple[str, ...]:
-    """Return the model names that OpenAI clients may use: the agent's name, and its model's."""
+    """Return the model names that OpenAI clients may use: the names of the agent and of its model."""
     model = (settings.model or "").partition(":")[2]
     return tuple(dict.fromkeys(name for name in (settings.agent_name, model) if name))
 
 
 def fallback_settings(settings: Settings, value: str) -> Settings:
-    """Return the settings of a model that answers when the model fails.
+    """Return the settings of a fallback model.
 
     Args:
         settings: The settings of the agent.
@@ -185,9 +185,9 @@ def fallback_settings(settings: Settings, value: str) -> Settings:
 
 
 def _other_settings(settings: Settings, target: str, base_url: str | None = None) -> Settings:
-    """Return the settings of a further model.
+    """Return the settings of another model of the agent.
 
-    One of the model's provider has its base URL and key, unless it has a URL of its own.
+    If both models have the same provider, and no base URL is given, the base URL and the key are those of the agent's model.
     """
     own = base_url is None and settings.model and _provider_name(settings.model) == _provider_name(target)
     access = {} if own else {"base_url": base_url, "api_key": None}
@@ -220,11 +220,11 @@ def _read_filters(path: Path | None) -> tuple[StreamFilter, ...]:
 def _create_proxy(
     handler: Handler | HandlerFunction | None, settings: Settings, gate: UpstreamGate
 ) -> "AgentProxy | None":
-    """Create the proxy of a remote agent, whose card is fetched here; None without one.
+    """Fetch the card of a remote agent, and create the proxy of the agent; None if no remote agent is set.
 
     Raises:
         ConfigurationError: A model or a handler is set as well.
-        UpstreamError: The agent cannot be reached.
+        UpstreamError: The card of the agent cannot be fetched.
     """
     if not settings.agent:
         return None

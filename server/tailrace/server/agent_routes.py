@@ -1,4 +1,4 @@
-"""The routes of one agent: its card, and every protocol."""
+"""The routes of one agent: the agent card, and every protocol."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ class AgentRoutes:
         extended_card: As for `tailrace.server.create_app`.
 
     Attributes:
-        operations: The operations of the agent, for further protocols.
+        operations: The operations of the agent; gRPC uses them, too.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class AgentRoutes:
 
         Args:
             router: The router.
-            models: The names of the agent that clients of the OpenAI-compatible API may request.
+            models: The model names that clients of the OpenAI-compatible API may use for the agent.
             user_is_key: As of `OpenAIFacade`.
             grpc_port: As of `CardEndpoint`.
-            owns_router: No application adds routes of its own to the router.
+            owns_router: Whether the router has only the routes of this agent, so that an application cannot add others.
         """
         core, settings, operations = self._core, self._settings, self.operations
         authentication = self._authentication
@@ -112,7 +112,7 @@ class AgentRoutes:
             AiSdkEndpoint(operations, settings, authentication).add_to(router)
         if "ag-ui" in settings.endpoints:
             AgUiEndpoint(operations, settings, authentication).add_to(router)
-        # 0.3 first: its routes would match those of a tenant named v1.
+        # 0.3 first, because its routes begin with /v1, which a route of 1.0 would match as the tenant v1.
         for version in (VERSION_0_3, VERSION_1_0):
             HttpJsonBinding(operations, settings, authentication, version).add_to(router)
         if "playground" in settings.endpoints:
@@ -122,7 +122,7 @@ class AgentRoutes:
 
 
 def _signed(card: ExtendedCard | AgentCard | None, signers: "Sequence[CardSigner]") -> ExtendedCard | None:
-    """Return the extended card, signed."""
+    """Return a function that returns the extended card of a caller, with signatures if there are signers."""
     if card is None or not signers:
         return card if callable(card) or card is None else lambda _: card
     from tailrace.server.protocols.a2a.card_signing import sign_card

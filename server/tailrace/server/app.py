@@ -1,7 +1,7 @@
 """The ASGI application, and a router to mount in another application.
 
-`tailrace.server.server_core` creates what does not depend on the agent, `tailrace.server.agent_factory` the agent, and
-`tailrace.server.agent_routes` its routes.
+`tailrace.server.agent_factory` creates the agent, `tailrace.server.agent_routes` its routes, and `tailrace.server.server_core`
+the parts that do not depend on the agent.
 """
 
 import logging
@@ -59,24 +59,25 @@ def create_app(
         handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
         store: Persists tasks and conversations; created from ``settings.store`` when None.
         authenticator: Authenticates callers; created from the settings when None.
-        extended_card: A further card for authenticated callers, or a function that returns the card of each caller (None
-            for a caller without one). The agent's card declares it.
-        extensions: Extensions that the handler supports; `Turn.extensions` has those that a request activates. Every
-            request must activate those that are ``required``.
+        extended_card: An extended card for authenticated callers, or a function that returns the card of a caller (None if the
+            caller has no extended card). The public card declares that there is an extended card.
+        extensions: Extensions that the handler supports. `Turn.extensions` has the extensions that the request activates. Every
+            request must activate the extensions that are ``required``.
         skills: The agent's skills, for the card.
         input_modes: Media types of accepted messages (``image/*``); ``settings.card.input_modes`` when empty.
-        output_modes: Media types of the agent's output, for the card; ``settings.card.output_modes`` when empty.
+        output_modes: Media types of the agent's output; ``settings.card.output_modes`` when empty.
         card_signers: Sign the cards; created from the settings when empty.
-        openai_user_is_key: The member ``user`` of a request to the OpenAI-compatible API names its conversation if
-            nothing else in the request does.
-        tracer_provider: Records spans (``docs/observability.md``); the one of the process when None.
-        filters: Applied to the output of each turn, in order (``docs/filters.md``), before those of ``settings.filters``.
-        input_filters: A message of a caller is refused if one of them, or of ``settings.input_filters``, changes or blocks a
-            part of it.
+        openai_user_is_key: Use the member ``user`` of a request to the OpenAI-compatible API as the id of the conversation, if
+            the request has no other id of a conversation.
+        tracer_provider: Records spans (``docs/observability.md``); the global tracer provider when None.
+        filters: Filters that are applied in order to the output of each turn (``docs/filters.md``), before the filters of
+            ``settings.filters``.
+        input_filters: Filters for messages of callers, in addition to those of ``settings.input_filters``. A message is refused
+            if one of these filters changes or blocks a part of the message.
 
     Raises:
-        ConfigurationError: There is neither a handler nor a model nor an agent, or a setting cannot be used.
-        UpstreamError: The agent of ``settings.agent``, whose card is fetched here, cannot be reached.
+        ConfigurationError: There is no handler, no model and no remote agent, or more than one of them, or a setting is invalid.
+        UpstreamError: The card of the remote agent (``settings.agent``) cannot be fetched.
     """
     settings = settings or _settings_of_environment()
     router = create_router(
@@ -117,7 +118,7 @@ def create_router(
 ) -> APIRouter:
     """Create a router with the agent's routes, for a FastAPI application under any prefix.
 
-    The engine starts and stops with the application that includes the router.
+    The lifespan of the router starts and stops the engine; FastAPI runs it in the lifespan of the application.
 
     Args:
         settings: As for `create_app`.

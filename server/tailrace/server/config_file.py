@@ -1,8 +1,8 @@
 """The configuration file of a server with several agents (``tailrace.toml``).
 
-The file is TOML 1.0 with four kinds of tables: ``[server]`` has the settings of the server, ``[models.NAME]`` the access to a model,
-``[agents.NAME]`` an agent, and ``[callers.NAME]`` the keys of a caller. ``docs/several-agents.md`` describes them. In every text,
-``${NAME}`` stands for an environment variable.
+The file is TOML 1.0 with four kinds of tables: ``[server]`` for the settings of the server, ``[models.NAME]`` for the name, base
+URL and key of a model, ``[agents.NAME]`` for an agent, and ``[callers.NAME]`` for the keys of a caller
+(``docs/several-agents.md``). In every string, ``${NAME}`` is replaced with the value of the environment variable ``NAME``.
 """
 
 import difflib
@@ -27,7 +27,7 @@ AGENT_SETTINGS = (
     "instructions", "tools", "approvals", "approvers", "on_lost_result", "filters", "input_filters", "record",
     "agent_name", "coalesce",
 )  # fmt: skip
-"""The settings that each agent has for itself; ``card`` is a setting of the server and of each agent."""
+"""The settings that only ``[agents.NAME]`` accepts. ``card`` is in ``[server]`` and in ``[agents.NAME]``."""
 
 _UNSUPPORTED = {
     "caller_keys": "write [callers.NAME] with keys",
@@ -65,9 +65,10 @@ class AgentTable(_AgentSettings):
     """An agent.
 
     Attributes:
-        fallback: Models that answer when ``model`` fails, in order: names of tables ``[models.NAME]``, ``PROVIDER:MODEL`` or
-            ``PROVIDER:MODEL@BASE_URL``.
-        callers: The callers who may use the agent: names, or ``scope:NAME`` and ``role:NAME`` of bearer tokens; all if not set.
+        fallback: Models that respond when ``model`` fails, in order. Each is the name of a ``[models.NAME]`` table,
+            ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``.
+        callers: The callers who may use the agent; all callers if not set. Each is the name of a ``[callers.NAME]`` table, or
+            with bearer tokens a subject, ``scope:NAME`` or ``role:NAME``.
     """
 
     fallback: tuple[str, ...] = ()
@@ -75,12 +76,12 @@ class AgentTable(_AgentSettings):
 
 
 class ModelTable(BaseModel):
-    """A model that agents name.
+    """A model that agents use by the name of the table.
 
     Attributes:
         model: ``PROVIDER:MODEL``.
-        base_url: Base URL of an API that is compatible with the provider's; the provider's own if None.
-        api_key: The provider's key; its usual environment variable if None.
+        base_url: Base URL of an API that is compatible with the provider's API; the URL of the provider if not set.
+        api_key: API key for the provider; read from the provider's usual environment variable if not set.
     """
 
     model_config = _STRICT
@@ -94,7 +95,7 @@ class CallerTable(BaseModel):
     """A caller.
 
     Attributes:
-        keys: The API keys of the caller; several to replace one.
+        keys: The API keys of the caller. With several keys, one can be replaced while the others are valid.
     """
 
     model_config = _STRICT
@@ -111,9 +112,9 @@ class ConfigFile(BaseModel):
 
     Attributes:
         server: The settings of the server.
-        models: Models that agents name.
-        agents: The agents, by their names: lower-case letters, digits and hyphens.
-        callers: The callers with API keys, by their names.
+        models: The models that agents use by name, by their names.
+        agents: The agents by their names. A name has lower-case letters, digits and hyphens.
+        callers: The callers by their names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tailrace.toml")
@@ -129,10 +130,10 @@ class AgentConfig:
     """An agent of a configuration file.
 
     Attributes:
-        name: Its name, which is part of its address.
-        settings: Its settings and those of the server.
-        fallbacks: The settings of the models that answer when its model fails, in order.
-        callers: The callers who may use it: names, ``scope:NAME`` or ``role:NAME``; None for all callers.
+        name: The name of the agent, which is part of its URL.
+        settings: The settings of the server, with those of the agent.
+        fallbacks: The settings of the models that respond when the model of the agent fails, in order.
+        callers: The callers who may use the agent, as in `AgentTable`; None for all callers.
     """
 
     name: str
@@ -146,7 +147,7 @@ class ServerConfig:
     """A configuration file.
 
     Attributes:
-        settings: The settings of the server, also if it runs with others.
+        settings: The settings of the server in the file. A running server may have other settings.
         agents: The agents, in the order of the file.
     """
 
@@ -159,12 +160,13 @@ def read_config(path: Path, given: Settings, running: Settings | None = None) ->
 
     Args:
         path: The file.
-        given: Settings of the command line and of the environment, which override those of the file.
-        running: The settings of the server if it runs already: its agents have these, whatever ``[server]`` has now.
+        given: Settings of the command line and of the environment. They override the settings of the file.
+        running: The settings of the running server, when the file is read again. The agents get these settings instead of those
+            of ``[server]``, because a change of ``[server]`` requires a restart.
 
     Raises:
-        ConfigurationError: The file cannot be read or is not valid, or ``given`` has settings that belong in the file. The
-            text is one line with the place.
+        ConfigurationError: The file cannot be read or is not valid, or ``given`` has settings that belong in the file. The error
+            message is one line with the table and the key.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -184,12 +186,12 @@ def read_config(path: Path, given: Settings, running: Settings | None = None) ->
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the file, for editors."""
+    """Return the JSON Schema of the configuration file, for editors."""
     return ConfigFile.model_json_schema()
 
 
 def _refuse_agent_settings(given: Settings) -> None:
-    """Refuse settings of the command line and the environment that are those of one agent."""
+    """Reject settings of the command line and of the environment that configure an agent or are not supported."""
     for name in sorted(given.model_fields_set):
         if name in AGENT_SETTINGS:
             advice = f"it is a setting of each agent: set {name} in [agents.NAME], and remove it here"
@@ -255,7 +257,7 @@ def _place(path: Sequence[str]) -> str:
 
 
 def _expanded(value: Any, path: tuple[str, ...]) -> Any:
-    """Replace ``${NAME}`` in every text by the environment variable; ``$${NAME}`` stands for the text ``${NAME}``."""
+    """Replace ``${NAME}`` with the environment variable ``NAME`` in every string; ``$${NAME}`` becomes ``${NAME}``."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value).items()
         return {name: _expanded(member, (*path, name)) for name, member in members}
@@ -280,7 +282,7 @@ def _expanded(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _given(table: BaseModel, *names: str) -> dict[str, Any]:
-    """Return the members that are set in a table, or those of them with these names."""
+    """Return the keys that are set in a table, with their values. If there are names, return only those keys."""
     return {name: getattr(table, name) for name in table.model_fields_set if not names or name in names}
 
 
@@ -309,7 +311,7 @@ def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -
     values = _given(table, *(each for each in AGENT_SETTINGS if each != "fallback"))
     if "agent_name" not in values and not values.get(
         "agent"
-    ):  # else the name is that of the remote agent's card
+    ):  # the name of a remote agent is in its card
         values["agent_name"] = name
     if "card" in table.model_fields_set:
         card = cast("CardSettings", getattr(table, "card"))  # noqa: B009 — the class is created from the settings
@@ -334,7 +336,7 @@ def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -
 
 
 def _with_model(settings: Settings, place: str, models: Mapping[str, ModelTable]) -> Settings:
-    """Return the settings of an agent whose ``model`` may be the name of a model of the file."""
+    """Return the settings of an agent. If ``model`` is the name of a ``[models.NAME]`` table, use the values of the table."""
     model = settings.model or ""
     if model in models:
         if settings.base_url or settings.api_key:

@@ -1,4 +1,4 @@
-"""Settings of former versions: which setting replaces each, and the file ``.env`` that those versions read."""
+"""Settings of former versions: their replacements, and a warning about a file ``.env``, which those versions read."""
 
 import logging
 import re
@@ -13,7 +13,7 @@ logger = logging.getLogger("tailrace.server")
 _TAILRACE_NAME = re.compile(
     r"^[ \t]*(?:export[ \t]+)?(TAILRACE_[A-Z0-9_]{1,60})[ \t]*=", re.MULTILINE | re.IGNORECASE
 )
-_MAX_ENV_FILE = 64 * 1024  # characters that are searched
+_MAX_ENV_FILE = 64 * 1024  # characters of the file that are searched
 _SHOWN_NAMES = 5
 
 _AGENT = "pass create_app(handler=AgentHandler(Agent(model, {}=…)))"
@@ -40,7 +40,7 @@ MOVED: dict[str, tuple[str, str]] = {
     "task_retention": ("retention", "tasks"),
     **{name: ("bounds", name) for name in _FORMER_BOUNDS.split()},
 }
-"""Former settings that are members of a setting now, which they still set, with a warning."""
+"""Former settings that are now members of another setting. They still work, with a warning."""
 
 REPLACED: dict[str, str] = {
     "card_signing_keys": 'set TAILRACE_CARD=\'{"signing_keys": {"KID": "FILE"}}\'',
@@ -61,24 +61,24 @@ REPLACED: dict[str, str] = {
     "on_orphan": "set TAILRACE_ON_CRASH=continue, restart or fail",
     "push_allow_private": "set TAILRACE_PUSH_NOTIFICATIONS=private",
 }
-"""Former settings that are errors, by name, with their replacements."""
+"""Former settings that are rejected, with the action that replaces each."""
 
 
 def moved_to(name: str) -> str:
-    """Return how a setting of `MOVED` is written."""
+    """Return advice on how to set a setting of `MOVED`."""
     section, member = MOVED[name]
     return f"set TAILRACE_{section.upper()}='{{\"{member}\": …}}'"
 
 
 def reject_replaced(names: Iterable[str], bounds: Iterable[str]) -> None:
-    """Raise for former settings, and for members of ``bounds`` that are given as settings of their own.
+    """Reject settings of `REPLACED`, and members of ``bounds`` that are given as settings of their own.
 
     Args:
         names: The names of the given settings, without ``TAILRACE_``.
-        bounds: The members of the setting ``bounds``.
+        bounds: The names of all members of the setting ``bounds``.
 
     Raises:
-        ConfigurationError: Some names are not names of settings.
+        ConfigurationError: At least one of these names was given.
     """
     given = set(names)
     found = [
@@ -99,7 +99,7 @@ def _variable(name: str) -> str:
 
 
 def sections_of(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the members that values of `MOVED` settings set, by setting, with a warning for each."""
+    """Convert `MOVED` settings to members of the settings that contain them now, and log a warning for each."""
     sections: dict[str, dict[str, Any]] = {}
     for name in sorted(MOVED.keys() & values.keys()):
         logger.warning("%s is a member of another setting now: %s", _variable(name), moved_to(name))
@@ -109,7 +109,7 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def unread_env_file(path: Path = Path(".env")) -> str:
-    """Return a warning if a file sets ``TAILRACE_…`` names but is not read; empty if there is no such file.
+    """Return a warning if a file sets ``TAILRACE_…`` variables, because it is not read; empty if it sets none.
 
     Args:
         path: The file. Versions before 0.2 read ``.env`` in the current folder automatically.

@@ -1,4 +1,4 @@
-"""Creates the delivery of push notifications from the settings."""
+"""Creates the notifier that delivers push notifications from the settings."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -25,10 +25,10 @@ def create_notifier(
     observer: Observer = NO_OBSERVER,
     signers: "Sequence[CardSigner]" = (),
 ) -> PushNotifier | None:
-    """Create the delivery of push notifications; None if they are switched off.
+    """Create the notifier that delivers push notifications; None if push notifications are disabled.
 
     Raises:
-        ConfigurationError: The operator's webhook may not be called.
+        ConfigurationError: The operator's webhook has an address that is not allowed, or push notifications are disabled.
     """
     if not settings.push_notifications:
         if settings.openai_webhook is not None:

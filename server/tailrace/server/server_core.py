@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tailrace.server.cluster.node_factory import Cluster  # an extra
     from tailrace.server.protocols.a2a.card_signing import CardSigner  # imports the cryptography library
 
-_ANY_NUMBER = 2**31 - 1  # of messages: the largest number that every database accepts
+_ANY_NUMBER = 2**31 - 1  # no limit on the number of messages: the largest integer that every database accepts
 
 
 class ServerCore:
@@ -53,24 +53,24 @@ class ServerCore:
         store: Persists tasks and conversations; created from ``settings.store`` when None.
         authenticator: Authenticates callers; created from the settings when None.
         card_signers: Sign the cards; created from the settings when empty.
-        tracer_provider: Records spans; the one of the process when None.
+        tracer_provider: Records spans; the global tracer provider when None.
 
     Attributes:
         settings: As given.
         telemetry: Records turns, model responses and errors.
         store: Persists tasks and conversations.
         signers: Sign the cards.
-        push: Delivers push notifications; None if they are switched off.
+        push: Delivers push notifications; None if push notifications are disabled.
         gate: Limits the concurrent calls to providers.
-        limits: The limits of callers.
-        schemes: The security schemes, for the cards.
-        authenticated: The server authenticates callers.
-        authentication: Authenticates callers, and logs those that it rejects.
-        guard: Checks requests.
+        limits: The limits on streams, tasks and messages.
+        schemes: The security schemes that the cards declare.
+        authenticated: Whether the server authenticates callers.
+        authentication: Authenticates callers, and logs rejected requests.
+        guard: Checks the host, the origin and the address of requests.
         streams: The open SSE streams.
 
     Raises:
-        ConfigurationError: A setting cannot be used.
+        ConfigurationError: A setting is invalid.
     """
 
     def __init__(
@@ -108,15 +108,15 @@ class ServerCore:
 
     @property
     def webhook_keys(self) -> str:
-        """The address of the public keys of signed push notifications; empty if they are not signed."""
+        """The URL of the public keys for signed push notifications; empty if push notifications are not signed."""
         return self.signers[0].keys_url if self.signers and self.push else ""
 
     def create_engine(self, agents: ServedAgents, *, can_continue: bool) -> Engine:
         """Create the engine.
 
         Args:
-            agents: The agents.
-            can_continue: Their handlers can continue turns that a crash interrupted.
+            agents: The agents that the server serves.
+            can_continue: Whether the handlers of the agents can continue turns that a crash interrupted.
         """
         settings = self.settings
         create = self._cluster.engine if self._cluster else partial(Engine, self.store)
@@ -152,13 +152,13 @@ class ServerCore:
         return UsageLedger(telemetry.agent, self._prices, telemetry.usage_recorded, budgets)
 
     def create_router(self, **options: Any) -> APIRouter:
-        """Create a router whose requests are checked and observed; ``options`` as for `APIRouter`."""
+        """Create a router that checks and observes its requests. ``options`` are arguments of `APIRouter`."""
         route_class = observed_route(self.telemetry, guarded_route(self.guard, self._uploads))
-        # No redirects between paths with and without a slash: they would respond before the guard, with an unverified host.
+        # A redirect between paths with and without a slash would be sent before the guard has checked the host.
         return APIRouter(route_class=route_class, redirect_slashes=False, **options)
 
     def add_routes(self, router: APIRouter, engine: Engine) -> None:
-        """Add the routes that belong to no agent: those for operators, and the public keys of signatures."""
+        """Add the routes that belong to no agent: routes for operators, and the public keys of the signers."""
         if self.signers:
             from tailrace.server.protocols.a2a.card_signing import add_keys_to
 
@@ -183,7 +183,7 @@ class ServerCore:
     async def running(
         self, engine: Engine, *resources: AbstractAsyncContextManager[object]
     ) -> AsyncGenerator[None]:
-        """Run an engine with further resources while the block runs.
+        """Run the engine, and hold further resources, while the block runs.
 
         Raises:
             TailraceError: A resource is not available.
@@ -214,7 +214,7 @@ def create_application(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        # FastAPI's request spans are the parents of the agent's spans. Its inner spans, and spans of probes, are not needed.
+        # FastAPI's request spans are the parents of the agent's spans. Spans inside a request, and spans of probes, are disabled.
         telemetry={
             "tracer_provider": tracer_provider,
             "operation_spans": False,
@@ -229,7 +229,7 @@ def create_application(
 
 
 def _watch_state(metrics: Metrics, engine: Engine, limits: Limits, gate: UpstreamGate) -> None:
-    """Add metrics that are read from the state of the server at each scrape."""
+    """Add metrics whose values are read from the server at each scrape."""
     metrics.watch("tailrace_streams_open", "Open streams", lambda: limits.streams.used)
     metrics.watch("tailrace_tasks_running", "Running tasks", lambda: limits.tasks.used)
     metrics.watch(
@@ -265,7 +265,7 @@ def _retention(settings: Settings) -> Retention:
 def _create_cluster(
     settings: Settings, store: Store | None, keys: SecretKeys, observer: Observer
 ) -> "Cluster | None":
-    """Create the parts of a node; None for a single server."""
+    """Create the parts of a cluster node; None for a single server."""
     if not settings.events:
         if settings.workers > 1:
             raise ConfigurationError(

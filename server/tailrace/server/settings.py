@@ -1,4 +1,4 @@
-"""The settings of a server: ``TAILRACE_…`` environment variables, a file that the user names, or arguments."""
+"""The settings of a server, from ``TAILRACE_…`` environment variables, from an explicitly named file, or from arguments."""
 
 import base64
 import binascii
@@ -34,7 +34,7 @@ from tailrace.server.former_settings import reject_replaced, sections_of
 from tailrace.server.usage_settings import Budget, ModelPrice
 
 FILE_SCHEMES = ("http", "https", "data", "openai-file", "anthropic-file", "mistral-file")
-"""URL schemes of files in messages that are accepted by default."""
+"""The URL schemes that are accepted by default for files in messages."""
 
 
 def _check_grpc_url(value: str) -> str:
@@ -77,7 +77,7 @@ def _check_schemes(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_list(value: object) -> object:
-    """Read one text, or a JSON list of texts."""
+    """Convert one string, or a JSON list of strings, to a sequence."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
@@ -86,7 +86,7 @@ def _read_list(value: object) -> object:
 
 
 def _split(value: object) -> object:
-    """Read texts separated by commas, or a JSON list of texts."""
+    """Convert strings separated by commas, or a JSON list of strings, to a sequence."""
     if not isinstance(value, str) or value.lstrip().startswith("["):
         return _read_list(value)
     return tuple(item for each in value.split(",") if (item := each.strip()))
@@ -112,7 +112,7 @@ def _check_fallbacks(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def split_fallback(value: str) -> tuple[str, str | None]:
-    """Return the model and the base URL of a member of `Settings.fallback`."""
+    """Split an item of `Settings.fallback` into the model and the base URL (None if the item has no base URL)."""
     match = re.fullmatch(r"(.*?)@(https?://.*)", value)
     return (match[1], match[2]) if match else (value, None)
 
@@ -129,24 +129,24 @@ ENDPOINTS: tuple[Endpoint, ...] = ("openai", "ai-sdk", "ag-ui", "playground", "m
 """All values of ``Settings.endpoints``."""
 
 DEFAULT_ENDPOINTS: tuple[Endpoint, ...] = ("openai", "ai-sdk", "ag-ui", "playground", "metrics")
-"""All but the OpenAPI description, which names every route of a server."""
+"""All endpoints except the OpenAPI description, which would disclose every route of a server."""
 
 
 class CardSettings(BaseModel):
     """Members of the agent card that few servers set.
 
     Attributes:
-        description: Description of the agent; that of the remote agent's card if not set.
+        description: Description of the agent. For a remote agent, the default is the description on its card.
         version: The version of the agent.
-        protocol_version: The form of the card for requests that name no version; ``both``: one card that clients of either
-            version read (in the form of 1.0 if the card is signed).
+        protocol_version: The protocol version of the card for requests without a version. ``both``: a card that clients of both
+            versions can read; if the card is signed, a card of 1.0.
         input_modes: Media types that messages may contain (``image/*``); all if empty.
         output_modes: Media types of the agent's output.
-        signing_keys: Private keys (PEM files) that sign the card, by key id; they require ``public_url``. The first one signs
-            push notifications, too.
-        signing_jku: URL of the public keys (a JWK Set); this server's own if empty.
-        grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; the host of the other addresses with
-            ``grpc_port`` if None.
+        signing_keys: Private keys (PEM files) that sign the card, by key id; require ``public_url``. The first key also signs
+            push notifications.
+        signing_jku: URL of the public keys (a JWK Set); the URL at which this server publishes them if empty.
+        grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; if None, the host of the other addresses with
+            the port of ``grpc_port``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -165,7 +165,7 @@ class JwtSettings(BaseModel):
     """The issuer of the bearer tokens (JWT) that authenticate callers.
 
     Attributes:
-        jwks_url: URL of the issuer's public keys (a JWK Set); no bearer token is accepted if empty.
+        jwks_url: URL of the issuer's public keys (a JWK Set); if empty, no bearer tokens are accepted.
         issuer: Required issuer (``iss``) of a token; empty for any.
         audience: Required audience (``aud``) of a token; empty for any.
     """
@@ -191,11 +191,11 @@ def _check_webhook_secret(value: SecretStr) -> SecretStr:
 
 
 class OpenAIWebhookSettings(BaseModel):
-    """The webhook that is notified of the end of each background response, in the form of OpenAI's webhooks.
+    """The webhook that receives an OpenAI webhook event at the end of each background response.
 
     Attributes:
-        url: Address of the webhook; a private address requires ``TAILRACE_PUSH_NOTIFICATIONS=private``.
-        secret: Secret that signs the notifications (``whsec_…``); several separated by commas to replace one.
+        url: URL of the webhook; a private address requires ``TAILRACE_PUSH_NOTIFICATIONS=private``.
+        secret: Secret that signs the notifications (``whsec_…``). To replace a secret, set both, separated by a comma.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -213,40 +213,41 @@ class Bounds(BaseModel):
     """Limits and timeouts that few servers change.
 
     Attributes:
-        max_connections: HTTP connections of one process of ``tailrace serve``; 0 for no limit, None for three quarters
-            of the open files (``ulimit -n``) less 16.
-        header_timeout: Seconds for the header of a request (``tailrace serve``).
-        body_timeout: Seconds for the body of a request, and one more for each 64 KiB received.
+        max_connections: HTTP connections of one process of ``tailrace serve``; 0 for no limit. The default is three quarters of
+            the limit on open files (``ulimit -n``), less 16.
+        header_timeout: Seconds within which the header of a request must arrive (``tailrace serve``).
+        body_timeout: Seconds within which the body of a request must arrive; each 64 KiB received adds one second.
         send_timeout: Seconds that a client may block a write before its connection is closed; the task continues.
         ping_interval: Seconds between comments on an idle SSE stream; proxies close idle connections after 30 to 60.
-        max_request_values: JSON values (objects, arrays and their members) of a request; 0 for no limit, as in the
-            other limits on counts and sizes. The time that a request takes depends on them more than on its bytes.
-        max_part_bytes: Size of one part of a message; 0 for no limit but that of the request.
-        max_event_bytes: Size of one event; a task with a larger one fails with its output so far.
-        max_history_messages: Messages of a conversation that the model receives; older ones are left out.
-        max_history_tokens: Tokens (estimated) of a conversation that the model receives
-            (`tailrace.streaming.agent.trimming`); 0 for no limit.
-        max_context_wait: Seconds that a task waits for the earlier tasks of its context; it fails then.
-        max_lag: Events by which a subscriber may fall behind a running task before it receives a snapshot.
-        max_streams: Open streams.
+        max_request_values: JSON values (objects, arrays and their members) of a request. The time that a request takes depends
+            more on the number of values than on the number of bytes. 0 for no limit; this applies to all limits on counts and
+            sizes.
+        max_part_bytes: Size of one part of a message in bytes; 0 for no limit except that of the request.
+        max_event_bytes: Size of one event in bytes. A larger event fails its task; the output so far is kept.
+        max_history_messages: Messages of a conversation that the model receives; older messages are omitted.
+        max_history_tokens: Estimated tokens of a conversation that the model receives (`tailrace.streaming.agent.trimming`); 0
+            for no limit.
+        max_context_wait: Seconds that a task waits for earlier tasks of its context. After this time, the task fails.
+        max_lag: Events by which a subscriber may lag behind a running task. A subscriber that lags further receives a snapshot.
+        max_streams: Open streams of all callers.
         max_caller_streams: Open streams of one authenticated caller.
-        max_tasks: Tasks, and requests for embeddings, that run at a time.
-        max_caller_tasks: Tasks, and requests for embeddings, of one authenticated caller that run at a time.
-        max_turn_seconds: Duration of the response to one message; the task fails then with its output so far.
-        max_upstream_calls: Concurrent calls to the provider, three quarters of them for one authenticated caller; further
-            ones wait.
-        max_upstream_waiting: Calls that wait for ``max_upstream_calls``; more are rejected.
-        connect_timeout: Seconds for a connection to the provider.
-        read_timeout: Seconds of silence allowed from the provider, before and within a response; a default that suits
-            the provider if None (60, and more for servers that load a model first).
-        upstream_retries: Repetitions of a failed request to the provider before its response began.
-        continue_attempts: Further attempts at the same model for a response that breaks off.
-        continue_delay: Seconds before the first of these attempts; it doubles each time.
-        continue_deadline: Seconds after a response broke off within which an attempt may begin.
-        approval_timeout: Seconds within which a tool call can be approved.
-        push_timeout: Seconds for the response of a webhook.
-        push_attempts: Attempts to deliver a notification, with growing pauses.
-        node_ttl: Seconds without a heartbeat after which a server counts as dead, and the others take over its tasks.
+        max_tasks: Tasks and requests for embeddings that run at the same time.
+        max_caller_tasks: Tasks and requests for embeddings of one authenticated caller that run at the same time.
+        max_turn_seconds: Seconds for the response to one message. After this time, the task fails; its output so far is kept.
+        max_upstream_calls: Concurrent calls to the provider; one authenticated caller may use three quarters of them. Further
+            calls wait.
+        max_upstream_waiting: Calls that may wait because of ``max_upstream_calls``; further calls are rejected.
+        connect_timeout: Seconds within which a connection to the provider must be established.
+        read_timeout: Seconds without data from the provider, before and within a response, after which a request fails. The
+            default depends on the provider: 60, and more for servers that load a model first.
+        upstream_retries: Retries of a request to the provider that fails before its response begins.
+        continue_attempts: Attempts to continue an interrupted response with the same model.
+        continue_delay: Seconds before the first of these attempts; the delay doubles with each attempt.
+        continue_deadline: Seconds after the interruption within which an attempt may begin.
+        approval_timeout: Seconds within which a caller can approve a tool call.
+        push_timeout: Seconds within which a webhook must respond.
+        push_attempts: Attempts to deliver a notification; the delay between attempts grows.
+        node_ttl: Seconds without a heartbeat after which a server counts as dead. The other servers then take over its tasks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -283,14 +284,14 @@ class Bounds(BaseModel):
 
 
 class RetentionSettings(BaseModel):
-    """Times after which the content of tasks that have ended is deleted. Callers can delete their tasks at any time.
+    """Times after which the content of ended tasks is deleted. Callers can delete their tasks at any time.
 
     Attributes:
-        events: Seconds after the end of a task for which its stream can be resumed; its single events are deleted
-            then. 0: as long as the task exists.
-        tasks: Seconds after its end for which a task is stored, with its messages and webhooks. 0: forever.
-        usage: Seconds after the end of a call to a model for which its usage is stored. 0: forever.
-        streams: Seconds after the end of a task for which the broker of several servers retains its stream; at most
+        events: Seconds after the end of a task during which its stream can be resumed. After this time, its events are deleted;
+            the final state of the task is kept. 0: as long as the task exists.
+        tasks: Seconds after its end during which a task is stored, with its messages and webhooks. 0: forever.
+        usage: Seconds after the end of a model call during which its usage is stored. 0: forever.
+        streams: Seconds after the end of a task during which the broker retains its stream, with several servers; at most
             ``events``.
     """
 
@@ -303,10 +304,10 @@ class RetentionSettings(BaseModel):
 
 
 def _values(source: PydanticBaseSettingsSource) -> Mapping[str, Any]:
-    """Return the values that a source has, as they were given, by name without ``TAILRACE_``."""
+    """Return the raw values of a source by setting; names have no ``TAILRACE_`` prefix."""
     if isinstance(source, InitSettingsSource):
         return source()
-    if isinstance(source, EnvSettingsSource):  # a file of settings, too
+    if isinstance(source, EnvSettingsSource):  # also the base class of the source for env files
         return {
             name.removeprefix("tailrace_"): value
             for name, value in source.env_vars.items()
@@ -316,102 +317,108 @@ def _values(source: PydanticBaseSettingsSource) -> Mapping[str, Any]:
 
 
 def _members(value: object) -> dict[str, Any]:
-    """Return the members that are set in a group, which is an argument."""
+    """Return the members of a group of settings that an argument sets."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True)
     return cast("dict[str, Any]", value or {})
 
 
 class Settings(BaseSettings):
-    """Settings for operators. Each field is read from ``TAILRACE_<NAME>``; arguments override the environment.
+    """Settings for operators. Each is read from the environment variable ``TAILRACE_<NAME>``; arguments override it.
 
-    No file is read unless it is named: ``Settings(_env_file="production.env")``; the environment overrides it.
+    A file is read only if it is named: ``Settings(_env_file="production.env")``. The environment overrides the file.
 
     Attributes:
         model: ``provider:model``, for example ``openai:gpt-5-mini``; None if a handler is passed in code.
-        agent: URL of a remote A2A agent, or of its card, to serve instead of a model (gRPC requires ``tailrace[grpc]``).
-        agent_token: Credential for that agent: a bearer token, or the API key that its card requires.
-        agent_origins: Origins (``https://HOST:PORT``) that the agent's card may name besides the origin of ``agent``; one, or
-            several as a JSON list. Tokens and messages are sent to no other origin.
-        model_aliases: Further model names for clients of the OpenAI-compatible API, as ``NAME=PROVIDER:MODEL,NAME=,*=``.
-            A name without a target, or with the value of ``model`` as its target, selects the agent; a name with another
-            target selects a model for ``/v1/embeddings``. ``*`` stands for all names that are not listed.
-        base_url: Base URL of an API that is compatible with the provider's; the provider's own if None.
-        api_key: The provider's key; its usual environment variable if None.
-        fallback: Models that answer when ``model`` fails, in order, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one,
-            or several as a JSON list. Their keys are the usual variables of their providers.
-        upstream_background: Requests of the provider ``openai-responses`` are background responses, which the provider stores:
-            if the connection breaks, the rest of the response is read on another one.
-        filters: File of words and regular expressions that are removed from all output, one a line (requires
+        agent: URL of a remote A2A agent, or of its card. The server serves this agent instead of a model. An agent with gRPC
+            requires ``tailrace[grpc]``.
+        agent_token: Credential for the remote agent: a bearer token, or the API key that its card requires.
+        agent_origins: Origins (``https://HOST:PORT``), in addition to the origin of ``agent``, to which the card of the remote
+            agent may refer; one, or several as a JSON list. Tokens and messages are sent only to these origins.
+        model_aliases: Further model names for clients of the OpenAI-compatible API, as ``NAME=PROVIDER:MODEL,NAME=,*=``. A name
+            without a target selects the agent, as does a name whose target is the value of ``model``. A name with any other
+            target selects a model for ``/v1/embeddings``. ``*`` matches all names that are not listed.
+        base_url: Base URL of an API that is compatible with the provider's API; the URL of the provider if None.
+        api_key: API key for the provider; read from the provider's usual environment variable if None.
+        fallback: Models that respond when ``model`` fails, in order, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one,
+            or several as a JSON list. A fallback without a base URL and with the same provider as ``model`` uses ``base_url`` and
+            ``api_key``. The key of any other fallback is read from its provider's usual environment variable.
+        upstream_background: Request background responses from the provider ``openai-responses``. The provider stores such a
+            response: if the connection breaks, the server reads the rest of the response over another connection.
+        filters: File with one word or regular expression per line. Matches are removed from all output (requires
             ``tailrace[filters]``).
-        input_filters: The same for messages of callers: a message with a match is refused.
-        record: Folder to which each response of the model is recorded, see ``docs/recordings.md``.
+        input_filters: File of the same format for messages of callers. A message with a match is refused.
+        record: Folder in which each response of the model is recorded (``docs/recordings.md``).
         instructions: System message of every conversation.
-        tools: Tools of the model, as `tailrace.streaming.tools.command_line_tools` describes them; one, or several as a JSON list.
-        approvals: Tools whose calls run only after an approval: names, ``*`` for all, ``mcp:destructive``, or ``MODULE:NAME`` of a
-            function of the call; one, or several as a JSON list.
-        approvers: Callers who may approve calls of their tasks: ``caller`` for all of them, or those whose bearer token has
-            ``scope:NAME`` or ``role:NAME``.
-        host: Address to listen on. ``localhost`` is ``127.0.0.1`` and ``::1``, where the machine has IPv6.
+        tools: Tools of the model, in the format of `tailrace.streaming.tools.command_line_tools`; one, or several as a JSON list.
+        approvals: Tools whose calls require an approval: names, ``*`` for all, ``mcp:destructive``, or the ``MODULE:NAME`` of a
+            function that decides for each call; one, or several as a JSON list.
+        approvers: Callers who may approve tool calls of their own tasks: ``caller`` for all callers; ``scope:NAME`` or
+            ``role:NAME`` for callers whose bearer token has this scope or role.
+        host: Address to listen on. ``localhost`` is ``127.0.0.1``, and also ``::1`` if the machine has IPv6.
         port: Port to listen on; 0 for any free port.
         grpc_port: Port to listen on for gRPC; 0 for any free port, None for no gRPC.
-        public_url: Public URL of this server, for the agent card; taken from each request if None.
-        grpc_tls: Files of the certificate chain and the private key (PEM) for gRPC over TLS, as ``CERTIFICATE,KEY``; gRPC is
-            not encrypted without them.
-        store: ``sqlite:///file.db``; ``sqlite://`` for memory, which is lost when the process ends; or
-            ``postgresql://USER:PASSWORD@HOST/DATABASE`` (requires ``tailrace[postgres]``).
-        durability: Failures that a published event survives on SQLite. ``process``: the end of the process by any signal.
-            ``power``: also a power failure and a system crash (every commit waits for the disk). PostgreSQL and Valkey have
-            their own settings for this.
-        events: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis that several servers on one PostgreSQL share; each of them
-            then serves every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
+        public_url: Public URL of this server, for the agent card; if None, the URL of each request is used.
+        grpc_tls: PEM files of the certificate chain and of the private key for gRPC over TLS, as ``CERTIFICATE,KEY``; if empty,
+            gRPC is not encrypted.
+        store: URL of the database: ``sqlite:///file.db``, or ``postgresql://USER:PASSWORD@HOST/DATABASE`` (requires
+            ``tailrace[postgres]``). ``sqlite://`` stores data in memory only; the data is lost when the process ends.
+        durability: Failures that a published event survives on SQLite. ``process``: a crash of the process, including SIGKILL.
+            ``power``: also a power failure and a system crash (every commit waits for the disk). PostgreSQL and Valkey have their
+            own settings for this.
+        events: Broker of several servers that share a PostgreSQL database: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis.
+            Each server can then serve every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
         workers: Number of processes; more than one requires ``events``.
-        retention: Times after which content is deleted, as a JSON object (see below).
-        on_disconnect: Treatment of the response when the client of a stream of the OpenAI-compatible API disconnects:
-            ``continue`` or ``cancel``. Background responses always continue.
-        on_crash: Treatment of a task that a crash interrupted: ``continue`` continues the response of a model or a remote
-            agent, and ends the task of another handler; ``restart`` begins the turn of any handler again; ``fail`` ends the task with its output so
-            far.
-        on_lost_result: Treatment of a tool call that was running when the server stopped, unless the tool is idempotent, which is
-            run again: ``error`` gives the model an error as the result; ``ask`` asks the caller for an approval to run it
-            again; ``fail`` ends the task with its output so far.
-        agent_name: Name on the card; that of the remote agent's card if not set.
+        retention: Times after which stored content is deleted, as a JSON object (see below).
+        on_disconnect: Action when a client of the OpenAI-compatible API disconnects from a stream: ``continue`` or ``cancel`` the
+            response. Background responses always continue.
+        on_crash: Action for a task that a crash interrupted. ``continue``: continue the response of a model or of a remote agent,
+            and fail the task of any other handler. ``restart``: run the turn again, with any handler. ``fail``: fail the task. A
+            failed task keeps its output so far.
+        on_lost_result: Action for a tool call that was running when the server stopped. ``error``: the model receives an error as
+            the result. ``ask``: the caller is asked for an approval to run the call again. ``fail``: the task fails; its output
+            so far is kept. Calls of idempotent tools are always run again.
+        agent_name: Name of the agent on the card. For a remote agent, the default is the name on its card.
         card: Other members of the agent card, as a JSON object (see below).
         endpoints: Endpoints besides A2A, separated by commas: ``openai`` (OpenAI-compatible API), ``ai-sdk`` (Vercel's AI SDK),
-            ``ag-ui``, ``playground``, ``metrics`` (``/metrics``: without ``metrics_token`` for local callers only) and
+            ``ag-ui``, ``playground``, ``metrics`` (``/metrics``; without ``metrics_token``, for local callers only) and
             ``openapi`` (``/openapi.json``).
-        allowed_hosts: Further hosts (``Host``, without a port) that requests may address and that the agent card may name; one,
-            or several as a JSON list. If set, any other host but loopback names and that of ``public_url`` is rejected with
-            403, with authentication too.
+        allowed_hosts: Values of the header ``Host`` (without a port) that are accepted, in addition to loopback names and the
+            host of ``public_url``; one, or several as a JSON list. The agent card may have these hosts in its URLs. If this is
+            set, requests with any other host are rejected with 403, even if they are authenticated.
         allowed_origins: Origins of web pages that may call this server (``https://example.com``); one, or several as a JSON
             list; ``*`` for all. Pages of other origins are rejected with 403.
-        coalesce: ``read``: deltas that arrive in one read of the upstream become one event, or several if an event would be too
-            large; ``none``: one event per delta.
-        secret_key: Secret of this installation, at least 16 bytes, from which keys and identifiers for other systems are
-            derived; several separated by commas to replace one, the current one first. A random one is stored
-            if None.
+        coalesce: ``read``: all deltas of one read from the provider become one event, or several events if one would be too
+            large. ``none``: each delta becomes one event.
+        secret_key: Secret of this installation, at least 16 bytes. Keys, and identifiers for other systems, are derived from it.
+            To replace a secret, set the new and the old one, separated by a comma. If None, a random secret is created and
+            stored.
         caller_keys: API keys of callers, as ``NAME:KEY,NAME:KEY``; each name has its own tasks.
         caller_jwt: The issuer of bearer tokens (JWT) that authenticate callers, as a JSON object (see below).
-        allow_anonymous: Serve every client without authentication; otherwise a server without authentication serves
-            local connections only.
-        max_request_bytes: Size of a request; 0 removes this limit, and each of the limits below. A request of more than
-            8 MiB can delay other requests for longer than 50 ms.
-        file_schemes: Schemes of file URLs that callers may use, as a JSON list; ``["*"]`` for any. The provider resolves such
-            URLs with this server's credentials: ``s3`` (Bedrock) and ``gs`` (Gemini) name any file that they can read.
-        parallel_tasks: Run the tasks of one context in parallel: each receives the messages of the turns that had ended when
-            it began. By default, they run in order. A request may choose with ``parallel`` (see the extension).
+        allow_anonymous: Serve all clients without authentication. By default, a server without authentication accepts only local
+            connections.
+        max_request_bytes: Size of a request in bytes; 0 for no limit. A request of more than 8 MiB can delay other requests for
+            longer than 50 ms.
+        file_schemes: Schemes of file URLs that callers may use, as a JSON list; ``["*"]`` for any. The provider reads such URLs
+            with this server's credentials: with ``s3`` (Bedrock) and ``gs`` (Gemini), callers can read every file that these
+            credentials can read.
+        parallel_tasks: Run the tasks of one context in parallel. Each task receives the messages of the turns that had ended when
+            the task began. By default, the tasks run in order. A request can override this setting with ``parallel`` (see the
+            extension).
         bounds: Limits and timeouts that few servers change, as a JSON object (see below).
-        shutdown_grace: Seconds that running tasks have to end after SIGTERM; the others fail with their output so far.
-        push_notifications: ``true``: callers may register webhooks; ``private``: on this machine and in its network
-            too (loopback and private addresses); ``false``: webhooks are disabled.
-        openai_webhook: Webhook for the ends of background responses of the OpenAI-compatible API, as a JSON object (see below).
-        metrics_token: Bearer token of the metrics scraper, from any machine; callers without it are rejected.
+        shutdown_grace: Seconds after SIGTERM within which running tasks can end. After this time, the remaining tasks fail; their
+            output so far is kept.
+        push_notifications: ``true``: callers can register webhooks with public addresses. ``private``: callers can also register
+            webhooks with loopback and private addresses. ``false``: webhooks are disabled.
+        openai_webhook: Webhook that is called when a background response of the OpenAI-compatible API ends, as a JSON object (see
+            below).
+        metrics_token: Bearer token for ``/metrics``. A scraper on any machine can use it; requests without it are rejected.
         operator_token: Bearer token with which operators read the usage of all callers at ``/usage``.
-        prices: Prices of models, as a JSON object with the members ``PROVIDER:MODEL`` (see below). They override the table of
-            ``tailrace[prices]``.
+        prices: Prices of models, as a JSON object with a member for each ``PROVIDER:MODEL`` (see below). They override the prices
+            that ``tailrace[prices]`` installs.
         budgets: Limits on tokens or costs of callers, as a JSON list of objects (see below).
-        trace_content: Record messages, and arguments and results of tools, in spans.
-        log_format: ``text``, or ``json``: one object per line, with the ids of task, context and trace.
+        trace_content: Record messages, and the arguments and results of tools, in spans.
+        log_format: ``text``, or ``json``: one object per line, with the ids of the task, the context and the trace.
     """
 
     model_config = SettingsConfigDict(
@@ -494,10 +501,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources in their usual order, each followed by the groups that it sets by former names.
+        """Return the usual sources. Each is followed by a source with the values that it sets by former names of settings.
 
         Raises:
-            ConfigurationError: A source has a value for a former setting.
+            ConfigurationError: A source sets a former setting that was replaced, or a member of ``bounds`` as a setting of its
+                own.
         """
         given = [(source, _values(source)) for source in (init_settings, env_settings, dotenv_settings)]
         reject_replaced((name for _, values in given for name in values), Bounds.model_fields)

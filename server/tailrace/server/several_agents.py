@@ -1,4 +1,4 @@
-"""A server for the agents of a configuration file, which it reads again on SIGHUP.
+"""A server for the agents of a configuration file. SIGHUP reloads the file.
 
 Each agent has all protocols at ``/agents/NAME/``. The root has the OpenAI-compatible API (each agent is a model), the routes for
 operators, a catalog, and a page with links to the agents.
@@ -44,7 +44,7 @@ from tailrace.wrappers import ConfigurationError, TailraceError
 logger = logging.getLogger("tailrace.server")
 
 LoadConfig = Callable[[Settings], ServerConfig]
-"""Reads the configuration file for a server that runs with these settings."""
+"""Function that reads the configuration file. Its argument is the settings of the running server."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def create_several_agents_app(
         tracer_provider: As for `tailrace.server.create_app`.
 
     Raises:
-        ConfigurationError: A setting cannot be used.
+        ConfigurationError: A setting is invalid.
         UpstreamError: The card of a remote agent cannot be fetched.
     """
     return _SeveralAgents(config, load_config, tracer_provider).app

@@ -7,12 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 
 class ModelPrice(BaseModel):
-    """The price of a model in US dollars for a million tokens.
+    """The price of a model in US dollars per million tokens.
 
     Attributes:
         input: Price of input tokens.
         output: Price of output tokens.
-        cached: Price of input tokens that the provider reads from its cache; that of ``input`` if None.
+        cached: Price of input tokens that the provider reads from its cache; the price of ``input`` if None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,14 +23,15 @@ class ModelPrice(BaseModel):
 
 
 class Budget(BaseModel):
-    """A limit on the tokens or the costs of the calls to models in a period.
+    """A limit on the tokens, or on the costs, of model calls in a period.
 
     Attributes:
-        tokens: Tokens of input and output; either these or ``usd``.
+        tokens: Input and output tokens. Set either ``tokens`` or ``usd``.
         usd: US dollars, for models whose price is known.
         period: ``minute``, ``hour``, ``day`` or ``month``, in UTC.
-        caller: The caller to whom the budget belongs; each caller has a budget of its own if None.
-        shared: All callers share the budget.
+        caller: The caller to whom the budget applies. If None, the budget applies to each caller separately, unless ``shared`` is
+            set.
+        shared: Whether all callers share one budget.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
