@@ -103,7 +103,7 @@ def _make_printable(record: logging.LogRecord) -> bool:
     return PrintableRecords().filter(record)
 
 
-__path__.extend([f"{folder}/deprecated" for folder in __path__])  # deprecated modules can be imported by their former names
+__path__.extend([f"{folder}/deprecated" for folder in __path__])  # for imports by former module names
 
 logging.getLogger("tailrace.server").addFilter(_make_printable)
 

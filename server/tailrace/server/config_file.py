@@ -309,9 +309,7 @@ def _caller_keys(callers: Mapping[str, CallerTable]) -> list[str]:
 def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -> AgentConfig:
     place = f"[agents.{name}]"
     values = _given(table, *(each for each in AGENT_SETTINGS if each != "fallback"))
-    if "agent_name" not in values and not values.get(
-        "agent"
-    ):  # the name of a remote agent is in its card
+    if "agent_name" not in values and not values.get("agent"):  # the name of a remote agent is in its card
         values["agent_name"] = name
     if "card" in table.model_fields_set:
         card = cast("CardSettings", getattr(table, "card"))  # noqa: B009 — the class is created from the settings

@@ -1,7 +1,7 @@
 """The command line: ``tailrace serve``, ``convert``, ``ask``, ``demo``, ``doctor`` and ``providers``.
 
-Errors are printed in one line on stderr. Exit status 2: the input or the settings cannot be used; 130: interrupted before
-there was a result.
+Errors are printed in one line on stderr. Exit status 2: the input or the settings are invalid; 130: the command was interrupted
+before it had a result.
 """
 
 import signal
@@ -25,9 +25,10 @@ def main() -> None:
 
         if not isinstance(error, TailraceError):
             raise
-        # The operator may see details that callers may not. A provider or a tool's server may have written them.
+        # `diagnosis` has details for operators that callers must not see. It may contain text of a provider or of a tool's
+        # server.
         print(f"tailrace: {printable(getattr(error, 'diagnosis', '') or error)}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     finally:
         if catches:
-            signal.signal(signal.SIGINT, end_at_once)  # during the shutdown of the interpreter, too
+            signal.signal(signal.SIGINT, end_at_once)  # also end immediately while the interpreter shuts down

@@ -1,4 +1,4 @@
-"""``python -m tailrace.server.cli``: the command line without the installed program."""
+"""``python -m tailrace.server.cli``: runs the command line without the program ``tailrace``."""
 
 from tailrace.server.cli import main
 

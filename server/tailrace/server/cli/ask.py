@@ -56,23 +56,23 @@ def ask(
 
     Args:
         url: The agent.
-        prompt: The text of the message; ``-`` for that of standard input.
-        context: The conversation.
-        task: The task that the message continues.
-        resume: A task to follow, in place of sending a message.
-        approve: The digest of a tool call of the task to approve, in place of a prompt.
-        reject: The digest of a tool call of the task to reject, in place of a prompt.
-        reason: The reason of the rejection, for the model.
-        arguments: Other arguments for the approved call, a JSON object.
-        history: Print the conversation first.
-        markdown: Render Markdown; on a terminal if None.
+        prompt: The text of the message; ``-`` to read the text from standard input.
+        context: The id of the conversation; a new conversation if empty.
+        task: The id of the task that the message continues; a new task if empty.
+        resume: The id of a task to subscribe to. No message is sent.
+        approve: The digest of a tool call of the task, to approve the call instead of sending a prompt.
+        reject: The digest of a tool call of the task, to reject the call instead of sending a prompt.
+        reason: The reason for the rejection, which the model receives.
+        arguments: A JSON object that replaces the arguments of the approved call.
+        history: Print the earlier messages of the conversation first.
+        markdown: Whether to render Markdown; if None, it is rendered on a terminal.
         token: As for `AgentClient`.
         allow_origin: As for `AgentClient`.
-        as_json: Print the events as JSON lines.
+        as_json: Print each event as a line of JSON.
 
     Raises:
         ConfigurationError: The arguments contradict each other.
-        TailraceError: As `AgentClient.stream`.
+        TailraceError: As for `AgentClient.stream`.
     """
     if prompt == "-":
         prompt = sys.stdin.read()
@@ -121,11 +121,11 @@ def ask(
 async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
     """Run a function until it ends or Ctrl-C is pressed.
 
-    A cancelled scope stays cancelled; asyncio raises the exception for Ctrl-C once, possibly where it is caught by a
-    task that ends anyway.
+    Ctrl-C cancels a scope, because a scope stays cancelled. asyncio's own handler would raise the exception only once, possibly
+    in a task that is ending and catches it.
     """
     if sys.platform == "win32":
-        return await request()  # event loops of Windows have no signal handlers
+        return await request()  # event loops on Windows do not support signal handlers
     status, failure = INTERRUPTED, None
     async with anyio.create_task_group() as group:
 
@@ -141,7 +141,7 @@ async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
         try:
             status = await request()
         except Exception as error:
-            failure = error  # raised itself, not in a group
+            failure = error  # raised below, so that the task group does not wrap it
         group.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -149,7 +149,7 @@ async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
 
 
 def decision_message(approve: str, reject: str, reason: str, arguments: str) -> Message:
-    """Return the message with a decision about a tool call.
+    """Return a message with a decision about a tool call.
 
     Args:
         approve: As for `ask`.
@@ -158,7 +158,7 @@ def decision_message(approve: str, reject: str, reason: str, arguments: str) -> 
         arguments: As for `ask`.
 
     Raises:
-        ConfigurationError: The arguments are not JSON.
+        ConfigurationError: The arguments are not valid JSON.
     """
     entry: dict[str, Any] = {"digest": approve or reject, "decision": "approve" if approve else "reject"}
     if arguments:
@@ -184,24 +184,24 @@ async def ask_agent(
     allowed_origins: Sequence[str] = (),
     as_json: bool = False,
 ) -> int:
-    """Send a message, show the response, and return the exit status.
+    """Send a message, print the response, and return the exit status.
 
-    When it is cancelled, it cancels the task, and waits a short time for that.
+    When this function is cancelled, it cancels the task, and waits up to two seconds for the response.
 
     Args:
         url: The agent.
-        prompt: The text of the message, or a message; empty to send none.
-        screen: Shows the response.
-        context_id: The conversation.
-        task_id: The task that the message continues.
-        resume: A task to follow, in place of sending a message.
-        history: Show the conversation first.
+        prompt: The message or its text; empty to send no message.
+        screen: Prints the response.
+        context_id: As ``context`` of `ask`.
+        task_id: As ``task`` of `ask`.
+        resume: The id of a task to subscribe to. No message is sent.
+        history: As for `ask`.
         token: As for `AgentClient`.
         allowed_origins: As for `AgentClient`.
-        as_json: Show the events as JSON.
+        as_json: As for `ask`.
 
     Raises:
-        TailraceError: As `AgentClient.stream`.
+        TailraceError: As for `AgentClient.stream`.
     """
     transcript, pace = Transcript(), Pace(live=not resume)
 
@@ -270,7 +270,7 @@ def _text_shower(screen: Screen, transcript: Transcript, pace: Pace) -> Shower:
             if isinstance(item, Text):
                 pace.record_text()
             if isinstance(item, Status) and _concludes(item.state):
-                # Agents without artifacts put the response here.
+                # Agents that create no artifacts send the response in the message of the status.
                 if item.state is TaskState.COMPLETED and item.message and not transcript.response_text:
                     screen.print_response(item.message, "status")
             else:
@@ -280,12 +280,12 @@ def _text_shower(screen: Screen, transcript: Transcript, pace: Pace) -> Shower:
 
 
 def _concludes(state: TaskState) -> bool:
-    # AUTH_REQUIRED is shown when it arrives: the task may continue when the user has signed in elsewhere.
+    # AUTH_REQUIRED is printed when it arrives, because the task may continue after the user has signed in elsewhere.
     return state.terminal or state is TaskState.INPUT_REQUIRED
 
 
 async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -> None:
-    """Cancel the task: a user who presses Ctrl-C expects that the work stops."""
+    """Cancel the task, because a user who presses Ctrl-C expects that the agent stops working."""
     if not transcript.task_id or (transcript.status and transcript.status.state.terminal):
         return
     with anyio.move_on_after(_CANCEL_SECONDS, shield=True):
@@ -298,7 +298,7 @@ async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -
 
 
 def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, quiet: bool) -> int:
-    """Show the end of the task; return the exit status."""
+    """Print the final status of the task, and return the exit status."""
     status = transcript.status
     if status is None:
         screen.note("the agent sent no response", "red")

@@ -1,4 +1,4 @@
-"""The output of ``tailrace ask``: the response unchanged, or with its Markdown rendered."""
+"""The output of ``tailrace ask``: the response, unchanged or as rendered Markdown."""
 
 import json
 from typing import TextIO
@@ -12,7 +12,7 @@ from tailrace.server.cli.transcript import ANSWER, Item, Remark, Text, for_termi
 
 
 class Screen:
-    """Prints a response: its text on one stream, unchanged, and everything else on another.
+    """Prints the text of a response, unchanged, on one stream, and everything else on another stream.
 
     Args:
         out: The output for the text of the response. On a terminal, control characters are escaped.
@@ -23,7 +23,7 @@ class Screen:
         self._out = out
         self._notes = notes
         self._terminal = out.isatty()
-        self._shared = self._terminal and notes.is_terminal  # both streams are on one screen
+        self._shared = self._terminal and notes.is_terminal  # both streams are written to one terminal
         self._response_source = ""  # the source of the last text in `out`
         self._is_response_open = False  # `out` is in the middle of a line
         self._notes_open = False  # `notes` (or the shared screen) is in the middle of a line
@@ -42,7 +42,7 @@ class Screen:
             self.note(f"{in_words(item.state)}{f': {item.message}' if item.message else ''}", "dim")
 
     def print_response(self, text: str, source: str, *, again: bool = False) -> None:
-        """Print more of the response."""
+        """Print a delta of the response."""
         if again:
             self.note("the agent has replaced its response; the new response is:", "yellow")
         if self._is_response_open and (again or source != self._response_source):
@@ -58,7 +58,7 @@ class Screen:
             self._notes_open = self._is_response_open
 
     def json_line(self, value: object) -> None:
-        """Print a JSON value in one line, with escapes that are harmless for terminals and line readers."""
+        """Print a JSON value as one line of ASCII, which is safe for terminals and for line-based readers."""
         self._out.write(json.dumps(value, ensure_ascii=True) + "\n")
         self._out.flush()
 
@@ -76,7 +76,7 @@ class Screen:
         self._is_response_open = False
 
     def _aside(self, item: Text) -> None:
-        """Print text beside the response, with a label before it: reasoning, a refusal."""
+        """Print text of another channel (reasoning, refusal), with a label before it."""
         if self._aside_from != item.source or item.again:
             self._end_line()
             self._notes.print(Styled(f"{item.channel}: ", "dim bold"), end="")
@@ -92,10 +92,9 @@ class Screen:
 
 
 class MarkdownScreen(Screen):
-    """Renders the Markdown of a growing response.
+    """Renders the Markdown of a response while the response grows.
 
-    A complete block is rendered once; the last one is rendered again with every delta, so that the cost of a delta does
-    not grow with the response.
+    Each delta renders only the last block again, so that the cost of a delta does not depend on the length of the response.
 
     Args:
         out: As for `Screen`.
@@ -110,7 +109,7 @@ class MarkdownScreen(Screen):
         self._source = ""
 
     def print_response(self, text: str, source: str, *, again: bool = False) -> None:
-        """Render more of the response."""
+        """Render a delta of the response."""
         if again or source != self._source:
             self._finish()
             self._source = source
@@ -125,7 +124,7 @@ class MarkdownScreen(Screen):
             if self._live is None:
                 self._live = Live(console=self._drawing, auto_refresh=False, vertical_overflow="visible")
                 self._live.start()
-            # Ends with an empty line: what the user types (^C) is echoed there, and does not move the text.
+            # The output ends with an empty line. The terminal echoes input (^C) there, and the rendered text does not move.
             self._live.update(Group(TerminalMarkdown(self._block), ""), refresh=True)
 
     def note(self, text: str, style: str) -> None:
@@ -162,10 +161,10 @@ class MarkdownScreen(Screen):
 
 
 def _split_blocks(text: str) -> tuple[str, str]:
-    """Split a Markdown text at the last blank line outside a fence, into final blocks and the rest.
+    """Split Markdown into final blocks and the rest, at the last blank line outside a code fence.
 
-    Lists and quotes continue after a blank line: a block that begins with a space or a list marker stays with the one
-    before it.
+    Lists and quotes can continue after a blank line. The text is therefore not split before a line that begins with a space or
+    with the marker of a list or a quote.
     """
     cut, at, fence = 0, 0, ""
     lines = text.split("\n")

@@ -1,6 +1,6 @@
 """The commands of ``tailrace`` and their options.
 
-A command imports its module when it runs: ``--help`` and ``--version`` need neither the server nor its libraries.
+A command imports its module only when it runs. ``--help`` and ``--version`` therefore do not import the server.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def create_cli(*, completion: bool = True) -> typer.Typer:
     """Create the command line.
 
     Args:
-        completion: Add the options that install the shell's completion.
+        completion: Add the options that install shell completion.
     """
     app = typer.Typer(
         name="tailrace",
@@ -49,12 +49,12 @@ def _tailrace(
 
 
 def _complete_provider(incomplete: str) -> list[str]:
-    """Complete names of providers; aliases only if the text is not empty."""
+    """Complete the name of a provider; aliases are included only if the text is not empty."""
     return list(_provider_names(incomplete))
 
 
 def _complete_model(incomplete: str) -> list[str]:
-    """Complete the provider in front of a model's name; only the provider has a list of its models."""
+    """Complete the provider in front of the name of a model. The names of models are unknown here."""
     return [f"{name}:" for name in _provider_names(incomplete)]
 
 
@@ -133,9 +133,9 @@ def demo(
 ) -> None:
     """Run a small real model on this machine behind an A2A server, send a prompt, and show the events as they stream.
 
-    Requires no key. Without the packages of tailrace[demo], it replays a recorded response. The server runs until Ctrl-C,
-    unless --once is given. Exit status: 0 the task completed and was fetched again, 1 otherwise, 130 interrupted before
-    the response was complete.
+    Requires no key. Without the packages of tailrace[demo], the command replays a recorded response. The server runs until
+    Ctrl-C, unless --once is given. Exit status: 0 if the task completed and was fetched again, 130 if the command was interrupted
+    before the response was complete, 1 otherwise.
     """
     run = import_command("demo")
     raise typer.Exit(run(prompt, port=port, store=store, recorded=recorded, cut=cut, once=once))
@@ -235,9 +235,9 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a model as an A2A agent, or the agents of a file, until interrupted.
+    """Serve a model, or the agents of a configuration file, over A2A until interrupted.
 
-    Every option but --config is also a TAILRACE_… setting, in the environment or the file of --env-file.
+    Every option except --config and --env-file is also a TAILRACE_… setting, in the environment or in the file of --env-file.
     """
     run = import_command("serve")
     run(
@@ -275,10 +275,10 @@ def record(
     store: StoreUrl = None,
     env_file: EnvFile = None,
 ) -> None:
-    """Serve a model like `tailrace serve`, and record each of its responses in a folder.
+    """Serve a model like `tailrace serve`, and record each response of the model in a folder.
 
-    `--model replay:FOLDER` replays them without the provider. A recording has no headers and no keys, but the conversation.
-    Other options of `tailrace serve` are read from TAILRACE_… settings.
+    `--model replay:FOLDER` replays the recordings without the provider. A recording contains the conversation, but no headers and
+    no keys. Set other options of `tailrace serve` with TAILRACE_… settings.
     """
     run = import_command("serve")
     run(env_file, record=folder, model=model, base_url=base_url, host=host, port=port, store=store)
@@ -313,8 +313,8 @@ def convert(
 ) -> None:
     """Convert a recorded provider stream (the bytes of a response body) to A2A.
 
-    An incomplete stream is converted up to its end, followed by a terminal event with the reason; the exit status is 0.
-    Input that cannot be read, or is not a provider stream: exit status 2, and one line on standard error.
+    An incomplete stream is converted as far as it is available; a terminal event with the reason follows, and the exit status is
+    0. If the input cannot be read, or is not a provider stream, the exit status is 2, and standard error has one line.
     """
     run = import_command("convert")
     run(file, provider=provider, to=to, think_tags=think_tags, version=dialect)
@@ -391,9 +391,9 @@ def ask(
 ) -> None:
     """Send a message to an A2A agent, and print its response as it streams.
 
-    The response goes to standard output unchanged, everything else to standard error. A dropped connection is resumed;
-    Ctrl-C cancels the task. Exit status: 0 completed, 1 failed, canceled or rejected, 2 the agent cannot be reached, 3 the
-    agent waits for input, 130 interrupted. On a terminal the Markdown of the response is rendered.
+    The response is printed unchanged to standard output, and everything else to standard error. On a terminal, the Markdown of
+    the response is rendered. After a lost connection, the stream is resumed. Ctrl-C cancels the task. Exit status: 0 completed, 1
+    failed, canceled or rejected, 2 the agent cannot be reached, 3 the agent waits for input, 130 interrupted.
     """
     run = import_command("ask")
     status = run(
@@ -428,9 +428,9 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False,
     env_file: EnvFile = None,
 ) -> None:
-    """Check whether a server can run here: versions, settings, key, model, store, ports; with advice.
+    """Check whether a server can run here (versions, settings, key, model, store, ports), and print advice.
 
-    Exit status: 0 all checks passed, 1 a check failed, 2 the settings are invalid.
+    Exit status: 0 no check failed, 1 a check failed, 2 the settings are invalid.
     """
     run = import_command("doctor")
     status = run(
@@ -450,8 +450,8 @@ def doctor(
 def providers(
     as_json: Annotated[bool, typer.Option("--json", help="Print the providers as JSON lines.")] = False,
 ) -> None:
-    """List all providers: format, capabilities, and the variables of key and base URL.
+    """List all providers with their formats, capabilities, and environment variables for the key and the base URL.
 
-    A model is named PROVIDER:MODEL, by a provider's name or one of its aliases.
+    The name of a model is PROVIDER:MODEL, where PROVIDER is the name or an alias of a provider.
     """
     import_command("providers")(as_json=as_json)

@@ -1,4 +1,4 @@
-"""``tailrace convert``: a recorded provider stream in, A2A out."""
+"""``tailrace convert``: converts a recorded provider stream to A2A."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ Version = Literal["1.0", "0.3", "0.1"]
 """The version of A2A to write."""
 
 _DIALECTS: Mapping[Version, type[Dialect]] = {"1.0": Version10, "0.3": Version03, "0.1": Version01}
-# The member that has the kind of a part, in versions before 1.0.
+# The member of a part that names its kind, in versions before 1.0.
 _DISCRIMINATORS = {"0.3": "kind", "0.1": "type"}
 
 
@@ -39,18 +39,18 @@ def convert(
     think_tags: bool = True,
     version: Version = "1.0",
 ) -> None:
-    """Write a recorded stream as A2A to standard output.
+    """Convert a recorded stream to A2A, and write the result to standard output.
 
     Args:
         file: The recorded body; ``-`` for standard input.
-        provider: The provider of the stream; detected from its bytes if None.
+        provider: The provider of the stream; detected from the bytes of the stream if None.
         to: The output format.
         think_tags: Separate reasoning in ``<think>`` tags at the beginning of a text from the text.
         version: The version of A2A to write.
 
     Raises:
         ConfigurationError: The file cannot be read, or the provider is unknown.
-        ProtocolError: The input is no stream of a provider.
+        ProtocolError: The input is not a provider stream.
     """
     decoder = find_provider(provider).wire_format.create_decoder() if provider else DetectingDecoder()
     conversion = StreamConversion(decoder, think_tags=think_tags)
@@ -71,7 +71,7 @@ def _write_all(conversion: StreamConversion, body: BinaryIO, to: Target, version
         if to == "events":
             closes = event.state is not None and (event.state.terminal or event.state.interrupted)
             written = dialect.write_event(event, closes=closes)
-            if written is not None:  # older versions have no event for some
+            if written is not None:  # versions before 1.0 have no form for some events
                 write(written + b"\n")
     if to == "task":
         write(dialect.write_result(Operation.GET_TASK, conversion.record.snapshot()) + b"\n")
@@ -83,7 +83,7 @@ def _write_all(conversion: StreamConversion, body: BinaryIO, to: Target, version
 
 
 def _events(conversion: StreamConversion, body: BinaryIO) -> Iterator[Event]:
-    """Yield the events of a stream; raise the error before the first one if the input is no stream."""
+    """Yield the events of a stream. If the input is not a stream, raise an error, and yield no events."""
     while data := body.read(_READ_BYTES):
         yield from conversion.feed(data)
     events = conversion.close()

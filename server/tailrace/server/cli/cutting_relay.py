@@ -1,4 +1,4 @@
-"""A TCP relay that closes one connection in the middle of a response: the failure that ``tailrace demo --cut`` shows."""
+"""A TCP relay that closes one connection in the middle of a response, for ``tailrace demo --cut``."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -9,17 +9,17 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute, SocketStream
 
 CUT_AFTER = 5_000
-"""Bytes of the first response that the relay forwards: about 15 tokens of the local model."""
+"""Bytes of the first long response that are forwarded: about 15 tokens of the local model."""
 
 _LOST = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class CuttingRelay(anyio.AsyncContextManagerMixin):
-    """Forwards connections to a server while the context is open, and cuts the first response that is long enough.
+    """Forwards connections to a server, and closes the connection of the first response that reaches a number of bytes.
 
     Args:
         base_url: The base URL of the server.
-        cut_after: Number of bytes of a response after which its connection is closed.
+        cut_after: The number of bytes of a response after which the relay closes its connection, once.
 
     Attributes:
         base_url: The base URL of the relay.

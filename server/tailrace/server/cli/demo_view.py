@@ -1,6 +1,6 @@
-"""The output of the demo: events with their numbers, the growing text, and figures at the end.
+"""The output of the demo: events with their numbers, the text as it arrives, and figures at the end.
 
-Without a terminal it consists of plain lines.
+Without a terminal, the output is plain lines.
 """
 
 import re
@@ -42,7 +42,8 @@ class DemoView:
         self._console = console
         self._pace = Pace()
         self._open: _ArtifactPrinter | None = None
-        self._names: dict[str, str] = {}  # of artifacts; only the first event of an artifact has its name
+        # Names of artifacts by id, because only the first event of an artifact has the name.
+        self._names: dict[str, str] = {}
 
     def title(self, text: str) -> None:
         """Print the first line."""
@@ -54,7 +55,7 @@ class DemoView:
         self._print(Styled(f"  {label:<{_LABEL}}", "dim"), Styled(for_terminal(value), style))
 
     def begin_events(self) -> None:
-        """Start the clock: the message is sent now."""
+        """Start the clock, immediately before the message is sent."""
         self._print()
         self._pace = Pace()
 
@@ -80,7 +81,7 @@ class DemoView:
                 self._end_text()
 
     def summary(self, transcript: Transcript) -> None:
-        """Print the complete message, tokens, and tokens a second."""
+        """Print an excerpt of the complete message, its tokens, and the tokens per second."""
         self._end_text()
         self._print()
         response_text = transcript.response_text
@@ -93,7 +94,7 @@ class DemoView:
             self.row("finish reason", str(reason))
 
     def fetched_again(self, seen: Transcript, fetched: Transcript) -> bool:
-        """Compare the streamed task with the one from GetTask; return True if they are equal."""
+        """Compare the streamed task with the result of GetTask, print the comparison, and return whether they are equal."""
         state = in_words(fetched.status.state) if fetched.status else "unknown"
         self.row("GetTask", f"{fetched.task_id}  {state}, {len(fetched.response_text):,} characters")
         same = {
@@ -107,7 +108,7 @@ class DemoView:
         return good
 
     def serving(self, url: str, commands: Sequence[str]) -> None:
-        """Print the address, and commands to try."""
+        """Print the URL of the server, and commands to try."""
         self._print()
         self._print(Styled("serving at "), Styled(url, "bold"), Styled("  (Ctrl-C stops)"))
         self._print(Styled("the playground, a chat in the browser: "), Styled(f"{url}/", "bold"))
@@ -159,12 +160,12 @@ class DemoView:
 
 
 class _ArtifactPrinter:
-    """Growing text of one artifact: indented, and wrapped on a terminal.
+    """Prints the text of one artifact as it arrives: indented, and wrapped if the output is a terminal.
 
     Args:
         console: The output.
         source: Id of the artifact.
-        number: Number of the event that began it.
+        number: Number of the first event of the artifact.
     """
 
     def __init__(self, console: Console, source: str, number: str) -> None:
@@ -179,7 +180,7 @@ class _ArtifactPrinter:
         self._spaces = 0
 
     def write(self, text: str) -> None:
-        """Print more of the text."""
+        """Print a delta of the text."""
         self.length += len(text)
         written: list[str] = []
         for word in re.findall(r"\n|[ \t]|[^ \t\n]+", text):
@@ -194,7 +195,7 @@ class _ArtifactPrinter:
 
     def _write_word(self, word: str, written: list[str]) -> None:
         width = cell_len(word)
-        # Words arrive in parts: a line may end only at a space.
+        # Words arrive in parts, so a line is broken only at a space.
         full = self._width is not None and self._column + self._spaces + width > self._width
         if full and self._spaces and self._column > self._indent:
             written.append("\n")
@@ -208,7 +209,7 @@ class _ArtifactPrinter:
 
 
 def _continuation(event: StreamEvent) -> str:
-    """Describe the attempt that an event announces for a response that broke off; empty for another event."""
+    """Describe the attempt to continue an interrupted response that an event announces; empty for any other event."""
     update = event.response.status_update
     facts = extension_metadata(update.metadata).get("continuation") if update is not None else None
     if not isinstance(facts, dict):
@@ -219,7 +220,7 @@ def _continuation(event: StreamEvent) -> str:
 
 
 def _excerpt(text: str, length: int = 60) -> str:
-    """Shorten a text to one line by leaving out its middle."""
+    """Shorten a text to one line by omitting its middle."""
     line = " ".join(text.split())
     if len(line) <= length:
         return f'"{line}"'

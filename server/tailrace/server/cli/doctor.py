@@ -1,6 +1,6 @@
 """``tailrace doctor``: checks whether a server can run here with the current settings, with advice.
 
-It changes nothing: no store is created or migrated. The model receives one short prompt, unless ``--no-ask`` is given.
+The checks do not create or migrate a store. The model receives one short prompt, unless ``--no-ask`` is given.
 """
 
 import json
@@ -41,12 +41,12 @@ EXIT_OK, EXIT_PROBLEM = 0, 1
 Verdict = Literal["ok", "warning", "problem"]
 _SIGNS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "problem": ("FAIL", "red bold")}
 
-_RESPONSE_SECONDS = 60.0  # for the model's response
+_RESPONSE_SECONDS = 60.0  # limit for the response of the model
 _CONNECT_SECONDS = 5.0
 _LITTLE_SPACE = 200 * 1024 * 1024  # bytes on the store's disk
 _QUESTION = "Count from one to ten in words."
 
-# Optional packages, and their use.
+# A module of each extra, and the use of the extra.
 _EXTRAS = {
     "sdk": ("a2a", "--agent, the official SDK"),
     "grpc": ("grpc", "gRPC"),
@@ -61,10 +61,10 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        name: The checked part.
+        name: The part that was checked.
         verdict: The result.
-        details: One line.
-        advice: The remedy; empty for none.
+        details: The result in one line.
+        advice: How to fix a problem; empty if there is no advice.
     """
 
     name: str
@@ -83,7 +83,7 @@ def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = Fal
         given: As for `read_settings`.
 
     Raises:
-        ConfigurationError: The settings cannot be used.
+        ConfigurationError: The settings are invalid.
     """
     announce_env_file(env_file)
     settings = read_settings(env_file, **given)
@@ -117,11 +117,11 @@ def _show(console: Console, finding: Finding) -> None:
 
 
 async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Finding]:
-    """Run all checks, one after the other.
+    """Run all checks in sequence, and yield their findings.
 
     Args:
         settings: The settings of the server.
-        ask: Send a prompt to the model or the agent, too.
+        ask: Send a prompt to the model.
     """
     for check in (_versions, _access, _store_file, _ports):
         for finding in check(settings):
@@ -336,7 +336,7 @@ def _model_named(settings: Settings) -> Finding:
 
 
 async def _upstream(settings: Settings) -> Finding:
-    """Check that the model responds with a stream."""
+    """Check that the model streams a response."""
     question = Message(role=Role.USER, content=(ContentPartText(text=_QUESTION),))
     began, first, reads, folded = time.monotonic(), 0.0, 0, Accumulator()
     try:
@@ -364,7 +364,7 @@ async def _upstream(settings: Settings) -> Finding:
     except TailraceError as error:
         details = (
             error.diagnosis if isinstance(error, UpstreamError) else ""
-        )  # the operator may see addresses
+        )  # the diagnosis may contain addresses, which operators may see
         return Finding("upstream", "problem", details or str(error), _advice_for(error))
     seconds = time.monotonic() - began
     details = f"responds: first chunk after {first - began:.2f} s, complete after {seconds:.2f} s"

@@ -1,7 +1,7 @@
-"""``--env-file``: settings from a file that the user names.
+"""``--env-file``: reads settings from a file that the user names.
 
-A file in the current folder may be part of a download. Settings start programs (``TAILRACE_TOOLS``) and name the receiver of
-keys (``TAILRACE_BASE_URL``), so no file is read without being named.
+No file is read automatically, because a file in the current folder may be part of a download. Settings can start programs
+(``TAILRACE_TOOLS``), and can send keys to another server (``TAILRACE_BASE_URL``).
 """
 
 import sys
@@ -13,10 +13,10 @@ from tailrace.wrappers.redaction.log_escaping import printable
 
 
 def announce_env_file(env_file: Path | None) -> None:
-    """Print which file is read; without one, warn of a ``.env`` in the current folder that is not read.
+    """Print the path of the file. Without a file, print a warning if a ``.env`` in the current folder has settings.
 
     Raises:
-        ConfigurationError: It is not a readable text file.
+        ConfigurationError: The file cannot be read, or is not text in UTF-8.
     """
     if env_file is None:
         _print(unread_env_file())

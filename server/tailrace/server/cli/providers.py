@@ -17,7 +17,7 @@ def providers(*, as_json: bool = False) -> None:
     """Print the providers by format, in lines of 80 columns.
 
     Args:
-        as_json: Print one JSON object a line instead, with all capabilities.
+        as_json: Print one JSON object per line instead, with all capabilities.
     """
     available = list(registered())
     if as_json:
@@ -77,6 +77,6 @@ def _key(provider: Provider) -> str:
 def _address(provider: Provider) -> str:
     variable = provider.base_url_variable
     if variable and os.environ.get(variable):
-        return f"{variable} (set)"  # not its value, which may be a password
+        return f"{variable} (set)"  # the value is not printed, because it may contain a password
     usual = provider.base_url or ("" if provider.base_url_suffix else "its own")
     return " or ".join(filter(None, (usual, variable)))

@@ -1,8 +1,7 @@
-"""A recorded response behind an OpenAI-compatible server: the demo's model where none can run.
+"""An OpenAI-compatible server that replays a recorded response, for a demo where the model cannot run.
 
-The stream was recorded from `tailrace.server.cli.local_model` and is replayed at its original pace. It is labelled: every chunk
-has the model name ``smollm2-135m-instruct (recorded)``. The response is always the one to :data:`PROMPT`, whatever the
-request.
+The stream was recorded from `tailrace.server.cli.local_model`, and is replayed at its original pace. Every chunk has the model
+name ``smollm2-135m-instruct (recorded)``. All requests get the same response, which was recorded for :data:`PROMPT`.
 """
 
 import json
@@ -25,7 +24,7 @@ from tailrace.wrappers.decoding.framing import SSEDecoder
 from tailrace.wrappers.errors import ConfigurationError
 
 PROMPT = "Why is the sky blue? Explain it to a child in four sentences."
-"""The demo's prompt, to which the recorded response belongs."""
+"""The prompt of the demo and of the recorded response."""
 
 RECORDED_MODEL = f"{MODEL} (recorded)"
 """The model name in requests and in every chunk of the replayed stream."""
@@ -34,7 +33,7 @@ TOKENS_PER_SECOND = 90.0
 """The pace of a recording without timing."""
 
 MAX_REQUEST_BYTES = 10 * 1024 * 1024
-"""Maximum bytes of a request: enough for a long conversation with pictures."""
+"""Maximum size of a request in bytes: enough for a long conversation with images."""
 
 
 class _StreamOptions(msgspec.Struct):
@@ -42,7 +41,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _Request(msgspec.Struct):
-    """The used members of a request; others are ignored."""
+    """The members of a request that are used. Others are ignored."""
 
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -51,7 +50,7 @@ class _Request(msgspec.Struct):
 class _Frame(NamedTuple):
     data: bytes
     only_usage: bool
-    """A chunk without choices: sent only if ``stream_options.include_usage`` is set."""
+    """The chunk has no choices. It is sent only if ``stream_options.include_usage`` is set."""
 
 
 class Recording:
@@ -62,7 +61,8 @@ class Recording:
 
     Attributes:
         frames: The events in order, each with the model name :data:`RECORDED_MODEL`.
-        tokens_per_second: The speed of the model, if the recording has it (llama.cpp's ``timings``).
+        tokens_per_second: The speed of the model, from llama.cpp's ``timings`` in the recording; `TOKENS_PER_SECOND` if there are
+            none.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -82,7 +82,7 @@ class Recording:
 
 
 def demo_answer() -> Recording:
-    """Return the recorded response to :data:`PROMPT`, which is part of the package."""
+    """Return the response to :data:`PROMPT` that is part of the package."""
     return Recording(resources.files("tailrace.server.cli").joinpath("recorded", "answer.sse").read_bytes())
 
 
@@ -91,13 +91,13 @@ def create_replay_app(
 ) -> Starlette:
     """Create an ASGI app that responds to ``POST /v1/chat/completions`` with the recording.
 
-    Also ``GET /v1/models`` and ``GET /health``. The response to a request that is not a JSON object, or does not ask for
-    a stream, has status 400 and an error object in OpenAI's form.
+    The app also has ``GET /v1/models`` and ``GET /health``. A request that is not a JSON object, or does not request a stream, is
+    rejected with status 400 and an error object in OpenAI's format.
 
     Args:
         recording: The recording.
-        tokens_per_second: Events a second; None for the recording's own pace.
-        closing: When set, open streams end early.
+        tokens_per_second: Events per second; the pace of the recording if None.
+        closing: An event that ends open streams early.
 
     Raises:
         ConfigurationError: The pace is not positive.
@@ -138,7 +138,7 @@ def create_replay_app(
 async def _paced(frames: list[bytes], pace: float, stop: anyio.Event) -> AsyncIterator[bytes]:
     start = anyio.current_time()
     for number, frame in enumerate(frames):
-        # Relative to the start, so that delays do not add up.
+        # The deadline is relative to the start, so that delays do not add up.
         with anyio.CancelScope(deadline=start + number / pace):
             await stop.wait()
             return
@@ -151,20 +151,20 @@ def _refused(message: str) -> Response:
 
 
 class ReplayModel(anyio.AsyncContextManagerMixin):
-    """A server of the recorded response, while the context is open; used like ``LocalModel``.
+    """Runs a server that replays a recorded response while the context is open. It is used like ``LocalModel``.
 
-    It runs in this process and event loop, on a free port of the loopback interface. Leaving the context, or
-    cancellation, ends open streams and closes the port.
+    It runs in this process and event loop, on a free port of the loopback interface. Exiting the context, or cancelling it, ends
+    open streams and closes the port.
 
     Args:
         on_progress: Called once, when the server is ready.
-        recording: The recording; None for the demo's.
-        tokens_per_second: Events a second; None for the recording's own pace.
+        recording: The recording; the recording of the package if None.
+        tokens_per_second: Events per second; the pace of the recording if None.
 
     Attributes:
         model: The model name for requests.
-        label: The description of the model, for people.
-        base_url: The base URL for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when not running.
+        label: A description of the model for users.
+        base_url: The base URL for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when the server is not running.
 
     Raises:
         ConfigurationError: The pace is not positive.

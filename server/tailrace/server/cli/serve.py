@@ -1,4 +1,4 @@
-"""``tailrace serve``: a model as an A2A agent."""
+"""``tailrace serve``: serves a model as an A2A agent."""
 
 import errno
 import gc
@@ -42,17 +42,17 @@ STARTUP_FAILURE = 3
 """The exit status of a server that could not start; uvicorn has logged the reason."""
 
 BACKLOG = 2048
-"""Connections that wait to be accepted."""
+"""The maximum number of connections that wait to be accepted."""
 
 CLOSE_TIMEOUT = 5
-"""Seconds for a client to receive the rest of a response on a connection that is being closed."""
+"""Seconds within which a client must receive the rest of a response on a connection that is being closed."""
 
 STOP_TIMEOUT = 8
-"""Seconds for connections to end after all tasks have, when the server stops."""
+"""Seconds within which connections must end when the server stops, after all tasks have ended."""
 
 
 def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) -> None:
-    """Serve a model as an A2A agent, or the agents of a configuration file, until interrupted.
+    """Serve a model as an A2A agent, or serve the agents of a configuration file, until interrupted.
 
     Args:
         env_file: As for `read_settings`.
@@ -60,26 +60,26 @@ def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) 
         given: As for `read_settings`.
 
     Raises:
-        ConfigurationError: A setting is not valid, or the address cannot be listened on; nothing was started.
+        ConfigurationError: A setting is invalid, or the server cannot listen on its address. Nothing was started.
         SystemExit: The server could not start.
     """
     announce_env_file(env_file)
     if config_file is not None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application handles it
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the application has a handler for it
     read = partial(_read, env_file, config_file, given)
     config = read()
     settings = config.settings
     _refuse_open_access(settings)
     with closing_all(listen(settings)) as listeners:
         _export_spans()
-        app = _create_app(config, read)  # with several processes, too: invalid settings are reported once
+        # The application is also created with several processes, so that invalid settings are reported only once.
+        app = _create_app(config, read)
         on_start = partial(print_summary, settings, listeners[0], config.agents)
         if settings.workers == 1:
             run_app(app, settings, listeners, on_start=on_start)
             return
-        logging.config.dictConfig(
-            log_config(settings.log_format)
-        )  # as uvicorn does it in each of the processes
+        # uvicorn configures logging only in the worker processes.
+        logging.config.dictConfig(log_config(settings.log_format))
         on_start()
         run_workers(partial(_work, read), listeners, settings.workers)
 
@@ -87,7 +87,7 @@ def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) 
 def _read(
     env_file: Path | None, config_file: Path | None, given: Mapping[str, Any], running: Settings | None = None
 ) -> ServerConfig:
-    """Read the settings, and the agents of a configuration file; no agents without a file."""
+    """Read the settings, and the agents of the configuration file. Without a file, there are no agents."""
     settings = read_settings(env_file, **given)
     return read_config(config_file, settings, running) if config_file else ServerConfig(settings, ())
 
@@ -106,14 +106,14 @@ def closing_all(listeners: Sequence[socket.socket]) -> Generator[Sequence[socket
 
 
 def listen(settings: Settings) -> list[socket.socket]:
-    """Open the listening sockets, before anything else is started: connections wait until the server accepts them.
+    """Open the listening sockets. They are opened first, so that connections wait until the server accepts them.
 
     Returns:
-        One socket. For ``localhost`` two with the same port, 127.0.0.1 and ::1, because clients try either first; one if
-        this machine has no IPv6.
+        One socket. For ``localhost``, two sockets with the same port, on 127.0.0.1 and ::1, because some clients try ::1 first.
+        If this machine has no IPv6, only 127.0.0.1.
 
     Raises:
-        ConfigurationError: The address cannot be listened on.
+        ConfigurationError: The server cannot listen on the address.
     """
     if settings.host != "localhost":
         return [_listen(settings.host, settings.port)]
@@ -144,13 +144,13 @@ def _has_ipv6() -> bool:
 
 
 def _work(read: Callable[..., ServerConfig], listeners: Sequence[socket.socket]) -> None:
-    """Serve in one of several processes."""
+    """Run the server in one of several processes."""
     config = read()
     run_app(_create_app(config, read), config.settings, listeners)
 
 
 def _refuse_open_access(settings: Settings) -> None:
-    """Refuse to listen on other than loopback addresses without authentication: every client could read all tasks."""
+    """Reject an address that is not loopback without authentication, because every client could read all tasks."""
     if is_open_to_others(settings):
         raise ConfigurationError(
             f"{settings.host} can be reached by other machines: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWT to "
@@ -159,14 +159,14 @@ def _refuse_open_access(settings: Settings) -> None:
 
 
 def is_open_to_others(settings: Settings) -> bool:
-    """Return whether other machines can reach the server without authentication, and that is not allowed."""
+    """Return whether other machines can reach the server without authentication, and ``allow_anonymous`` is not set."""
     if settings.caller_keys or settings.caller_jwt.jwks_url or settings.allow_anonymous:
         return False
     return not is_loopback(settings.host)
 
 
 def _export_spans() -> None:
-    """Export spans as OpenTelemetry's variables configure, unless the process has an exporter already."""
+    """Export spans as configured by OpenTelemetry's environment variables, unless the process already has a tracer provider."""
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get(
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     )
@@ -181,17 +181,17 @@ def _export_spans() -> None:
 
 
 def read_settings(env_file: Path | None = None, **given: Any) -> Settings:
-    """Read the settings from the environment; given options override it.
+    """Read the settings from the environment. Options override the environment.
 
     Args:
-        env_file: A file of settings, or None. Environment variables override the file.
-        given: The options.
+        env_file: A file with settings, or None. Environment variables override the file.
+        given: The options; None for options that were not given.
 
     Raises:
-        ConfigurationError: A value is not valid; the message names the setting.
+        ConfigurationError: A value is invalid. The message names the setting.
     """
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    values["_env_file"] = env_file  # unknown to type checkers
+    values["_env_file"] = env_file  # type checkers do not know this argument
     try:
         return Settings(**values)
     except ValidationError as error:
@@ -208,19 +208,19 @@ def run_app(
     *,
     on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve an application until SIGINT or SIGTERM, which end the process properly with exit status 0.
+    """Serve an application until SIGINT or SIGTERM. The process then exits with status 0.
 
-    The server then accepts no further requests, and running tasks have ``settings.shutdown_grace`` seconds to end. A second
-    signal ends the process at once, like a crash; published events are persisted in both cases.
+    After the first signal, the server accepts no further requests, and running tasks have ``settings.shutdown_grace`` seconds to
+    end. A second signal ends the process immediately, like a crash. In both cases, published events are persisted.
 
     Args:
         app: The application.
-        settings: Its settings.
-        listeners: The listening sockets; closed at the end.
+        settings: The settings of the application.
+        listeners: The listening sockets. They are closed at the end.
         on_start: Called when the server accepts connections.
 
     Raises:
-        TailraceError: A resource of the application (store, tools) cannot be used.
+        TailraceError: A resource of the application (for example the store) is not available.
     """
     most = settings.bounds.max_connections
     most = default_max_connections() if most is None else most
@@ -231,7 +231,7 @@ def run_app(
         interface="asgi3",
         http=limits.protocol(),
         log_config=log_config(settings.log_format),
-        log_level="warning",  # before the application has started
+        log_level="warning",  # `_Server.startup` sets a lower level
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + STOP_TIMEOUT,
@@ -239,8 +239,8 @@ def run_app(
     server = _Server(config, limits, on_start)
 
     def end(number: int, _frame: FrameType | None) -> None:
-        # uvicorn listens while it serves. It repeats the signal after its shutdown: then only the process is left to
-        # end. Before, nothing is open yet.
+        # uvicorn has its own handlers while it serves. After its shutdown, it raises the signal again: only the process has to
+        # end. A signal before uvicorn serves ends the process immediately, because nothing is open yet.
         if server.should_exit:
             sys.exit(0)
         os._exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -260,16 +260,16 @@ def run_app(
 
 
 class _Start:
-    """Logs the start of an application in place of uvicorn, and counts its requests.
+    """Reports a failed start of an application, and counts its requests.
 
-    `run_app` reports a failed start in one line; uvicorn would print a traceback, between log lines of its own.
+    The command line prints the reason for a failed start in one line. uvicorn would print a traceback between its log lines.
 
     Args:
         app: The application.
-        limits: The connections of its requests.
+        limits: Limits the connections, and counts the requests.
 
     Attributes:
-        failure: Our error that prevented the start, if there is one; uvicorn prints all others.
+        failure: The `TailraceError` that prevented the start; None if there is none. uvicorn prints all other errors.
     """
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits) -> None:
@@ -285,7 +285,7 @@ class _Start:
         refuse = self._limits.begin_request(scope)
         if refuse is not None:
             return refuse(scope, receive, send)
-        # A copy: uvicorn's scope stays as it was, even for a deferred response.
+        # Copy the scope, so that changes by the application do not reach uvicorn's scope, even for a deferred response.
         scope = {**scope, "extensions": {**scope.get("extensions", {})}}
         return with_deferral(self._app, scope, receive, send)
 
@@ -295,7 +295,7 @@ class _Start:
         async def reply(message: Message) -> None:
             nonlocal failed
             if message["type"] == "lifespan.startup.failed":
-                failed = message  # sent before the error is raised
+                failed = message  # this message precedes the error
                 return
             if message["type"] == "lifespan.startup.complete":
                 _settle()
@@ -315,11 +315,10 @@ class _Start:
 
 
 def _settle() -> None:
-    """Freeze objects created at startup (`gc.freeze`), trim the heap, and collect garbage less often.
+    """Freeze the objects created at startup (`gc.freeze`), trim the heap, and collect garbage less often.
 
-    The collector would traverse these objects in each full collection, which stops all streams for tens of milliseconds;
-    glibc returns the memory of imports to the system only on request. Tokens leave no reference cycles, so fewer
-    collections are enough.
+    Each full collection would traverse these objects, and pause all streams for tens of milliseconds. glibc returns the memory
+    that imports no longer use only on request. Fewer collections are enough, because tokens create no reference cycles.
     """
     gc.collect()
     gc.freeze()
@@ -329,7 +328,7 @@ def _settle() -> None:
 
 
 def _ours(error: Exception) -> TailraceError | None:
-    """Return the first error of ours inside exception groups; None if there is none."""
+    """Return the only error inside nested exception groups if it is a `TailraceError`, and None otherwise."""
     while isinstance(error, ExceptionGroup):
         inside = cast("tuple[Exception, ...]", error.exceptions)
         if len(inside) != 1:
@@ -339,10 +338,10 @@ def _ours(error: Exception) -> TailraceError | None:
 
 
 class _Server(uvicorn.Server):
-    """Ends at once after a second signal, and closes connections of clients that neither send nor receive.
+    """Ends immediately after a second signal, and aborts closing connections whose clients do not receive.
 
-    uvicorn closes a connection after everything was sent; with such a client that never happens, and the socket and
-    its buffers would be held without bound.
+    uvicorn closes a connection when all data has been sent. If the client receives nothing, this never happens, and the socket
+    and its buffers would remain open without limit.
     """
 
     def __init__(
@@ -354,20 +353,20 @@ class _Server(uvicorn.Server):
         self._closing: dict[Any, int] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, and accept connections; from then on, uvicorn logs more than warnings."""
+        """Start the application, and accept connections. Then lower the log level of uvicorn from warnings to info."""
         await super().startup(sockets)
         if self.started:
             self._on_start()
             logging.getLogger("uvicorn.error").setLevel(logging.INFO)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle SIGINT and SIGTERM; the operating system handles the next one, so that it ends a process that hangs."""
+        """Handle SIGINT and SIGTERM. The operating system handles the next signal, so that it ends even a process that hangs."""
         super().handle_exit(sig, frame)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
 
     async def on_tick(self, counter: int) -> bool:
-        """Run ten times a second."""
+        """Close expired connections; uvicorn calls this method ten times per second."""
         self._limits.close_expired()
         transports = [connection.transport for connection in list(self.server_state.connections)]
         closing = {transport for transport in transports if transport.is_closing()}

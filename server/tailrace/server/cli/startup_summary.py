@@ -14,11 +14,11 @@ _ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def print_summary(settings: Settings, listener: socket.socket, agents: Sequence[AgentConfig] = ()) -> None:
-    """Print the summary to standard error; with JSON logs, as one record.
+    """Print the summary to standard error. With JSON logs, log it as one record instead.
 
     Args:
         settings: The settings of the server.
-        listener: Its listening socket.
+        listener: The listening socket of the server.
         agents: The agents of a configuration file.
     """
     rows = summary(settings, listener.getsockname()[1], agents)
@@ -31,11 +31,11 @@ def print_summary(settings: Settings, listener: socket.socket, agents: Sequence[
 
 
 def summary(settings: Settings, port: int, agents: Sequence[AgentConfig] = ()) -> list[tuple[str, str]]:
-    """Return the rows: label and value.
+    """Return the rows of the summary, as pairs of a label and a value.
 
     Args:
         settings: The settings of the server.
-        port: The port that it listens on.
+        port: The port on which the server listens.
         agents: The agents of a configuration file.
     """
     host = _ALL_ADDRESSES.get(settings.host, settings.host)

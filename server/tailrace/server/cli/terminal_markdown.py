@@ -1,6 +1,7 @@
-"""Markdown for terminals, as the chat in the browser renders it.
+"""Markdown for terminals, rendered like in the chat in the browser.
 
-Differences from rich's own rendering: HTML is text, line breaks in a paragraph remain, and math keeps its delimiters.
+Differences from rich's own rendering: HTML is printed as text, line breaks in paragraphs are preserved, and formulas are printed
+with their delimiters.
 """
 
 import re
@@ -12,7 +13,8 @@ from rich.markdown import Markdown
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
-# `\(` is an escape in Markdown and a delimiter of math: a character of the private use area stands for the backslash.
+# `\(` is an escape in Markdown, but also a delimiter of formulas. While the text is parsed, a character of the private use area
+# replaces the backslash.
 _MATH = re.compile(r"\\(?=[()\[\]])")
 _BACKSLASH = "\ue05c"
 

@@ -1,4 +1,4 @@
-"""Folds a stream of A2A events into items for people: new text, remarks, changes of state."""
+"""Converts a stream of A2A events to items for users: new text, remarks, and changes of state."""
 
 import json
 import time
@@ -14,21 +14,21 @@ from tailrace.wrappers import ContentPartText
 from tailrace.wrappers.conversion.text_joining import BLANK_LINE, is_same_text
 
 ANSWER = "text"
-"""The channel of the response itself; others are ``reasoning`` and ``refusal``."""
+"""The channel of the response itself. Other channels are ``reasoning`` and ``refusal``."""
 
-# C0 and C1 controls except tab and line end: an agent's text must not control the terminal.
+# C0 and C1 control characters, except tab and line feed. They are escaped, because a text must not control the terminal.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """New text of one artifact (or message).
+    """New text of an artifact or a message.
 
     Attributes:
         source: The id of the artifact or message.
-        channel: The kind of text: `ANSWER`, ``reasoning``, ….
+        channel: The kind of text: `ANSWER`, ``reasoning`` or ``refusal``.
         text: The new text; never empty.
-        again: The text replaces the earlier text of this artifact.
+        again: Whether the text replaces all earlier text of the artifact.
     """
 
     source: str
@@ -55,8 +55,8 @@ class Status:
     """The status of the task.
 
     Attributes:
-        state: Its state.
-        message: The agent's message about it; empty for none.
+        state: The state of the task.
+        message: The agent's message about the state; empty if there is none.
         digests: The digests of the tool calls that wait for an approval.
     """
 
@@ -69,13 +69,13 @@ Item = Text | Remark | Status
 
 
 class Transcript:
-    """Folds the events of a task (or an agent's direct message) into new items. Sans-IO.
+    """Converts the events of a task, or a direct message of an agent, to new items. Sans-IO.
 
     Attributes:
-        task_id: The task; empty before it is known.
-        context_id: The conversation.
+        task_id: The id of the task; empty until it is known.
+        context_id: The id of the conversation; empty until it is known.
         status: The status of the task; COMPLETED after a direct message; None before the first event.
-        facts: The agent's metadata under tailrace's extension: ``usage``, ``finishReason``, ….
+        facts: The agent's metadata for tailrace's extension, for example ``usage`` and ``finishReason``.
     """
 
     def __init__(self) -> None:
@@ -89,12 +89,12 @@ class Transcript:
 
     @property
     def response_text(self) -> str:
-        """The text of the response so far; several artifacts are joined with a line end."""
+        """The text of the response so far. The texts of several artifacts are joined with a line feed."""
         responses = (texts for source, texts in self._texts.items() if self._channels[source] == ANSWER)
         return "\n".join("".join(texts) for texts in responses if texts)
 
     def read(self, response: StreamResponse) -> list[Item]:
-        """Add one event; return its new items, in order."""
+        """Add an event, and return its new items in order."""
         if response.task is not None:
             return self._read_task(response.task)
         if response.message is not None:
@@ -115,7 +115,7 @@ class Transcript:
         self.facts |= extension_metadata(task.metadata)
         items: list[Item] = []
         for artifact in task.artifacts:
-            # Other servers have one part for each delta of a text.
+            # Some servers return a part for each delta of a text, so that consecutive parts are one text.
             items += self._read_artifact(artifact, append=False, is_joined=True)
         return items + self._read_status(task.status)
 
@@ -129,7 +129,7 @@ class Transcript:
         parts = status.message.parts if status.message is not None else ()
         text = "\n".join(part.text for part in parts if part.text)
         now = Status(status.state, text, tuple(each.digest for each in approval_requests(status.message)))
-        # The message of an input-required task repeats tool calls that are in an artifact.
+        # The message of an input-required task repeats tool calls of an artifact.
         items: list[Item] = [remark for remark in remarks(parts) if remark not in self._remarks]
         self._remarks.update(remarks(parts))
         if now != self.status:
@@ -154,7 +154,8 @@ class Transcript:
         items: list[Item] = []
         for part, text in shown_texts(parts, is_joined=is_joined):
             if part.text:
-                texts.append(part.text)  # without its separator: copies of the artifact are compared with it
+                # Without the separator, because `_replace` compares this text with copies of the artifact.
+                texts.append(part.text)
                 items.append(Text(source, channel, text))
             else:
                 items += remarks((part,))
@@ -162,7 +163,7 @@ class Transcript:
         return items
 
     def _replace(self, source: str, parts: tuple[Part, ...]) -> list[Item]:
-        """Compare a complete copy of an artifact with the known text; return the rest, or all of it."""
+        """Compare a copy of an artifact with its known text. Return the new rest, or the complete text if it differs."""
         printed = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
         self._texts[source] = [text]
@@ -170,18 +171,18 @@ class Transcript:
         items: list[Item] = [remark for remark in found if remark not in self._remarks]
         self._remarks.update(found)
         more, again = (text[len(printed) :], False) if text.startswith(printed) else (text, True)
-        # Arguments of a tool call arrive as text, and at the end as the call: the remark is enough.
+        # The arguments of a tool call arrive as text deltas, and finally in the call. The remark for the call is enough.
         if more or (again and not found):
             items.insert(0, Text(source, self._channels[source], more, again))
         return items
 
 
 def shown_texts(parts: Iterable[Part], *, is_joined: bool = False) -> Iterator[tuple[Part, str]]:
-    """Yield each part with its text, after a blank line if it is another text than the one before.
+    """Yield each part with its text. A text that does not continue the previous part's text begins with a blank line.
 
     Args:
         parts: The parts.
-        is_joined: The parts are deltas of one text.
+        is_joined: Whether the parts are deltas of one text.
     """
     before: ContentPartText | None = None
     for part in parts:
@@ -241,10 +242,10 @@ def _to_json(value: object) -> str:
 
 
 class Pace:
-    """The speed of a response, measured by the client. The clock starts with the object.
+    """The speed of a response, measured by the client. The clock starts when the object is created.
 
     Args:
-        live: The response has not begun; otherwise the speed is unknown.
+        live: Whether the response begins after the object is created; otherwise the speed is unknown.
     """
 
     def __init__(self, *, live: bool = True) -> None:
@@ -260,9 +261,9 @@ class Pace:
             self._first = self._last
 
     def describe(self, transcript: Transcript) -> str:
-        """Return tokens and tokens a second; characters if the agent does not count tokens.
+        """Return the tokens and the tokens per second, or the characters if the agent reports no usage.
 
-        The rate is over the whole time, from the request to the end of the response.
+        The speed is the average from the request to the last text.
         """
         seconds = max(self._last - self._started, 1e-6)
         first = ""
@@ -284,5 +285,5 @@ def in_words(state: TaskState) -> str:
 
 
 def for_terminal(text: str) -> str:
-    r"""Escape the control characters of a text except tab and line end (``\x1b``)."""
+    r"""Escape control characters (``\x1b``), except tab and line feed."""
     return text.translate(_CONTROLS)

@@ -1,10 +1,10 @@
-"""``tailrace serve --workers N``: several processes at one address, each of which is a node.
+"""``tailrace serve --workers N``: several processes that serve one address; each process is a node of the cluster.
 
-The address is opened before they start, and each accepts connections from it. A process that ends by itself is started
-again; a process that cannot start ends them all.
+The listening sockets are opened before the processes start, and all processes accept connections from them. A process that ends
+unexpectedly is started again. If a process cannot start, all processes end.
 
-SIGHUP is sent to each of them. A terminal sends Ctrl-C to all of them, but they ignore it: the first process sends each of them SIGTERM. A second signal ends
-them at once.
+The parent process forwards SIGHUP to each process. A terminal sends Ctrl-C to all processes, but only the parent handles it, and
+sends SIGTERM to the others. A second signal ends all processes immediately.
 """
 
 import logging
@@ -29,30 +29,31 @@ from tailrace.wrappers.redaction.log_escaping import printable
 logger = logging.getLogger("tailrace.server")
 
 RESTART_PAUSE = 1.0
-"""Seconds before a process that ended is started again."""
+"""Seconds before a process that ended unexpectedly is started again."""
 
 CANNOT_START = (2, 3)
-"""The exit statuses of a process that cannot start: invalid settings, and a failed application."""
+"""The exit statuses of a process that cannot start: 2 for invalid settings, 3 if the application failed."""
 
 Work = Callable[[Sequence[socket.socket]], None]
-"""The function of a process; at the top of a module, or `functools.partial` of one."""
+"""The function of a process. It is pickled: a function of a module, or `functools.partial` of such a function."""
 
 
 def run_workers(work: Work, listeners: Sequence[socket.socket], count: int) -> None:
-    """Run processes until SIGTERM or SIGINT, which they receive, too.
+    """Run processes until SIGTERM or SIGINT. The processes receive SIGTERM.
 
     Args:
         work: The function of each process.
-        listeners: The sockets that they listen on.
+        listeners: The sockets on which the processes listen.
         count: The number of processes.
 
     Raises:
-        SystemExit: One of them could not start; with its exit status.
+        SystemExit: A process could not start; the exit status is that of the process.
     """
     workers = _Workers(work, listeners)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, workers.stop)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # otherwise it ends the processes
+    # Without the handler of `serve`, SIGHUP must end the processes.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, workers.forward)
     for _ in range(count):
         workers.start()
@@ -76,16 +77,16 @@ class _Workers:
         with _interrupts_held():
             process.start()
         self._running[process.sentinel] = process
-        if self._stopping:  # a signal came before the process was registered
+        if self._stopping:  # a signal arrived before the process was registered
             process.terminate()
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """Handle SIGTERM or SIGINT; a second one ends the processes at once."""
+        """Handle SIGTERM or SIGINT. A second signal kills the processes."""
         self._send(signal.SIGKILL if self._stopping else signal.SIGTERM)
         self._stopping = True
 
     def forward(self, number: int, _frame: FrameType | None) -> None:
-        """Handle SIGHUP, which the processes ignore until they can handle it."""
+        """Forward SIGHUP. The processes ignore it until they have a handler."""
         self._send(signal.Signals(number))
 
     def watch(self) -> None:
@@ -118,8 +119,8 @@ class _Workers:
 
 @contextmanager
 def _interrupts_held() -> Generator[None]:
-    """Block Ctrl-C during the block, and permanently in the processes that are started in it."""
-    resource_tracker.ensure_running()  # it would unblock Ctrl-C after starting its own process
+    """Block Ctrl-C in this thread for the block, and permanently in the processes that are started in the block."""
+    resource_tracker.ensure_running()  # if it started in the block, it would unblock Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -128,7 +129,7 @@ def _interrupts_held() -> Generator[None]:
 
 
 def _run(work: Work, listeners: Sequence[socket.socket]) -> None:
-    """Run in the process; end when the parent process ends."""
+    """Run the function in a worker process, which ends when the parent process ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(listeners)
