@@ -1,4 +1,4 @@
-"""Authentication of the callers of one agent, in a server with several."""
+"""Authentication of the callers of one agent, in a server with several agents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +17,11 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
     """Return the function that decides whether a caller may use an agent.
 
     Args:
-        callers: Names of callers, or ``scope:NAME`` and ``role:NAME``, one of which the caller's token must have; None for all.
+        callers: Names of callers, ``scope:NAME`` or ``role:NAME``. A caller must have one of these names, or a token with one of
+            these scopes or roles. None for all callers.
 
     Raises:
-        ConfigurationError: A value has another form.
+        ConfigurationError: A value with a colon is neither ``scope:NAME`` nor ``role:NAME``.
     """
     if callers is None:
         return lambda _: True
@@ -30,7 +31,7 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
 
 
 class AgentAuthenticator(Authenticator):
-    """Accepts the callers who may use an agent, whose tasks there are separate from those at other agents.
+    """Accepts only callers who may use an agent. The tasks of a caller at this agent are separate from those at other agents.
 
     Args:
         authenticator: Authenticates the callers.
@@ -48,7 +49,7 @@ class AgentAuthenticator(Authenticator):
 
         Raises:
             AuthError: The caller is not authenticated, or may not use the agent.
-            OverloadedError: As of `Authenticator.authenticate`.
+            OverloadedError: As for `Authenticator.authenticate`.
         """
         identity = await self._authenticator.authenticate(credentials)
         if not self._permits(Caller(identity.user, claims=identity.claims)):
@@ -56,7 +57,7 @@ class AgentAuthenticator(Authenticator):
         return replace(identity, namespace=self._name)
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return the schemes of the other authenticator."""
+        """Return the schemes of the wrapped authenticator."""
         return self._authenticator.schemes()
 
 
@@ -74,7 +75,7 @@ class ReplaceableKeys(Authenticator):
         self.current = current
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the caller with this key."""
+        """Return the caller with the API key of the credentials."""
         return await self.current.authenticate(credentials)
 
     def schemes(self) -> Mapping[str, Any]:

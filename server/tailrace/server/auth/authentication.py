@@ -56,7 +56,7 @@ class Credentials:
         return self._read_query_or_cookie(TOKEN_QUERY)
 
     def has_bearer(self, token: str) -> bool:
-        """Return whether `bearer` is this token. The time does not depend on the token."""
+        """Return whether `bearer` equals this token. The duration of the comparison does not depend on the token."""
         return hmac.compare_digest(self.bearer.encode(), token.encode())
 
     @property
@@ -90,10 +90,10 @@ class Identity:
     """An authenticated caller.
 
     Attributes:
-        user: The name of the caller, who owns the caller's tasks; empty for an anonymous caller.
-        claims: Further data about the caller, for a handler or an extended card.
-        namespace: Separates the tasks of the caller: the name of the agent, in a server with several; empty for the tasks of
-            all agents, and of the only one.
+        user: The name of the caller; tasks belong to this name. Empty for an anonymous caller.
+        claims: More data about the caller, for a handler or for an extended card.
+        namespace: The name of the agent to which tasks belong, in a server with several agents. Empty if the server has one
+            agent, and for access to the tasks of all agents.
     """
 
     user: str = ""
@@ -115,10 +115,10 @@ class Authenticator(ABC):
 
     @abstractmethod
     def schemes(self) -> Mapping[str, Any]:
-        """Return the security schemes for the agent card, by name, in the format of A2A 1.0. A caller needs one of them."""
+        """Return the security schemes for the agent card by name, in the format of A2A 1.0. A caller must use one of them."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Run background work during the block, which lasts as long as the server runs. Does nothing by default."""
+        """Run background work during the block, which lasts as long as the server runs. By default, there is none."""
         return nullcontext()
 
 
@@ -164,7 +164,7 @@ class ApiKeys(Authenticator):
         self._users = list(users.items())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the caller with this key. The key is compared with all keys, so that the duration discloses nothing."""
+        """Return the caller with this API key. It is compared with all keys, so that the duration discloses nothing."""
         given = credentials.api_key
         digest = _digest(given)
         found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
@@ -181,9 +181,9 @@ class ApiKeys(Authenticator):
 class AnyOf(Authenticator):
     """Accepts callers that at least one of several authenticators accepts.
 
-    If all of them reject a caller, the error comes from the first authenticator that authenticated the caller but requires more
-    permissions; otherwise from the first one whose credentials were present; otherwise from the first one. The challenge of the error
-    lists the schemes of all authenticators.
+    If all authenticators reject a caller, one of their errors is raised, in this order of preference: the error of an
+    authenticator that knows the caller but requires more permissions; the error of an authenticator whose credentials were
+    present; the error of the first authenticator. The challenge of the error lists the schemes of all authenticators.
 
     Args:
         authenticators: The authenticators, at least one.

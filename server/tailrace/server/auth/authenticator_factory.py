@@ -10,7 +10,7 @@ def create_authenticator(settings: Settings, keys: Authenticator | None = None) 
 
     Args:
         settings: The settings.
-        keys: Authenticates by API keys, in place of those of the settings.
+        keys: An authenticator for API keys that replaces the keys of the settings.
 
     Raises:
         ConfigurationError: A setting is invalid.
@@ -31,7 +31,7 @@ def create_authenticator(settings: Settings, keys: Authenticator | None = None) 
 
 
 def create_keys(settings: Settings) -> ApiKeys | None:
-    """Create the authenticator for API keys; None without keys.
+    """Create the authenticator for API keys; None if the settings have no keys.
 
     Raises:
         ConfigurationError: The keys are invalid.
@@ -45,7 +45,7 @@ def _read_caller_keys(setting: str) -> dict[str, list[str]]:
     """Parse ``NAME:KEY,NAME:KEY`` into keys by name. For a key rotation, a name may occur several times.
 
     Raises:
-        ConfigurationError: An entry is not such a pair. The message does not repeat the entry, since it may be a key.
+        ConfigurationError: An entry is not such a pair. The message does not contain the entry, because the entry may be a key.
     """
     keys: dict[str, list[str]] = {}
     entries = setting.split(",")

@@ -20,7 +20,7 @@ logger = logging.getLogger("tailrace.server")
 
 
 class JwtBearer(Authenticator):
-    """Authenticates callers by signed tokens (RFC 7519) of an issuer that publishes its keys (RFC 7517).
+    """Authenticates callers by signed tokens (JWT, RFC 7519) of an issuer that publishes its keys (JWK Set, RFC 7517).
 
     Args:
         jwks_url: The URL of the issuer's keys. `tailrace.server.auth.jwks` documents when they are fetched.
@@ -55,7 +55,7 @@ class JwtBearer(Authenticator):
         except jwt.PyJWTError as error:
             raise _not_valid(str(error)) from None
         except (TypeError, ValueError, ArithmeticError, RecursionError):
-            # PyJWT raises these errors if the signature does not fit the type of the key, and for values out of range.
+            # PyJWT raises these errors for values out of range, and if the signature does not fit the type of the key.
             raise _not_valid("it cannot be read, or its signature does not fit the type of its key") from None
         missing = set(self._scopes) - _scopes_of(claims)
         if missing:
@@ -110,10 +110,10 @@ def unchecked_claims(issuer: str, audience: str) -> str:
 
 
 def _user(claims: Mapping[str, Any]) -> str:
-    """Return a user name for a token, which combines issuer and subject and so is unique among issuers.
+    """Return the user name for a token: issuer and subject, so that names of different issuers are different.
 
     Raises:
-        AuthError: The issuer or the subject has characters or a length that a name cannot have.
+        AuthError: The issuer or the subject is too long, or has characters that a name cannot have.
     """
     issuer, subject = claims.get("iss", ""), claims["sub"]
     for name, value in (("issuer", issuer), ("subject", subject)):
@@ -125,7 +125,7 @@ def _user(claims: Mapping[str, Any]) -> str:
 
 
 def _key_of(token: str) -> tuple[str, str]:
-    """Return the key id and the algorithm in the header of a token. Nothing else is read before its signature is verified.
+    """Return the key id and the algorithm in the header of a token. Only these are read before the signature is verified.
 
     Raises:
         PyJWTError: The text is not a token, the token has no key id, or its algorithm is not accepted.
@@ -141,7 +141,7 @@ def _key_of(token: str) -> tuple[str, str]:
 
 def _not_valid(reason: str) -> AuthError:
     challenge = f'{_CHALLENGE}, error="invalid_token"'
-    # PyJWT's texts may repeat unverified members of the token, for example its ``crit`` header.
+    # PyJWT's messages may contain unverified values of the token, for example its ``crit`` header.
     return AuthError(
         f"the bearer token is not valid: {printable(reason, _MAX_REASON)}",
         challenge=challenge,

@@ -51,9 +51,9 @@ ALGORITHMS = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
 """Accepted signature algorithms. Algorithms with a shared secret (HS256) are not accepted, since the keys are public."""
 
 SigningKeys = Mapping[tuple[str, str], jwt.PyJWK]
-"""Keys by key id and algorithm. A key that declares its ``alg`` verifies this algorithm only (RFC 8725, section 3.1)."""
+"""Keys by key id and algorithm. A key with an ``alg`` member is used only for this algorithm (RFC 8725, section 3.1)."""
 
-_MAX_BYTES = 1024 * 1024  # maximum size of a key set; large sets have about 10,000 bytes
+_MAX_BYTES = 1024 * 1024  # maximum size of a key set; usual large sets have about 10,000 bytes
 
 logger = logging.getLogger("tailrace.server")
 
@@ -91,7 +91,7 @@ def read_keys(body: bytes) -> SigningKeys:
 
 
 def _read_member(member: Any) -> Iterator[jwt.PyJWK]:
-    """Yield a member of a JWK Set once for each algorithm that it may verify."""
+    """Yield the key of a member of a JWK Set once for each algorithm for which it may be used."""
     if not isinstance(member, dict):
         return
     fields = cast("dict[str, Any]", member)
@@ -112,7 +112,7 @@ def _verifies(fields: Mapping[str, Any]) -> bool:
 
 
 def _algorithms_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the algorithms of a key: its ``alg`` (RFC 7517, section 4.4), or those of its type."""
+    """Return the algorithms of a key: its ``alg`` (RFC 7517, section 4.4), or all algorithms of its type."""
     kind, curve = fields.get("kty"), fields.get("crv")
     if not isinstance(kind, str) or not isinstance(curve, str | None):
         return ()
@@ -157,7 +157,7 @@ class IssuerKeys:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fetch in background tasks while the block runs, so that a cancelled caller does not cancel a fetch."""
+        """Fetch keys in background tasks while the block runs, so that the cancellation of a caller does not cancel a fetch."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
@@ -170,8 +170,8 @@ class IssuerKeys:
     async def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
         """Return the key with this id for this algorithm; None if the issuer publishes no such key.
 
-        An unknown key causes a fetch, so that new keys are found, but at most one fetch in `PAUSE` seconds, so that invented
-        ids cause no load. Cancellation ends only the wait of this caller.
+        An unknown key id causes a fetch, because the issuer may have a new key. There is at most one such fetch in `PAUSE`
+        seconds, so that invented ids cause no load. Cancellation ends only the wait of this caller.
 
         Raises:
             OverloadedError: The issuer is unavailable. The error contains the time to wait before a retry.
@@ -243,10 +243,10 @@ class IssuerKeys:
             self._fetched_at = self._clock()
             self._failing_until = -math.inf
             self._fetches += 1
-        except Exception as error:  # the server continues without keys
+        except Exception as error:  # the server continues with the keys that it has
             self._failing_until = self._clock() + PAUSE
             self._fetches += 1
-            # For errors of libraries, only the class name, since the text of some errors contains the complete URL.
+            # Only the class name for errors of libraries, because the message of some errors contains the complete URL.
             reason = str(error) if isinstance(error, UnusableKeysError) else type(error).__name__
             logger.warning(
                 "the keys of the token issuer at %s cannot be fetched: %s",

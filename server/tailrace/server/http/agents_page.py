@@ -1,4 +1,4 @@
-"""The agents of a server with several: a page with links to them, and a catalog for programs (RFC 9727)."""
+"""A page with links to the agents of a server with several agents, and a catalog of the agents for programs (RFC 9727)."""
 
 import base64
 import json
@@ -29,10 +29,10 @@ class ListedAgent:
     """An agent of the server.
 
     Attributes:
-        path: The path of the agent, relative to that of the server, with a slash at the end.
-        name: The name on its card.
-        description: The description on its card.
-        has_page: The agent has a playground.
+        path: The path of the agent, relative to the path of the server, with a slash at the end.
+        name: The name on the agent card.
+        description: The description on the agent card.
+        has_page: Whether the agent has a playground.
     """
 
     path: str
@@ -42,12 +42,12 @@ class ListedAgent:
 
 
 class AgentsPage:
-    """Serves the page and the catalog, and redirects from the paths of agents without a slash.
+    """Serves the page and the catalog. Redirects the path of an agent without a final slash to the path with the slash.
 
     Args:
         agents: The agents.
-        guard: Determines the host of the addresses if there is no public URL.
-        public_url: The public URL of the server; empty to take it from each request.
+        guard: Determines the host of the URLs if there is no public URL.
+        public_url: The public URL of the server; if empty, the URL of each request is used.
     """
 
     def __init__(self, agents: Sequence[ListedAgent], guard: RequestGuard, public_url: str) -> None:
@@ -63,7 +63,7 @@ class AgentsPage:
         }
 
     def add_to(self, router: APIRouter) -> None:
-        """Add the routes to a router; that of the page only if an agent has a playground."""
+        """Add the routes to a router. The page is added only if an agent has a playground."""
         methods = ["GET", "HEAD"]
         router.add_api_route(CATALOG_PATH, self._catalog, methods=methods, include_in_schema=False)
         if any(agent.has_page for agent in self._agents):
@@ -82,7 +82,7 @@ class AgentsPage:
         )
 
     async def _catalog(self, request: Request) -> Response:
-        """Return the addresses of the agents as links from the catalog, and those of their cards as links from them."""
+        """Return the catalog: links from the catalog to the agents, and from each agent to its card."""
         base = self._public_url.rstrip("/")
         if not base:
             authority = self._guard.authority(request.scope)
@@ -108,7 +108,7 @@ class AgentsPage:
 
 
 async def _redirect(request: Request) -> Response:
-    """Redirect from a path without a slash to that with a slash."""
+    """Redirect from a path without a final slash to the path with the slash."""
     return RedirectResponse(f"{request.url.path.rpartition('/')[2]}/")
 
 

@@ -10,11 +10,11 @@ MAX_AGE = 60
 """Seconds for which a client may use a cached response (``Cache-Control: max-age``)."""
 
 MAX_AGE_OF_VERSION = 365 * 24 * 3600
-"""Seconds for which a client may use a response whose address names its version."""
+"""Seconds for which a client may use a response whose URL contains its version."""
 
 
 def this_second() -> datetime:
-    """Return the current time, in the precision of HTTP."""
+    """Return the current time with the precision of HTTP dates: one second."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
@@ -40,7 +40,7 @@ def cached_response(
         vary: The request headers on which the body depends, as the value of ``Vary``.
         private: True if only the cache of this client may store the response.
         since: The time of the last change of the body (`this_second`).
-        immutable: True if the address names this version of the body, so that its response never changes.
+        immutable: True if the URL contains this version of the body, so that the response never changes.
         headers: Additional headers.
         media_type: The media type of the body.
     """
@@ -59,7 +59,7 @@ def cached_response(
 
 
 def version_of(body: bytes) -> str:
-    """Return a hash of a body, for tags and addresses."""
+    """Return a hash of a body, for entity tags and URLs."""
     return sha256(body).hexdigest()[:16]
 
 

@@ -1,9 +1,9 @@
 """Limits for the connections of ``tailrace serve``: their number, and the time and size of request headers.
 
-An idle connection needs a file descriptor of the server. When the maximum number of connections is reached, the server closes the
-oldest connection without a running request for each new connection, so idle connections never block new clients. If all connections
-have a running request, the server accepts `RESERVED` more connections for health probes, and rejects other requests on them with
-503.
+An idle connection needs a file descriptor of the server. When the maximum number of connections is reached, the server closes an
+idle connection for each new connection: the oldest one without a running request. Idle connections therefore never block new
+clients. If all connections have a running request, the server accepts `RESERVED` more connections for health probes, and rejects
+other requests on them with 503.
 
 A client may send requests before it has received the responses to earlier requests (HTTP pipelining). These requests wait in memory,
 so the server closes a connection that sends more than `MAX_QUEUED_REQUESTS`.
@@ -93,8 +93,8 @@ class ConnectionLimits:
 
     Args:
         max_connections: The maximum number of open connections; 0 for no limit.
-        header_timeout: Seconds that a connection may be open without a running request. The time starts when the connection
-            is opened, when its last request ends, and again with the first byte of the next header.
+        header_timeout: Seconds that a connection may be open without a running request. The timeout restarts when the last
+            request of the connection ends, and with the first byte of the next header.
     """
 
     def __init__(self, max_connections: int, header_timeout: float) -> None:
@@ -105,7 +105,7 @@ class ConnectionLimits:
         self._waiting: dict[_Connection, None] = {}
 
     def protocol(self) -> type[asyncio.Protocol]:
-        """Return the class of protocols for ``uvicorn.Config(http=…)``: a subclass of uvicorn's (decision 24)."""
+        """Return a protocol class for ``uvicorn.Config(http=…)``: a subclass of uvicorn's protocol (decision 24)."""
         limits = self
 
         class LimitedProtocol(HttpToolsProtocol):
@@ -175,8 +175,8 @@ class ConnectionLimits:
     def received(self, connection: _Connection, size: int) -> None:
         """Count received bytes before they are parsed, and start the timeout of a header with its first byte.
 
-        The rest of the body of a rejected request is not counted as a header. Most clients read the response only after they have
-        sent the complete body, so the connection stays open until the timeout.
+        The rest of the body of a rejected request does not start the timeout of a header. Most clients read the response only
+        after they have sent the complete body, so the connection remains open until the running timeout expires.
         """
         if connection.transport is None:
             return
@@ -261,7 +261,7 @@ class ConnectionLimits:
         transport = connection.transport
         self.closed(
             connection
-        )  # not later, when the transport reports it: a new connection may use this slot before
+        )  # not only when the transport reports it, because a new connection may need this slot before
         if transport is not None:
             transport.abort()
 

@@ -1,9 +1,9 @@
 """ASGI extension: the body of a response is sent after the application has returned.
 
-About 18 coroutines (middleware, routing, tracing) call each other between the server and an endpoint. While a stream is open, they
-would keep their frames, the request and its scope in memory, which is a fifth of the memory of a subscriber. With this extension,
-they return after the head of the response is sent. A server that supports it sets ``scope["extensions"]["tailrace.deferred"]``; only
-``tailrace serve`` does this.
+Between the server and an endpoint, about 18 coroutines (middleware, routing, tracing) call each other. While a stream is open,
+their frames, the request and its scope would remain in memory, a fifth of the memory of a subscriber. With this extension, the
+coroutines return after the head of the response is sent. A server that supports it sets
+``scope["extensions"]["tailrace.deferred"]``; only ``tailrace serve`` does this.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,15 +40,15 @@ def can_defer(scope: Scope) -> bool:
 
 
 def defer(scope: Scope, rest: Rest) -> bool:
-    """Defer the body of a response. The application sends the head of the response itself, so that middleware receives it.
+    """Defer the body of a response. The application sends the head of the response first, so that middleware can change it.
 
     Args:
         scope: The scope of the request.
         rest: Sends the body.
 
     Returns:
-        False if the application must send the body itself: the server does not support deferral, or the request has a
-        recorded span, which must last as long as the response.
+        False if the application must send the body itself. This is the case if the server does not support deferral, or if a span
+        is recorded for the request, because the span must last as long as the response.
     """
     deferred: list[Rest] | None = scope.get("extensions", {}).get(_EXTENSION)
     if deferred is None or trace.get_current_span().is_recording():

@@ -10,7 +10,7 @@ from anyio.abc import TaskStatus
 from starlette.applications import Starlette
 
 STOP_TIMEOUT = 1
-"""Seconds that running responses have to end after the application has stopped."""
+"""Seconds within which running responses must end after the application has stopped."""
 
 
 @asynccontextmanager
@@ -21,7 +21,7 @@ async def serving(app: Starlette, listener: socket.socket) -> AsyncGenerator[Non
     server stops and closes the socket. A cancellation does the same; both steps have a time limit.
 
     Args:
-        app: The application. An error of its lifespan at the start is raised here.
+        app: The application. If its lifespan fails at the start, the error is raised here.
         listener: A bound, listening socket, which is closed at the end.
     """
     stop = anyio.Event()

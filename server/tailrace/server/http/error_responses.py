@@ -72,7 +72,7 @@ class Problem:
 
 
 def encode_ascii(value: object) -> bytes:
-    """Encode JSON as one line of ASCII, since text from a client may have characters that cannot be encoded as UTF-8."""
+    """Encode JSON as one line of ASCII, because text from a client may have characters that UTF-8 cannot encode."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 

@@ -1,8 +1,8 @@
 """Reads the addresses of clients from the headers that proxies add to requests.
 
-A request that passed a proxy comes from the proxy's address. The headers name the clients before it: ``Forwarded`` (RFC 7239),
-``X-Forwarded-For``, to which each proxy appends an address, and ``X-Real-IP``. A client can send these headers itself, so the names
-of this module can only show that a request is not local, never that it is.
+A request through a proxy has the address of the proxy. These headers have the addresses of its clients: ``Forwarded`` (RFC 7239),
+``X-Forwarded-For`` (each proxy appends an address), and ``X-Real-IP``. Any client can send these headers. They can therefore show
+that a request is not local, but not that a request is local.
 """
 
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 _HEADERS = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
-_MAX_PROXIES = 32  # addresses in a header; the request of a longer chain is not local
-_MAX_ADDRESS = 64  # characters; only these are cached, so that clients cannot fill the memory
+_MAX_PROXIES = 32  # addresses in a header; a request with more addresses is not local
+_MAX_ADDRESS = 64  # characters; longer addresses are not cached, so that clients cannot fill the memory
 
 
 def names_remote_client(headers: Iterable[tuple[str, str]]) -> bool:
     """Return whether a header names a client that is not on this machine.
 
-    All addresses count, because a proxy may leave the header of a client unchanged and add another one. An obfuscated, unknown or
-    missing address (RFC 7239, sections 6.2 and 6.3) is not on this machine.
+    All addresses are checked, because a proxy may forward a header of the client unchanged, and add another header. An
+    obfuscated, unknown or missing address (RFC 7239, sections 6.2 and 6.3) counts as an address of another machine.
 
     Args:
         headers: The names in lower case, and the values.
@@ -49,7 +49,7 @@ def _is_here(header: str, element: str) -> bool:
 
 
 def _node_of(element: str) -> str:
-    """Return the value of ``for`` in an element of ``Forwarded``; empty if it has none, or several."""
+    """Return the value of ``for`` in an element of ``Forwarded``; empty if ``for`` is missing or occurs several times."""
     pairs = [pair.partition("=") for pair in element.split(";", _MAX_PROXIES)]
     values = [value for name, _, value in pairs if name.strip().lower() == "for"]
     return values[0] if len(values) == 1 else ""

@@ -61,7 +61,7 @@ class OperatorEndpoints:
 
     @answers_every_host
     async def _live(self, _request: Request) -> Response:
-        """Return 200. No component is checked, so that a failure that a restart cannot fix does not restart the process."""
+        """Return 200. No component is checked, because a restart would not fix the failure of another component."""
         return _json({"status": "ok"}, 200)
 
     @answers_every_host

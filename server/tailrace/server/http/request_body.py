@@ -4,7 +4,7 @@
 exceeded, before the body is decoded and before the rest of the body is received.
 
 Objects, arrays and their members count as one value each. A number counts once more for each 20 characters, because long numbers
-take longer to convert, and a text counts once more for each 32 escapes. JSON inside a string (for example the arguments of a tool
+take longer to convert. A string counts once more for each 32 escapes. JSON inside a string (for example the arguments of a tool
 call) counts like other JSON, since it is decoded later.
 """
 
@@ -40,16 +40,14 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _WHITE_SPACE = b" \t\r\n"
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _CHARACTERS = 20  # characters of a number that count as one value
-_ESCAPES = 32  # escapes in a text that count as one value; each takes as long as 20 other characters
+_ESCAPES = 32  # escapes in a string that count as one value; an escape takes as long as 20 other characters
 
 # Line separators in UTF-8. Responses contain them as escapes (see `tailrace.streaming.a2a.json_encoding`).
 _SEPARATORS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 
 # Matches numbers that may exceed 64 bits: at least 19 digits, or an exponent of at least three digits.
 _LARGE_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
-_OVERLAP = (
-    24  # bytes of the previous slice that are scanned again, since a number may be split between slices
-)
+_OVERLAP = 24  # bytes of the previous slice that are scanned again, because a number may span two slices
 
 # Bytes that may precede JSON inside a string: white space and quotes, possibly escaped.
 _BEFORE_JSON = b' \t\r\n\\"ntru029aAdD'
@@ -70,9 +68,9 @@ class JsonBody:
     """A decoded request body.
 
     Attributes:
-        value: The decoded JSON. Texts have no lone surrogates. Integers that exceed 64 bits are floats.
+        value: The decoded JSON. Strings have no lone surrogates. Integers that exceed 64 bits are floats.
         raw: The bytes of the body.
-        cost: The number of JSON values, from which `run_bounded` decides whether to process the body in a thread.
+        cost: The number of JSON values. `run_bounded` uses this number to decide whether to process the body in a thread.
     """
 
     value: object
@@ -144,7 +142,7 @@ async def _read(request: Request, settings: Settings, scan: "JsonScan") -> bytes
 class JsonScan:
     """Counts the values and the nesting depth of a JSON text without decoding it.
 
-    If the text is not valid JSON, the count is correct up to the first error, where a decoder stops too.
+    If the text is not valid JSON, the count is correct up to the first error, where a decoder would stop.
 
     Args:
         limit: The maximum number of values; 0 for no limit.
@@ -158,10 +156,10 @@ class JsonScan:
         self._limit = limit
         self._in_string = False
         self._is_json_string: bool | None = (
-            None  # of the current string; None while the string has only bytes that may precede JSON
+            None  # of the current string; None while it has only bytes that may precede JSON
         )
         self._hidden = False  # True if escapes may hide JSON; all strings are then counted
-        self._escape = b""  # the end of the last slice, in which an escape may have begun
+        self._escape = b""  # the end of the last slice, where an escape may begin
         self._escapes = 0
         self._escaped = False  # True if the last slice ended with a backslash
         self._depth = 0
@@ -197,7 +195,7 @@ class JsonScan:
             self._scan_structure(outside)
 
     def feed_string(self, text: bytes) -> None:
-        """Count a text of a message in another format than JSON, which may hold JSON as a string can.
+        """Count the values of JSON inside a string of a message that has another format than JSON.
 
         Raises:
             RequestTooLargeError: There are too many values.
@@ -285,7 +283,7 @@ def _read_float(number: str) -> float:
 
 
 def _read_int(number: str) -> int | float:
-    """Convert an integer. If it exceeds 64 bits, return the nearest float, since most JSON parsers support no larger integers."""
+    """Convert an integer; if it exceeds 64 bits, to the nearest float. Most JSON parsers support no larger integers."""
     value = int(number) if len(number) <= _MAX_INT_DIGITS else _read_float(number)
     return value if -(2**63) <= value < 2**63 else _read_float(number)
 
@@ -296,7 +294,7 @@ def _has_surrogates(text: bytes) -> bool:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """Apply `join_surrogates` to all texts of a JSON value, since text with lone surrogates cannot be encoded later."""
+    """Apply `join_surrogates` to all strings of a JSON value, because a string with lone surrogates cannot be encoded later."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, dict):

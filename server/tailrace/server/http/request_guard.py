@@ -36,7 +36,7 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _API_KEY = API_KEY_HEADER.lower().encode()
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?", re.ASCII)
 _PORTS = {"http": 80, "https": 443}
-_MAX_AUTHORITY = 262  # bytes: a name of DNS, a port, and brackets
+_MAX_AUTHORITY = 262  # bytes: a DNS name, a port, and brackets
 _MAX_QUOTED = 100
 
 
@@ -70,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 class RequestGuard:
-    """Checks requests; the docstring of the module lists the rules.
+    """Checks requests. The docstring of the module lists the rules.
 
     Args:
         settings: Contains ``allow_anonymous``, ``allowed_hosts``, ``allowed_origins``, ``public_url`` and ``grpc_url``.
@@ -169,7 +169,7 @@ class RequestGuard:
         return named is not None and is_loopback(named.host) and self._is_local(scope, None)
 
     def authority(self, scope: Scope) -> str:
-        """Return the ``host[:port]`` under which a client reaches this server.
+        """Return the ``host[:port]`` with which a client reaches this server.
 
         This is the ``Host`` header if it is a loopback name or configured; otherwise the local address of the connection.
         """
@@ -183,8 +183,8 @@ class RequestGuard:
     def _is_local(self, scope: Scope, named: _Authority | None) -> bool:
         """Return whether a connection comes over loopback or a Unix socket, directly or from a proxy on this machine.
 
-        If uvicorn trusts a proxy, it sets ``client`` from ``X-Forwarded-For`` but does not change ``server``, the local address of
-        the connection. A connection to a loopback address always comes from this machine.
+        If uvicorn trusts a proxy, it sets ``client`` from ``X-Forwarded-For``. It does not change ``server``, the local address
+        of the connection. A connection to a loopback address always comes from this machine.
         """
         client, server = scope.get("client"), scope.get("server")
         address = parse_address(server[0]) if server else None
@@ -266,7 +266,7 @@ def _header(scope: Scope, name: bytes) -> bytes:
 
 
 def _parse_authority(value: bytes) -> _Authority | None:
-    # Only short values are cached, so that clients cannot fill the memory.
+    # Longer values are not cached, so that clients cannot fill the memory.
     return _parse_short(value) if len(value) <= _MAX_AUTHORITY else None
 
 

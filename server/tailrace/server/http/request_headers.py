@@ -9,7 +9,7 @@ from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.wrappers.messages import shortened
 
 _MAX_CURSOR_DIGITS = 15
-# Protocol versions that are handled like another version.
+# Protocol versions that are handled like another version, with this other version.
 _SPOKEN_AS = {"0.2": "0.3"}
 # The names of the header with extensions in A2A 1.0 and in A2A 0.3.
 _EXTENSION_HEADERS = ("A2A-Extensions", "X-A2A-Extensions")
@@ -39,7 +39,7 @@ def major_minor(version: str) -> str:
 
 
 def cursor_of(request: Request) -> int | None:
-    """Return the event number after which a stream resumes; None if the request has no such number.
+    """Return the number of the event after which a stream resumes; None if the request has no such number.
 
     The number is in the header ``Last-Event-ID``, which browsers send, or in the query parameter ``after``.
 

@@ -1,7 +1,7 @@
-"""Handles SIGTERM and SIGINT before the server does, so that streams can end while connections are still open.
+"""Handles SIGTERM and SIGINT before the HTTP server, so that streams can end while their connections are still open.
 
-uvicorn waits until all connections are closed before it ends the lifespan of the application, but open streams keep their
-connections open. This module therefore calls ``stop`` first, and then the signal handler of the server.
+uvicorn ends the lifespan of the application only after all connections are closed, but open streams keep their connections open.
+This module therefore calls ``stop`` first, and then the signal handler of the server.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _HANDLERS = ("handle_exit", "handle_quit")
 
 @contextmanager
 def handle_signals(stop: Callable[[], object]) -> Generator[None]:
-    """Call ``stop`` on SIGTERM and SIGINT while the block runs, and then the previous handler of the signal.
+    """On SIGTERM and SIGINT during the block, call ``stop``, and then the previous handler of the signal.
 
     A signal is intercepted only if uvicorn's server or gunicorn's worker handles it, and only in the main thread.
 
@@ -69,6 +69,6 @@ class _Listener:
 
     def leave(self) -> None:
         self._stop = None
-        # If another interceptor was added later, it calls this one, so only the newest one restores the previous handler.
+        # An interceptor that was added later still calls this one. Therefore only the newest one restores the previous handler.
         if signal.getsignal(self._number) == self.handle_exit:
             signal.signal(self._number, self._handler)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from contextvars import copy_context
 
 SLICE_BYTES = 16 * 1024
-"""Maximum bytes of a slice. A body in chunks of one byte takes about 3 ms per slice; 64 KiB would take 15 ms."""
+"""Maximum bytes of a slice. If a body arrives in chunks of one byte, a slice takes about 3 ms; 64 KiB would take 15 ms."""
 
 
 class SlicedData:
     """Passes at most `SLICE_BYTES` of a connection to the parser in one iteration of the event loop.
 
-    The event loop reads up to 256 KB at once. While unparsed data waits here, reading from the transport is paused, so at most one
-    read waits. uvicorn's flow control pauses this object instead of the transport, which also pauses parsing.
+    The event loop reads up to 256 KB at a time. While unparsed data waits, reading from the transport is paused, so that at most
+    one read waits. uvicorn's flow control pauses this object instead of the transport, so that parsing is paused, too.
 
     Args:
         transport: The transport of the connection.
@@ -40,7 +40,7 @@ class SlicedData:
             self._parse_slice()
 
     def close(self) -> None:
-        """Drop waiting data and the reference to the parser, which would form a cycle with the protocol."""
+        """Delete waiting data, and the reference to the parser. It would form a reference cycle with the protocol."""
         self._waiting.clear()
         self._parse = _discard
 

@@ -38,14 +38,14 @@ class EventFrames:
     r"""An async iterator over the SSE frames of one stream.
 
     A frame consists of the line ``id: NUMBER``, the line ``data: HEAD BODY TAIL``, and an empty line. Each item has all available
-    frames, to send them in one write. The iterator ends after the event that closes the stream. If events cannot be read, it ends
-    after a frame with the error. The user of this object must call `aclose`.
+    frames, so that they are sent in one write. The iterator ends after the event that closes the stream. If events cannot be
+    read, the iterator ends after a frame with the error. The user of this object must call `aclose`.
 
     Args:
         stream: The events.
         dialect: The version of A2A in which the events are written.
         write_error: Encodes an error of the store for the last frame.
-        stopping: The event that is set when the server stops. A stream that ends after this asks the client to reconnect.
+        stopping: Set when the server stops. A stream that ends after that requests that the client reconnect.
         head: Bytes before each body, for example the beginning of a JSON-RPC response.
         tail: Bytes after each body.
         ends: True to send a last event of type ``end``, so that an ``EventSource`` does not reconnect.
@@ -138,15 +138,15 @@ def frame_data(data: bytes) -> bytes:
 
 
 def shutdown_frame() -> bytes:
-    """Return the last frame of a stream that ends because the server stops. It asks to reconnect after `RECONNECT_AFTER`."""
+    """Return the last frame of a stream that ends because the server stops. Clients should reconnect after `RECONNECT_AFTER`."""
     return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 
 class EventResponse(StreamingResponse):
-    """The HTTP response of one stream, which sends frames and disconnects stalled clients.
+    """The HTTP response of one stream. It sends frames, and disconnects stalled clients.
 
-    Only ``tailrace serve`` supports this response (`tailrace.server.http.deferred_response`). On other ASGI servers, a response of
-    sse-starlette sends the frames (`tailrace.server.http.sse_fallback`).
+    Only ``tailrace serve`` supports this response (`tailrace.server.http.deferred_response`). On other ASGI servers,
+    `tailrace.server.http.sse_fallback` sends the frames.
 
     Two asyncio tasks serve a stream. One task reads and sends frames. The task of the request waits for the client's disconnect,
     sends ping comments, and checks whether a write takes too long. No timer is created for each write.
@@ -184,7 +184,7 @@ class EventResponse(StreamingResponse):
             await source(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self.raw_headers: list[tuple[bytes, bytes]] = []  # free the memory
+        self.raw_headers: list[tuple[bytes, bytes]] = []  # frees the memory
         if not defer(scope, self._stream):
             await self._stream(receive, send)
 
@@ -192,8 +192,9 @@ class EventResponse(StreamingResponse):
         self._sent_at = asyncio.get_running_loop().time()
         with anyio.CancelScope() as stream:
             self._streams.add(stream)
-            # A separate asyncio task, because resuming this coroutine would go through a dozen callers for each write. The task is
-            # created without a task group, which would take a fifth of the memory of a stream, and is awaited below.
+            # A separate asyncio task, because each resume of this coroutine would pass through a dozen callers. The task is
+            # created without a task group, because a task group would need a fifth of the memory of a stream. The task is awaited
+            # below.
             sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
             try:
                 await self._watch(receive, send, stream)
@@ -202,7 +203,7 @@ class EventResponse(StreamingResponse):
                 with anyio.CancelScope(shield=True):
                     await (
                         anyio.lowlevel.checkpoint()
-                    )  # lets the task begin, so that it closes the frames at its end
+                    )  # the task must begin, so that its cleanup closes the frames
                     sending.cancel()
                     await asyncio.wait([sending])
         if self._error is not None:
@@ -220,7 +221,7 @@ class EventResponse(StreamingResponse):
                     self._sends_since = self._sent_at = clock()
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                     self._sends_since = math.inf
-                    data = b""  # free the memory while waiting for the next frames
+                    data = b""  # frees the memory while waiting for the next frames
             self._is_complete = True
         except Exception as error:
             self._error = error
@@ -233,7 +234,8 @@ class EventResponse(StreamingResponse):
         """Send ping comments, and cancel the stream when the client disconnects or stalls."""
         clock = asyncio.get_running_loop().time
         while True:
-            # This interval is short enough to detect a write that begins during the sleep before its timeout has passed.
+            # The sleep is not longer than the send timeout, so that the timeout of a write that begins during the sleep is
+            # detected.
             due = min(self._sent_at + self._ping_interval, clock() + self._send_timeout)
             if self._sends_since < math.inf:
                 due = self._sends_since + self._send_timeout

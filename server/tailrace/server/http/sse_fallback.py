@@ -1,7 +1,7 @@
 """The SSE response for ASGI servers other than ``tailrace serve``, based on sse-starlette.
 
-`tailrace.server.http.sse` uses it if the server does not support deferred responses. It is a separate module because importing
-sse-starlette patches a method of uvicorn's server.
+`tailrace.server.http.sse` uses this response if the server does not support deferred responses. This is a separate module,
+because importing sse-starlette patches a method of uvicorn's server.
 """
 
 import logging
@@ -24,7 +24,7 @@ class EventSource(EventSourceResponse):
 
     The stream ends after its last frame, when the client disconnects, when the client receives no bytes for
     ``bounds.send_timeout`` seconds, or when the server cancels it. By default, sse-starlette ends streams when a shutdown begins.
-    This response disables that for itself, so that its stream can send its last events. The global switch
+    This response sets a longer grace period, so that its stream can send the last events. The global switch
     `AppStatus.disable_automatic_graceful_drain` would also affect streams of the embedding application.
 
     Args:
@@ -69,7 +69,7 @@ class EventSource(EventSourceResponse):
 
 
 class _Frames:
-    """An iterator over non-empty frames, which releases its resources even if no frame was read."""
+    """An iterator over non-empty frames. It releases its resources even if no frame was read."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -86,7 +86,8 @@ class _Frames:
 
     async def aclose(self) -> None:
         if not self._has_started:
-            # An async generator that never ran does not execute its cleanup. Start it in a cancelled scope, so that it does.
+            # An async generator that never ran does not execute its cleanup. Start the generator in a cancelled scope, so that it
+            # does.
             with anyio.CancelScope(shield=True) as scope, suppress(StopAsyncIteration):
                 scope.cancel()
                 await self.__anext__()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 STOP_TIMEOUT = 6.0
-"""Seconds after the beginning of a shutdown at which the server cancels open streams. Until then, streams can send last events."""
+"""Seconds after the beginning of a shutdown when open streams are cancelled. Until then, streams can send their last events."""
 
 PING = b": ping\n\n"
 """The SSE comment that keeps a connection open."""
@@ -18,5 +18,5 @@ class Frames(Protocol):
     def __anext__(self) -> Awaitable[bytes]: ...
 
     def aclose(self) -> Awaitable[None]:
-        """Release the resources, also if no item was read."""
+        """Release the resources, even if no item was read."""
         ...

@@ -1,7 +1,7 @@
 """Deadlines for request bodies while the server receives them.
 
-`tailrace.server.http.request_body` uses them for each body, so that a slow client occupies no memory for long and does not delay
-the shutdown.
+`tailrace.server.http.request_body` sets a deadline for each body, so that a slow client does not occupy memory for long, and does
+not delay the shutdown.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -40,7 +40,7 @@ class Uploads:
 
     @contextmanager
     def receiving(self) -> Generator[Callable[[int], None]]:
-        """Set a deadline for the block, which receives one body. Yield a function to call with the size of each part.
+        """Set a deadline for the block, which receives one body. Yield a function that must be called with the size of each part.
 
         Raises:
             RequestTimeoutError: The body did not arrive before the deadline.
@@ -79,7 +79,7 @@ class Uploads:
 
     @asynccontextmanager
     async def ending_with(self, stopping: anyio.Event) -> AsyncGenerator[None]:
-        """While the block runs, wait for the event; then shorten all deadlines to `STOP_TIMEOUT` seconds."""
+        """If the event is set during the block, shorten all deadlines to `STOP_TIMEOUT` seconds."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._end, stopping)
             yield

@@ -24,10 +24,10 @@ from tailrace.wrappers.messages import shortened
 USAGE_PATH = "/usage"
 
 MAX_GROUPS = 10_000
-"""Maximum number of groups of one response."""
+"""Maximum number of groups in one response."""
 
 PERIOD = timedelta(days=30)
-"""The period before its end, if the request does not name its start."""
+"""The length of the period if the request does not have a start."""
 
 PARAMETERS = ("start", "end", "caller", "agent", "model", "group_by", "format")
 
@@ -47,12 +47,12 @@ _FIRST, _LAST = datetime(1970, 2, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UT
 
 
 class UsageEndpoint:
-    """Returns sums of the ledger. Callers receive their own usage only.
+    """Returns sums of the usage ledger. Callers receive only their own usage.
 
     Args:
-        store: Contains the ledger.
+        store: Contains the usage ledger.
         authenticator: Authenticates callers.
-        token: The bearer token of operators; None for no operators.
+        token: The bearer token of operators; None if there are no operators.
         guard: Checks whether a request comes from this machine.
     """
 
@@ -63,7 +63,7 @@ class UsageEndpoint:
         self._authenticator = authenticator
         self._token = token
         self._guard = guard
-        # Sums of a large ledger take long: other reads of the store have the other threads.
+        # One request at a time, because sums of a large ledger take long, and other reads of the store need threads, too.
         self._turn = anyio.Lock()
 
     def add_to(self, router: APIRouter) -> None:
@@ -118,11 +118,11 @@ class UsageEndpoint:
 
 
 def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tuple[str, ...], bool]:
-    """Return the filter, the groups, and whether the response is CSV.
+    """Return the filter, the names of the grouped columns, and whether the response is CSV.
 
     Args:
         request: The request.
-        caller: The only caller whose usage the client may read; None for all.
+        caller: The caller whose usage the client may read; None if it may read the usage of all callers.
 
     Raises:
         InvalidParamsError: A parameter is unknown or invalid.
@@ -145,7 +145,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
         raise InvalidParamsError(f"format must be json or csv, not {shortened(form)}")
     named = query.get("caller")
     if caller is not None and named not in (None, caller):
-        # As for a caller who does not exist: nothing reveals which callers there are.
+        # The response is the same as for a caller who does not exist, so that it does not disclose the names of callers.
         start = end
     found = UsageFilter(
         milliseconds(start),
@@ -158,11 +158,11 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
 
 
 def _parse_time(value: str, name: str) -> datetime | None:
-    """Parse a date or a time of ISO 8601; without an offset, it is in UTC."""
+    """Parse a date or a time of ISO 8601. A time without an offset is in UTC."""
     if not value:
         return None
     try:
-        # A plus sign in a query is a space.
+        # A plus sign in a query is decoded as a space.
         time = datetime.fromisoformat(value.replace(" ", "+") if value.count(":") > 1 else value)
         time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
     except ValueError:
@@ -180,7 +180,7 @@ def _time(value: int) -> str:
 
 
 def _row(group_by: Sequence[str], usage: UsageSum) -> dict[str, Any]:
-    """Return the members of a group. The cost is a text, since a JSON number may lose digits."""
+    """Return the members of a group. The cost is a string, because a JSON number may lose digits."""
     counts = {name: getattr(usage, name) for name in COUNTS}
     return {**dict(zip(group_by, usage.group, strict=True)), **counts, "cost_usd": _usd(usage.cost)}
 

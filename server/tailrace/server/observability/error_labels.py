@@ -1,4 +1,4 @@
-"""Classifies errors for logs and metrics: by who caused them (provider, caller or server), and by type."""
+"""Classifies errors for logs and metrics by their cause (provider, caller or server) and by their type."""
 
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.streaming.a2a.errors import A2AError
@@ -8,7 +8,7 @@ PROVIDER, CALLER, SERVER = "provider", "caller", "server"
 
 
 def fault_of(error: BaseException) -> tuple[str, str]:
-    """Return who caused an error (`PROVIDER`, `CALLER` or `SERVER`) and the type of the error."""
+    """Return the cause of an error (`PROVIDER`, `CALLER` or `SERVER`), and its type."""
     if isinstance(error, UpstreamError):
         return PROVIDER, str(error.fault)
     if isinstance(error, AuthError):
@@ -27,7 +27,7 @@ def fault_of(error: BaseException) -> tuple[str, str]:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the ``error.type`` of a span or metric: the HTTP status from the provider if there is one, otherwise the type."""
+    """Return the ``error.type`` for a span or metric: the HTTP status from the provider, otherwise the type of the error."""
     if isinstance(error, UpstreamError) and error.status is not None:
         return str(error.status)
     return fault_of(error)[1]

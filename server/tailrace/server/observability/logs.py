@@ -1,8 +1,8 @@
 """The format of the server's log: text, or one JSON object per line.
 
-Each record has the ids of its task, conversation and trace, if there are any. The content of messages and responses is never logged.
-Both formats escape control characters and limit lengths (`tailrace.wrappers.redaction.log_escaping`). In the text format, a record is
-one line, followed by the indented lines of its traceback.
+If a record belongs to a task, a conversation or a trace, it has their ids. The content of messages and responses is never logged.
+Both formats escape control characters, and limit the length of messages (`tailrace.wrappers.redaction.log_escaping`). In the text
+format, a record is one line, followed by the indented lines of its traceback.
 """
 
 import json
@@ -38,7 +38,7 @@ class IdsFilter(logging.Filter):
 
 
 class TextFormatter(DefaultFormatter):
-    """Formats a record as one line, with its level (coloured on a terminal), and its traceback indented below."""
+    """Formats a record as one line with its level (coloured on a terminal). An indented traceback follows."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""

@@ -1,7 +1,7 @@
-"""Converts messages to attributes of spans, if the operator enables it (``TAILRACE_TRACE_CONTENT``).
+"""Converts messages to attributes of spans, if the operator enables this (``TAILRACE_TRACE_CONTENT``).
 
-The attributes are JSON texts that follow OpenTelemetry's conventions for generative AI, for example ``gen_ai.input.messages``. They
-contain the names of files, but not their content.
+The values of the attributes are JSON in the format of OpenTelemetry's conventions for generative AI, for example
+``gen_ai.input.messages``. For a file, they contain only the type of the part.
 """
 
 import json

@@ -1,7 +1,8 @@
 """The metrics of a server, in the formats of Prometheus and OpenMetrics.
 
-If OpenTelemetry's conventions for generative AI define a metric, its name and labels follow the conventions. The names of all other
-metrics begin with ``tailrace_``. Callers cannot choose the value of a label, so they cannot increase the number of time series.
+Metrics that OpenTelemetry's conventions for generative AI define have the names and labels of the conventions. The names of all
+other metrics begin with ``tailrace_``. Callers cannot choose the values of labels, and so cannot increase the number of time
+series.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -54,10 +55,10 @@ class _DistributionCollector(Collector):
 
 
 class Metrics:
-    """All metrics of one server. Each server has a registry of its own, so several servers in one process do not mix.
+    """All metrics of one server. Each server has a registry of its own, so that several servers in one process are separate.
 
     Attributes:
-        registry: The Prometheus registry, to which you can add metrics.
+        registry: The Prometheus registry. Further metrics can be added to it.
     """
 
     def __init__(self) -> None:
@@ -153,7 +154,7 @@ class Metrics:
         self.failed_commits = counter("tailrace_store_failed_commits", "Failed attempts to commit")
 
     def count_usage(self, record: UsageRecord, provider: str) -> None:
-        """Count an attempt of a model call. Its labels contain no name that a caller or a remote agent chose."""
+        """Count an attempt of a model call. The labels contain no name that a caller or a remote agent chooses."""
         labels = (provider, record.model)
         self.usage_attempts.labels(*labels, record.state.value).inc()
         self.usage_tokens.labels(*labels, "input").inc(record.input_tokens)

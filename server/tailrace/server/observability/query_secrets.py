@@ -7,7 +7,7 @@ from starlette.types import Scope
 from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY
 
 MAX_QUERY_BYTES = 8 * 1024
-"""Maximum bytes of the query of a URL. A longer query is rejected with 414, since parsing it would take milliseconds."""
+"""Maximum bytes of the query of a URL. A longer query is rejected with 414, because parsing would take milliseconds."""
 
 _SECRETS = frozenset({API_KEY_QUERY, TOKEN_QUERY})
 _EXTENSION = "tailrace.query_string"
@@ -16,7 +16,7 @@ _EXTENSION = "tailrace.query_string"
 def redact_query(scope: Scope) -> str | None:
     """Redact credentials in the query of a request. `query_of` still returns the original query.
 
-    The scope is changed because uvicorn writes its access log from the same scope when the response starts.
+    The scope is changed in place, because uvicorn reads it for the access log when the response starts.
 
     Args:
         scope: The ASGI scope of the request, which is changed in place.

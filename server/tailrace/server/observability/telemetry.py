@@ -64,10 +64,10 @@ class Telemetry(Observer):
     """Records turns, model responses, tool calls and errors of a server.
 
     Args:
-        agent: The name of the only agent of a server, which may be changed before the first turn.
+        agent: The name of the agent, if a server has only one. The attribute may be changed before the first turn.
         agent_version: The version of the agent.
-        provider: The provider of the model; empty without a configured model.
-        model: The model's name; empty without a configured model.
+        provider: The provider of the model; empty if no model is configured.
+        model: The name of the model; empty if no model is configured.
         metrics: The metrics; None to disable them.
         tracer_provider: Records spans; None to use the tracer provider of the process.
         with_content: True to add messages to spans.
@@ -97,7 +97,7 @@ class Telemetry(Observer):
         self.attributes = {name: value for name, value in known.items() if value}
 
     def origin(self) -> SpanContext | None:
-        """Return the current span, which is the span of the request."""
+        """Return the context of the current span, which is the span of the request."""
         return current_trace()
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
@@ -115,7 +115,7 @@ class Telemetry(Observer):
             self.metrics.streams.labels(kind).inc()
 
     def refused(self, error: BaseException) -> None:
-        """Count an error by who caused it."""
+        """Count an error by its cause and type."""
         if self.metrics is not None:
             self.metrics.errors.labels(*fault_of(error)).inc()
 
@@ -182,7 +182,7 @@ class _Turn(TurnWatch, RunObserver):
         return self
 
     def failed(self, error: BaseException) -> None:
-        """Count the error, unless it is counted already."""
+        """Record the error of the turn, and count it unless it is already counted."""
         self._error = error_type(error)
         if not isinstance(error, BrokenRunError):
             self._telemetry.refused(error)
@@ -211,12 +211,12 @@ class _Turn(TurnWatch, RunObserver):
         if metrics is not None:
             metrics.turns.labels(outcome).inc()
             metrics.turn_seconds.labels(self._agent, error_label).observe(seconds)
-        # Connections that the turn opened have its context, and so this object, for as long as they are open.
+        # Connections that the turn opened reference its context, and thereby this object, until they are closed.
         del self._active
         self.ending = None
 
     def _outcome(self) -> tuple[str, str]:
-        """Return the outcome of the turn, and the type of the error; the type is empty if there was no error."""
+        """Return the outcome of the turn, and the type of the error (empty if there was no error)."""
         if self._active.error is not None:
             return "given_up", "StoreError"
         if self.direct:
@@ -230,7 +230,7 @@ class _Turn(TurnWatch, RunObserver):
         return outcome, self._error or self._reported_error(self.ending) or "agent"
 
     def _reported_error(self, ending: StatusUpdate) -> str:
-        """Return the type of the provider's error that the last status reports, unless the error is counted already."""
+        """Count the provider's error that the last status reports. Return the type of the error; empty if there is none."""
         facts = extension_metadata(ending.metadata or {}).get("error")
         kind = facts.get("type") if isinstance(facts, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if kind not in _FAULTS:
@@ -246,7 +246,7 @@ class _Turn(TurnWatch, RunObserver):
         return _ObservedResponse(self._telemetry, self, model, options, turn)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
-        """Record the continuation of a response: an event of the turn's span, and a metric."""
+        """Record the continuation of a response as an event of the turn's span and in a metric."""
         cause = error_type(attempt.error) if attempt.error is not None else ""
         provider, _, name = model.partition(":")
         facts = {"route": str(route), "from": attempt.model, "model": model, "error.type": cause}
@@ -319,7 +319,8 @@ class _ObservedResponse(ResponseObservation):
         return AsyncResource(partial(self._sent, stream))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
-        # The context variable is set only while the request is sent, because a generator must not change its consumer's context.
+        # The context variable is set only while the request is sent, because a generator must not change the context of its
+        # consumer.
         token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
         try:
             with current(self._context):
@@ -391,7 +392,7 @@ class _ObservedResponse(ResponseObservation):
 
 
 class _Call(ToolCallObservation):
-    """Observes one call of a tool, which runs in an asyncio task of its own."""
+    """Observes one tool call. The call runs in an asyncio task of its own."""
 
     def __init__(self, telemetry: Telemetry, call: ContentPartToolCall) -> None:
         self._telemetry = telemetry
@@ -432,8 +433,8 @@ class _Call(ToolCallObservation):
 def _facts_of(error: UpstreamError) -> str:
     """Describe an error of a provider for the log.
 
-    The description omits the provider's message, which may repeat content of the request. It includes details that callers do not
-    receive, such as rejected credentials and failed connections.
+    The description omits the message of the provider, which may contain content of the request. The description includes details
+    that callers do not receive, for example about rejected credentials and failed connections.
     """
     status = f"HTTP {error.status}" if error.status else ""
     code = (error.code or "")[:_MAX_CODE]

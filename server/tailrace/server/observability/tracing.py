@@ -1,7 +1,7 @@
 """Creates spans that follow OpenTelemetry's conventions for generative AI.
 
-There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). Without a configured
-tracer, no span is recorded, but the trace of a request is still forwarded to the provider.
+There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). If no tracer is
+configured, no span is recorded, but the trace of a request is still sent to the provider.
 """
 
 from collections.abc import Generator, Mapping
@@ -28,7 +28,7 @@ Attributes = dict[str, Any]
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
-# Names of providers in the conventions, if they differ from our names.
+# Names of providers in the conventions, by our names, if the names differ.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -108,7 +108,7 @@ def parent_context(origin: SpanContext | None) -> Context:
 
 
 def within(span: Span, parent: Context | None = None) -> Context:
-    """Return a context in which a span is the current span; the parent context itself if the span is not recorded.
+    """Return a context in which a span is the current span. If the span has no valid context, return the parent context.
 
     Args:
         span: The span.
@@ -120,7 +120,7 @@ def within(span: Span, parent: Context | None = None) -> Context:
 
 
 def extract(headers: Mapping[str, str]) -> Context | None:
-    """Return the trace from the headers of a request, in the format of W3C or in the configured formats."""
+    """Return a context with the trace from the headers of a request; None if they have no trace."""
     found = propagate.extract(dict(headers), Context())
     context = trace.get_current_span(found).get_span_context()
     return parent_context(context) if context.is_valid else None
@@ -135,7 +135,7 @@ def headers_of(context: Context) -> Mapping[str, str]:
 
 @contextmanager
 def current(context: Context) -> Generator[None]:
-    """Make a context the current one during the block. The block must end in the same asyncio task and must not yield."""
+    """Make a context the current context during the block. The block must not contain ``yield``."""
     token = attach(context)
     try:
         yield

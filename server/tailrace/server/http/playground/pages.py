@@ -35,7 +35,7 @@ _FILES = {
     },
 }
 
-# Content security policy: resources of this server only. Images from a model are shown from data: URLs.
+# Content security policy: only resources of this server. Images from a model are displayed from data: URLs.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -61,7 +61,7 @@ class Playground:
     """Serves the playground.
 
     Args:
-        yields: If the application has a route of its own for the same path, that route is used.
+        yields: True to use the application's own route for a path if there is one.
     """
 
     def __init__(self, *, yields: bool = True) -> None:
@@ -106,7 +106,7 @@ class _File:
 
 
 def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
-    """Return a class of routes that do not match a request if another route of the application matches it.
+    """Return a route class. Its routes do not match a request if another route of the application matches the request.
 
     Applications may include the router at their root, before or after their own routes.
 

@@ -1,1 +1,1 @@
-"""The protocol bindings: each translates its wire to calls of the engine, and nothing more."""
+"""The bindings of A2A (JSON-RPC, HTTP+JSON, gRPC), and the agent card."""

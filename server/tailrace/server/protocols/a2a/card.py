@@ -1,4 +1,4 @@
-"""The agent card (A2A 1.0, section 8) in the form of each version."""
+"""The agent card (A2A 1.0, section 8) in the format of each version."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ OLD_CARD_PATH = "/.well-known/agent.json"
 
 _MODES = ("text/plain", "application/json")
 
-# Interfaces of the server in order of preference: binding, version of the protocol.
+# Binding and protocol version of each interface of the server, in order of preference.
 _INTERFACES = (
     ("JSONRPC", "1.0"),
     ("HTTP+JSON", "1.0"),
@@ -56,9 +56,10 @@ def build_card(
 
     Args:
         settings: Settings with the contents of the card.
-        url: Base URL of the interfaces, with a slash at the end; the URL of the JSON-RPC endpoint.
-        schemes: Security schemes by name. A caller uses one of them.
-        grpc_port: Port of the gRPC server on the same host; None without one. ``settings.card.grpc_url`` overrides it.
+        url: Base URL of the interfaces, with a slash at the end. This is also the URL of the JSON-RPC endpoint.
+        schemes: Security schemes by name. A caller must use one of them.
+        grpc_port: Port of the gRPC server on the same host; None if there is no gRPC server. ``settings.card.grpc_url`` overrides
+            the host and the port.
         capabilities: Capabilities of the agent.
         has_extended: True if there is an extended card for authenticated callers.
     """
@@ -98,7 +99,7 @@ def build_card(
 
 
 def _grpc_address(given: str | None, url: str, port: int) -> str:
-    """Return the address of gRPC as ``host:port``. The official clients of both versions support this form.
+    """Return the address of gRPC as ``host:port``, which the official clients of both versions support.
 
     Args:
         given: The address in the settings, with or without a scheme.
@@ -115,19 +116,20 @@ def _grpc_address(given: str | None, url: str, port: int) -> str:
 
 
 class CardEndpoint:
-    """Serves the card in the form of the requested version.
+    """Serves the card in the format of the requested version.
 
-    If a request names no version, the form is that of ``settings.card.protocol_version``: by default one card with the
-    members of both versions. A signed card has the form of 1.0 instead, since its signature does not cover members of 0.3.
+    If a request names no version, ``settings.card.protocol_version`` selects the format. The default is one card with the members
+    of both versions. If the server signs its cards, the default is the format of 1.0, because a signature does not cover members
+    of 0.3.
 
     Args:
         settings: Settings with the contents of the card.
         schemes: See `build_card`.
         guard: Determines the host of the URLs if ``settings.public_url`` is not set.
-        grpc_port: Returns the port of the running gRPC server; None without one.
+        grpc_port: Function that returns the port of the gRPC server; None if it is not running.
         capabilities: See `build_card`.
         has_extended: See `build_card`.
-        signers: Create the signatures of the card of 1.0. (0.3 does not define the signed content.)
+        signers: Sign the card of 1.0. Cards of 0.3 are not signed, because 0.3 does not define the signed content.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class CardEndpoint:
 
     def add_to(self, router: APIRouter) -> None:
         """Add the routes of the card to a router."""
-        # Without an extended card, clients of 0.3 receive the public card at the path of the extended one.
+        # If there is no extended card, clients of 0.3 receive the public card at the path of the extended card.
         paths = (CARD_PATH, OLD_CARD_PATH) if self._has_extended else (CARD_PATH, OLD_CARD_PATH, CARD.path)
         for path in paths:
             router.add_api_route(path, self._at(path), methods=["GET", "HEAD"], include_in_schema=False)
@@ -164,7 +166,10 @@ class CardEndpoint:
         return card
 
     def _answer(self, request: Request, path: str) -> Response:
-        """Return the card in the requested form, or in the form of the path."""
+        """Return the card in the format of the requested version.
+
+        If the request names no version, the path selects the format.
+        """
         mounted_at = request.url.path.removesuffix(path) + "/"
         url = self._settings.public_url
         if not url:

@@ -1,11 +1,11 @@
-"""Signatures of the agent card, which prove that it was not changed in transit (A2A 1.0, section 8.4).
+"""Signatures of the agent card. They prove that the card was not changed in transit (A2A 1.0, section 8.4).
 
-A signature is a JSON Web Signature (RFC 7515) over the card's JSON without its signatures, in the canonical form of
-RFC 8785. Members with default values are omitted: empty lists, empty texts and false flags.
+A signature is a JSON Web Signature (RFC 7515) of the JSON of the card, without ``signatures``, in the canonical form of RFC 8785.
+Members with default values (empty lists and strings, false) are omitted.
 
-The specification and the official Python SDK differ in one case: an empty protobuf message, such as the scopes of a
-requirement without scopes. The specification keeps it, the SDK omits it. If a card has such a message, it gets one
-signature for each form. A verifier accepts a card if one signature matches.
+The specification and the official Python SDK differ in one case: an empty protobuf message, such as the scopes of a requirement
+without scopes. The canonical form of the specification contains the message; that of the SDK does not. If a card has such a
+message, it gets a signature of each form. A verifier accepts a card if one of the signatures matches.
 """
 
 import json
@@ -35,7 +35,7 @@ SigningKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _MIN_RSA_BITS = 2048
-_KEPT = 64  # cached signatures: one card for each address of the server
+_KEPT = 64  # cached signatures; the server may have a card for each of its URLs
 
 
 class CardSigner:
@@ -43,8 +43,8 @@ class CardSigner:
 
     Args:
         key: The private key. Its type determines the algorithm (RS256, ES256, ES384, ES512, EdDSA).
-        kid: The id of the key, by which a verifier finds the public key.
-        jku: The URL of the JSON Web Key Set (RFC 7517) with the public key; empty for none.
+        kid: The id of the key. A verifier uses it to find the public key.
+        jku: The URL of the JSON Web Key Set (RFC 7517) with the public key; empty to omit it.
 
     Raises:
         ConfigurationError: The type of the key is not supported, or the key has no id.
@@ -57,7 +57,7 @@ class CardSigner:
         self._key = key
         self._algorithm = _algorithm(key)
         self._header = {"typ": "JOSE", "kid": kid, **({"jku": jku} if jku else {})}
-        # Some algorithms return another signature each time. Without this cache, each request would change the card, and
+        # Some algorithms create a different signature each time. Without this cache, the card would change with each request, and
         # HTTP caches could not store it.
         self._sign = lru_cache(_KEPT)(self._create_signature)
 
@@ -68,7 +68,7 @@ class CardSigner:
             card: The JSON of the card in A2A 1.0; its ``signatures`` are ignored.
 
         Raises:
-            ConfigurationError: The card has no canonical form, because it contains a number that parsers read
+            ConfigurationError: The card has no canonical form, because it contains a number that JSON parsers interpret
                 differently.
         """
         return [self._sign(payload) for payload in canonical_forms(card)]
@@ -80,7 +80,7 @@ class CardSigner:
 
     @property
     def keys_url(self) -> str:
-        """Return the address of the public keys, relative to the card if none is configured."""
+        """Return the URL of the public keys; a path on this server if no URL is configured."""
         return self._header.get("jku", KEYS_PATH)
 
     def public_key(self) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
     """Return the signers that the settings configure.
 
     Raises:
-        ConfigurationError: A key cannot be read or used, or the public address of the server is not set. Without it
-            the card would contain the address of the request, which must not be signed.
+        ConfigurationError: A key cannot be read or used, or ``public_url`` is not set. Without it, the card would contain the URL
+            of the request, which must not be signed.
     """
     card = settings.card
     if not card.signing_keys:
@@ -121,7 +121,7 @@ def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
 
 
 def sign_card(card: AgentCard, signers: Iterable[CardSigner]) -> AgentCard:
-    """Return the card with the signatures of all signers, which replace its earlier signatures."""
+    """Return the card with the signatures of all signers instead of its earlier signatures."""
     fields = card.to_dict()
     signatures = tuple(signature for signer in signers for signature in signer.sign(fields))
     return card.model_copy(update={"signatures": signatures})
@@ -145,7 +145,7 @@ def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
 
 
 def add_keys_to(router: APIRouter, signers: Sequence[CardSigner]) -> None:
-    """Add the route of the public keys to a router, if there are signers."""
+    """Add the route for the public keys to a router, if there are signers."""
     if not signers:
         return
     body = json.dumps({"keys": [signer.public_key() for signer in signers]}).encode()
@@ -157,7 +157,7 @@ def add_keys_to(router: APIRouter, signers: Sequence[CardSigner]) -> None:
 
 
 def _without_empty_lists(value: Any) -> Any:
-    """Remove members that are empty lists, which are equivalent to absent ones (section 8.4.1)."""
+    """Remove members that are empty lists, because they are equivalent to absent members (section 8.4.1)."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value).items()
         return {name: _without_empty_lists(member) for name, member in members if member != []}

@@ -1,14 +1,14 @@
 """The gRPC binding of A2A: one service for each supported version, on one port.
 
-The HTTP headers of other bindings are metadata of a call, in lower case: ``a2a-version``, ``a2a-extensions``, credentials
-(``authorization``, ``x-api-key``) and ``last-event-id``, the number of the event after which a subscription resumes. gRPC has no
-field for the number of an event: it is in the metadata of the extension.
+The metadata of a call contains the HTTP headers of other bindings, in lower case: ``a2a-version``, ``a2a-extensions``, the
+credentials (``authorization``, ``x-api-key``), and ``last-event-id``, the number of the event after which a subscription resumes.
+gRPC has no field for the number of an event. The number is therefore in the extension's metadata of the event.
 
 `GrpcVersion` contains the differences between versions: `tailrace.server.protocols.a2a.grpc_v1_0` for 1.0 (section 10 of its
 specification), `tailrace.server.protocols.a2a.grpc_v0_3` for 0.3. A client selects the version by the name of the service.
 
-An error is a gRPC status whose ``grpc-status-details-bin`` is a ``google.rpc.Status`` with an ErrorInfo and, for invalid fields, a
-BadRequest. Quoted values are shortened, because clients replace an error by another if its metadata exceeds 8 KiB.
+An error is a gRPC status. Its ``grpc-status-details-bin`` is a ``google.rpc.Status`` with an ErrorInfo and, for invalid fields, a
+BadRequest. Quoted values are shortened, because clients report a different error if the metadata exceeds 8 KiB.
 """
 
 import logging
@@ -54,18 +54,18 @@ from tailrace.wrappers.messages import shortened
 logger = logging.getLogger("tailrace.server")
 
 STOP_TIMEOUT = 2.0
-"""Time in seconds for calls to end after their tasks, when the server stops."""
+"""Seconds within which calls must end after their tasks have ended, when the server stops."""
 
-_LARGE = 1024 * 1024  # bytes of a rejected call
-_BYTES_OF_VALUE = 8  # minimum for a part of a message
+_LARGE = 1024 * 1024  # bytes of a rejected call after which memory is released
+_BYTES_OF_VALUE = 8  # the minimum size of a part of a message
 
-_ANY_SIZE = -1  # the value of gRPC for no limit
+_ANY_SIZE = -1  # gRPC's value for no limit
 
 _MIN_CLIENT_PING = 10_000
 """Minimum interval between pings of a client, in milliseconds. The default of gRPC (five minutes) would disconnect
 subscribers of idle streams."""
 
-# Metadata with the list of requested extensions: in A2A 1.0, and in 0.3.
+# The names of the metadata with the list of requested extensions, in A2A 1.0 and in 0.3.
 _EXTENSIONS = ("a2a-extensions", "x-a2a-extensions")
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -79,9 +79,9 @@ class GrpcBinding:
         settings: Limits and intervals.
         authenticator: Authenticates callers.
         version: The version of the protocol.
-        guard: Rejects calls that the settings do not allow.
+        guard: Checks the address and the origin of each call.
         public_card: Returns the card for GetExtendedAgentCard if there is no extended card; None to return an error.
-        observer: Receives a notification of each rejected call.
+        observer: Receives rejected calls.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GrpcBinding:
     def service(self) -> grpc.GenericRpcHandler:
         """Return the service for a ``grpc.aio`` server.
 
-        It exchanges bytes with gRPC, so that the error for an invalid message is one of the protocol.
+        The service receives encoded messages from gRPC, so that it can return an error of A2A for an invalid message.
         """
         descriptor = self._version.descriptor
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
@@ -161,11 +161,11 @@ class GrpcBinding:
             except Exception as error:
                 if len(body) > _LARGE:
                     release_memory_later()
-                del body  # as above
+                del body  # as in `_unary`
                 await self._abort(context, error)
             if not taken:
-                # The reference to the task is released first: the status is sent after the unread events, which may
-                # take long.
+                # `respond` has returned, and holds no reference to the task. The status is sent only after the unread events,
+                # which may take long.
                 seconds = f"{self._settings.bounds.send_timeout:g} seconds"
                 logger.info("closed the stream of a client that read nothing for %s", seconds)
                 await context.abort(grpc.StatusCode.ABORTED, f"the client read nothing for {seconds}")
@@ -175,7 +175,7 @@ class GrpcBinding:
     async def _stream(
         self, operation: Operation, message: A2AModel, caller: Caller, context: _Context
     ) -> bool:
-        """Write the events of a stream. Return False if the client did not read one within the timeout."""
+        """Write the events of a stream. Return False if the client did not read an event within the timeout."""
         after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
         stream = await self._operations.stream(
             operation, message, caller, after=after, repeat_finished=self._version.repeats_finished
@@ -205,7 +205,7 @@ class GrpcBinding:
         body: bytes,
         context: _Context,
     ) -> tuple[A2AModel, Caller]:
-        """Authenticate the caller before the request is parsed.
+        """Authenticate the caller, and then parse the request.
 
         Raises:
             AuthError: The authentication failed, or the guard rejects the call.
@@ -252,7 +252,7 @@ class GrpcBinding:
         try:
             message = GetMessageClass(method.input_type).FromString(body)
         except DecodeError as error:
-            # The parser limits the depth, too, but its error does not name the limit.
+            # The parser also limits the depth, but its error does not name the limit.
             raise ParseError(f"{error} (values may nest {MAX_JSON_DEPTH} levels)") from None
         return version.read_request(operation, message)
 
@@ -325,8 +325,8 @@ class GrpcServer:
     async def running(self) -> AsyncGenerator[Self]:
         """Run the server during the block. The engine must be running.
 
-        At the end of the block, the engine stops, and streams end with the last event of their tasks. Calls that
-        are still open `STOP_TIMEOUT` seconds after the grace period are aborted.
+        At the end of the block, streams end with the last event of their tasks. Calls that are still open `STOP_TIMEOUT` seconds
+        after ``shutdown_grace`` are aborted.
 
         Raises:
             ConfigurationError: The server cannot listen on the port.
@@ -365,7 +365,7 @@ class GrpcServer:
                 await server.stop(self._settings.shutdown_grace + STOP_TIMEOUT)
 
     def _public_card(self) -> AgentCard:
-        """Return the card. It contains the URLs of the HTTP server only if ``public_url`` is set."""
+        """Return the public card. It contains the URLs of the HTTP server only if ``public_url`` is set."""
         url = self._settings.public_url
         card = build_card(
             self._settings,
@@ -381,7 +381,7 @@ class GrpcServer:
 
     def _options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.so_reuseport", 0),  # a second server on the same port is an error
+            ("grpc.so_reuseport", 0),  # a port that is already in use is an error
             ("grpc.max_receive_message_length", self._settings.max_request_bytes or _ANY_SIZE),
             # Pings detect lost connections, whose streams are then closed.
             ("grpc.keepalive_time_ms", self._settings.bounds.ping_interval * 1000),
@@ -417,7 +417,10 @@ def _refuse_password() -> str:
 
 
 def _metadata(context: _Context) -> Mapping[str, str]:
-    """Return the text metadata of a call by lower-case name. Repeated entries are joined with commas, as in HTTP."""
+    """Return the metadata of a call with string values, by lower-case name.
+
+    Repeated entries are joined with commas, as in HTTP.
+    """
     sent = cast("tuple[tuple[str, str | bytes], ...]", context.invocation_metadata() or ())
     found: dict[str, str] = {}
     for name, value in sent:

@@ -1,4 +1,4 @@
-"""Counts the values of a protobuf message before it is parsed, since parsing creates an object for each.
+"""Counts the values of a protobuf message before the message is parsed, because parsing creates an object for each value.
 
 Source: https://protobuf.dev/programming-guides/encoding/.
 """
@@ -13,12 +13,12 @@ _VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5
 
 
 def scan_fields(body: bytes, descriptor: Any, scan: JsonScan) -> None:
-    """Count the fields in a message and in the messages within it. JSON in a text counts as in a string of JSON.
+    """Count the fields of a message and of its nested messages. JSON inside a string is counted, too.
 
     Args:
-        body: The message, encoded. The count ends at the first error, which the parser reports.
-        descriptor: The descriptor of its type.
-        scan: The count.
+        body: The encoded message. Counting ends at the first error, because the parser reports the error.
+        descriptor: The descriptor of the type of the message.
+        scan: Counts the values.
 
     Raises:
         RequestTooLargeError: There are too many values.
@@ -46,7 +46,7 @@ def scan_fields(body: bytes, descriptor: Any, scan: JsonScan) -> None:
 
 
 def _read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a variable-length integer and its end; 0 at the end of the message."""
+    """Return a variable-length integer, and the position after it; 0 and ``end`` if the integer is incomplete or too long."""
     value = shift = 0
     while at < end and shift < 70:
         byte = body[at]

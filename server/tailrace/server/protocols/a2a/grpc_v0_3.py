@@ -1,10 +1,11 @@
 """A2A 0.3 over gRPC: the service ``a2a.v1.A2AService``.
 
-Messages are converted through their ProtoJSON, which is the JSON of HTTP+JSON in 0.3. Requests differ: they name tasks and webhooks
-as resources (``tasks/ID/pushNotificationConfigs/ID``).
+Messages are converted to and from ProtoJSON, which is the JSON of HTTP+JSON in 0.3. Only requests differ: they identify tasks and
+webhooks by resource names (``tasks/ID/pushNotificationConfigs/ID``).
 
-Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. It defines errors only as gRPC statuses. Clients read the name of the error
-before a colon in the message of the status. With the statuses of 1.0.1, they would misinterpret two of the errors.
+Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. The specification defines no form of errors except gRPC statuses. Clients
+read the name of the error before a colon in the message of the status. With the statuses of 1.0.1, they would misinterpret two
+errors.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ Fields = dict[str, Any]
 _TASKS = "tasks/"
 _CONFIGS = "/pushNotificationConfigs"
 
-# Clients of 0.3 interpret these as "cannot be canceled" with the status FAILED_PRECONDITION.
+# With the status FAILED_PRECONDITION of 1.0, clients of 0.3 would interpret these errors as "cannot be canceled".
 _UNIMPLEMENTED = (PushNotificationNotSupportedError, UnsupportedOperationError)
 
 
@@ -68,14 +69,14 @@ class Grpc03(GrpcVersion):
         return Grpc03(self._dialect.for_client(user_agent))
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """Decode a request through that of HTTP+JSON. Names of resources are split into ids."""
+        """Convert a request to the request of HTTP+JSON, and decode this. Resource names are split into ids."""
         fields = to_json(message)
         if operation in (Operation.GET_TASK, Operation.CANCEL_TASK, Operation.SUBSCRIBE_TO_TASK):
             fields |= {"id": _task_id(fields.pop("name", ""), "name")}
         elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
             fields |= _config_ids(fields.pop("name", ""))
         elif operation in (Operation.CREATE_PUSH_CONFIG, Operation.LIST_PUSH_CONFIGS):
-            # The HTTP rule of the proto includes the name of the collection in the parent.
+            # The HTTP rule of the proto includes the name of the collection in ``parent``.
             fields |= {"taskId": _task_id(fields.pop("parent", "").removesuffix(_CONFIGS), "parent")}
         return self._dialect.read_request(operation, fields)
 
@@ -108,7 +109,7 @@ def _task_id(name: str, field: str) -> str:
     """Return the id in ``tasks/ID``.
 
     Raises:
-        InvalidParamsError: The name is not that of a task.
+        InvalidParamsError: The name is not a resource name of a task.
     """
     task_id = name.removeprefix(_TASKS)
     if not name.startswith(_TASKS) or not task_id:
@@ -117,10 +118,10 @@ def _task_id(name: str, field: str) -> str:
 
 
 def _config_ids(name: str) -> Fields:
-    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID`` by their names in HTTP+JSON.
+    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID``, by the names of their members in HTTP+JSON.
 
     Raises:
-        InvalidParamsError: The name is not that of a webhook.
+        InvalidParamsError: The name is not a resource name of a webhook.
     """
     task, parted, config_id = name.rpartition(f"{_CONFIGS}/")
     if not parted or not config_id or not task.removeprefix(_TASKS):

@@ -17,7 +17,7 @@ from tailrace.streaming.a2a.version_codec import EXTENSION_OPERATIONS, Operation
 
 
 class Grpc10(GrpcVersion):
-    """A2A 1.0: the SDK's messages, which are those of the protocol's own proto."""
+    """A2A 1.0 with the protobuf messages of the SDK, which are generated from the proto of the specification."""
 
     version = "1.0"
     accepts = frozenset({"1.0"})
@@ -27,13 +27,13 @@ class Grpc10(GrpcVersion):
     }
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """The message's counterpart in our model."""
+        """Decode and validate a request."""
         return from_sdk(message, REQUESTS[operation])
 
     def write_result(
         self, operation: Operation, result: A2AModel | None, kind: type[ProtoMessage]
     ) -> ProtoMessage:
-        """Return the result; that of a message is wrapped in a ``SendMessageResponse``."""
+        """Encode a result. The result of ``SendMessage`` is wrapped in a ``SendMessageResponse``."""
         if result is None:
             return kind()
         if operation is Operation.SEND_MESSAGE:
@@ -46,5 +46,5 @@ class Grpc10(GrpcVersion):
         return to_sdk(result, kind)
 
     def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
-        """A ``StreamResponse``."""
+        """Encode a ``StreamResponse`` with the number of the event in the extension's metadata."""
         return to_stream_response(event)

@@ -1,4 +1,4 @@
-"""Interface of a protocol version over gRPC, and conversion of errors."""
+"""The interface of a protocol version over gRPC, and the conversion of errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel
 from tailrace.streaming.a2a.version_codec import Operation
 
-# Maximum bytes in the trailing metadata of a call.
+# Maximum bytes of values in the trailing metadata of a call: the message, a detail, and all field violations.
 MAX_MESSAGE = 512
 _MAX_FACT = 256
 _MAX_VIOLATIONS = 2_048
@@ -26,7 +26,7 @@ class GrpcVersion(ABC):
     Attributes:
         version: Major and minor version, as in ``a2a-version``.
         accepts: Accepted values of ``a2a-version``. Calls without a value are accepted, too.
-        descriptor: The service.
+        descriptor: The descriptor of the service.
         operations: Operations by method.
         repeats_finished: See `Dialect`.
     """
@@ -75,7 +75,8 @@ class GrpcVersion(ABC):
 def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_pb2.Status:
     """Convert an error to ``google.rpc.Status``, with an ErrorInfo and, if applicable, a BadRequest or a RetryInfo.
 
-    Texts and violations beyond a few hundred bytes are cut off, so that the status fits into metadata.
+    Long texts are shortened, and field violations beyond `_MAX_VIOLATIONS` bytes are omitted, so that the status fits into
+    metadata.
 
     Args:
         error: The error.
@@ -107,6 +108,6 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
 
 
 def clipped(text: str, size: int) -> str:
-    """Return the beginning of a text with at most ``size`` bytes in UTF-8."""
+    """Return a text if it has at most ``size`` bytes in UTF-8; otherwise its beginning, with an ellipsis."""
     encoded = text.encode()
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"

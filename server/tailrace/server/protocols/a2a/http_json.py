@@ -1,11 +1,11 @@
 """The HTTP+JSON binding of A2A, and a route for EventSource in browsers.
 
-Every operation has a route. Values in the path override the same field in the body. The media type of errors is always
+Every operation has a route. Values in the path override fields of the same name in the body. The media type of errors is always
 ``application/json``.
 
-`Version` contains the differences between versions: routes, dialect and format of errors. This module has the version 1.0
-(section 11 of its specification): routes exist with and without a tenant as prefix, and errors are ``google.rpc.Status``. Version
-0.3 is in `tailrace.server.protocols.a2a.http_json_v0_3`.
+`Version` contains the differences between versions: routes, dialect and format of errors. This module defines version 1.0
+(section 11 of the specification): each route exists with and without a tenant as its prefix, and errors are
+``google.rpc.Status``. `tailrace.server.protocols.a2a.http_json_v0_3` defines version 0.3.
 """
 
 import re
@@ -51,10 +51,10 @@ class Route:
         method: The HTTP method.
         path: The path, with names of fields of the request in braces.
         operation: The operation.
-        for_event_source: True if an EventSource of a browser may send the request. EventSource reconnects when a stream
-            ends. If the request activates the extension, the stream ends with an event ``end``. Otherwise a client that
-            reconnects after the last event of the task receives 204 (No Content), so that clients that treat every
-            event as an event of the task receive no others.
+        for_event_source: True if an EventSource of a browser may send the request. An EventSource reconnects when a stream ends.
+            If the request activates the extension, the last event of the stream is an event of type ``end``. Other clients may
+            treat every event as an event of the task. They do not receive ``end``; if they reconnect after the last event of the
+            task, they receive 204 (No Content).
     """
 
     method: str
@@ -68,9 +68,9 @@ class Version:
     """A version of the protocol over HTTP+JSON.
 
     Attributes:
-        dialect: Decodes requests, encodes results and events.
+        dialect: Decodes requests, and encodes results and events.
         routes: Routes of the version.
-        prefixes: Prefixes with which each route exists.
+        prefixes: Each route exists with each of these prefixes.
         write_problem: Encodes the body of an error response.
     """
 
@@ -98,7 +98,7 @@ ROUTES = (
     Route("DELETE", "/conversations/{contextId}", Operation.DELETE_CONVERSATION),
 )
 
-# Routes without a tenant come first, because the others would match their paths, too.
+# Routes without a tenant come first, because routes with a tenant would match their paths, too.
 VERSION_1_0 = Version(Version10(), ROUTES, prefixes=("", "/{tenant}"))
 
 # Query parameters that are not fields of a request.
@@ -107,7 +107,7 @@ _NUMBERS = frozenset({"historyLength", "pageSize", "history_length", "page_size"
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
 _FLAGS = frozenset({"includeArtifacts", "include_artifacts"})
 
-# Headers with credentials and the version of the protocol.
+# The headers with credentials and the protocol version, as the value of ``Vary``.
 _CREDENTIALS = "Authorization, X-API-Key, Cookie, A2A-Version"
 
 
@@ -204,7 +204,7 @@ class HttpJsonBinding:
             )
 
     async def _fields(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Return the cost and the fields of a request: those of the body or query, overridden by those of the path."""
+        """Return the cost and the fields of a request. Fields of the path override those of the body or query."""
         if request.method != "POST":
             query = request.query_params
             fields = {name: _query_value(name, query[name]) for name in query if name not in _NOT_FIELDS}
@@ -213,7 +213,7 @@ class HttpJsonBinding:
         return body.cost, body.members | request.path_params
 
     def _write_failure(self, error: StoreError) -> bytes:
-        """Encode the error that ends a stream whose events cannot be read."""
+        """Encode the error for a stream that ends because its events cannot be read."""
         return self._version.write_problem(Problem.of(error))
 
     def _refuse(self, problem: Problem) -> Response:
@@ -231,7 +231,7 @@ def _query_value(name: str, value: str) -> object:
 
 
 def _media_type(request: Request) -> str:
-    """Return ``application/a2a+json`` if the client accepts it, otherwise ``application/json``."""
+    """Return ``application/a2a+json`` if the client accepts or sends this media type, otherwise ``application/json``."""
     media_type = "application/a2a+json"
     named = media_type in request.headers.get("content-type", "") or accepts(request, media_type)
     return media_type if named else "application/json"

@@ -1,10 +1,10 @@
-"""The HTTP+JSON binding of A2A 0.3: its addresses under ``/v1``, and the form of its errors.
+"""The HTTP+JSON binding of A2A 0.3: routes under ``/v1``, and the format of errors.
 
-A client of 0.2.1 and later asks for the extended card at an address of its own, which is here too.
+The path of the extended card for clients from version 0.2.1 on is also here.
 
-Source: A2A 0.3.0, section 3.5.6 (addresses) and ``specification/grpc/a2a.proto``. It defines errors only as
-JSON; clients look for the name of the error, as text, in ``error`` or in ``type``, or (the official ones in JavaScript)
-for its JSON-RPC number in ``code``.
+Source: A2A 0.3.0, section 3.5.6 (paths) and ``specification/grpc/a2a.proto``. The specification does not define the members of an
+error. Some clients read the name of the error from ``error`` or ``type``; the official JavaScript client reads the JSON-RPC code
+from ``code``.
 """
 
 from tailrace.server.http.error_responses import Problem, encode_ascii
@@ -13,7 +13,7 @@ from tailrace.streaming.a2a.v0_3_rest import Version03Http
 from tailrace.streaming.a2a.version_codec import Operation
 
 CARD = Route("GET", "/v1/card", Operation.GET_EXTENDED_CARD)
-"""The extended card. Where there is none, the public card is put at this address before the binding is."""
+"""The route of the extended card. If there is none, `CardEndpoint` adds a route with this path for the public card first."""
 
 ROUTES = (
     Route("POST", "/v1/message:send", Operation.SEND_MESSAGE),
@@ -21,7 +21,7 @@ ROUTES = (
     Route("GET", "/v1/tasks", Operation.LIST_TASKS),
     Route("POST", "/v1/tasks/{id}:cancel", Operation.CANCEL_TASK),
     Route("POST", "/v1/tasks/{id}:subscribe", Operation.SUBSCRIBE_TO_TASK),
-    # Without an explicit end: the official clients follow a task by GET, and take every event for one of the task.
+    # Without an event ``end``, because the official clients subscribe with GET, and treat every event as an event of the task.
     Route("GET", "/v1/tasks/{id}:subscribe", Operation.SUBSCRIBE_TO_TASK),
     Route("POST", "/v1/tasks/{taskId}/pushNotificationConfigs", Operation.CREATE_PUSH_CONFIG),
     Route("GET", "/v1/tasks/{taskId}/pushNotificationConfigs", Operation.LIST_PUSH_CONFIGS),
@@ -32,7 +32,7 @@ ROUTES = (
     Route("GET", "/agent/authenticatedExtendedCard", Operation.GET_EXTENDED_CARD),
 )
 
-# What 0.3 calls otherwise than 1.0.
+# The names of errors in 0.3 that differ from the names in 1.0.
 _NAMES = {
     "ExtendedAgentCardNotConfiguredError": "AuthenticatedExtendedCardNotConfiguredError",
     "RequestMediaTypeError": "ContentTypeNotSupportedError",
@@ -40,7 +40,7 @@ _NAMES = {
 
 
 def write_problem(problem: Problem) -> bytes:
-    """An error with its name and its number where the clients of 0.3 look for them."""
+    """Encode an error with its name and its code in the members that clients of 0.3 read."""
     name = _NAMES.get(problem.name, problem.name)
     fields: dict[str, object] = {"error": name, "type": name, "message": problem.message}
     if problem.rpc_code is not None:

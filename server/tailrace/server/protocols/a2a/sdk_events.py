@@ -1,4 +1,4 @@
-"""Events of a task's log as the SDK's objects."""
+"""Conversion of events of a task's log to objects of the SDK."""
 
 from typing import Any, cast
 
@@ -14,17 +14,17 @@ _UPDATES = ("artifactUpdate", "statusUpdate")
 
 
 def to_stream_response(event: Event, *, numbered: bool = True) -> a2a_pb2.StreamResponse:
-    """The SDK's object of an event, with the event's number among the extension's facts.
+    """Convert an event to the SDK's ``StreamResponse``, with the number of the event in the extension's metadata.
 
-    Where there is no SSE ``id``, the facts are where a client finds the number. (A task's have it anyway; a direct
-    message has none.)
+    Without the ``id`` field of SSE, clients read the number from this metadata. A task always has the number; a direct message
+    has none.
 
     Args:
         event: An event of a task's log.
-        numbered: False leaves the facts as they are.
+        numbered: False to omit the number.
 
     Raises:
-        InternalError: As `tailrace.server.protocols.a2a.sdk_types.to_sdk`.
+        InternalError: As for `tailrace.server.protocols.a2a.sdk_types.to_sdk`.
     """
     fields = cast("dict[str, Any]", msgspec.json.decode(event.body))
     for name in _UPDATES if numbered and event.number else ():
@@ -35,6 +35,6 @@ def to_stream_response(event: Event, *, numbered: bool = True) -> a2a_pb2.Stream
 
 
 def to_sdk_event(event: Event, *, numbered: bool = True) -> SdkEvent:
-    """Return the task, message or update inside a response."""
+    """Convert an event to the SDK's task, message or update."""
     response = to_stream_response(event, numbered=numbered)
     return getattr(response, response.WhichOneof("payload") or "")

@@ -1,10 +1,10 @@
 """Conversion between the objects of tailrace and those of the official SDK.
 
-The objects of the SDK are protobuf messages with the same names. The conversion uses the JSON of the protocol as the intermediate
-form. `fill` sets the fields of a message individually, which takes a sixth of the time of protobuf's JSON parser.
+The objects of the SDK are protobuf messages with the same names. The conversion uses the JSON of the protocol as its intermediate
+form. `fill` sets each field of a message directly, in a sixth of the time that protobuf's JSON parser takes.
 
-In metadata and data parts, protobuf represents numbers as doubles: an integer beyond 2**53 loses its last digits, and an integer
-beyond the range of a double becomes a text with its digits. The maximum depth of values is that of protobuf parsers
+In metadata and data parts, protobuf represents numbers as doubles. An integer beyond 2**53 loses its last digits. An integer
+beyond the range of a double becomes a string of its digits. The maximum depth of values is the maximum of protobuf parsers
 (`tailrace.streaming.a2a.field_types.MAX_JSON_DEPTH`).
 """
 
@@ -25,7 +25,7 @@ P = TypeVar("P", bound=ProtoMessage)
 M = TypeVar("M", bound=A2AModel)
 
 _MAX_LEVELS = 90
-"""Maximum nesting of a JSON value: a parser accepts 100 levels, some of which are outside of the value."""
+"""Maximum nesting of a JSON value in messages: a parser accepts 100 levels, and some of them are outside of the value."""
 _OBJECT_LEVELS = 3  # Struct, its entry, the entry's Value
 _LIST_LEVELS = 2  # ListValue, the item's Value
 
@@ -41,8 +41,8 @@ def to_sdk(model: A2AModel, kind: type[P]) -> P:
         kind: The class of the SDK with the same name.
 
     Raises:
-        InternalError: The object contains JSON that protobuf cannot represent: it is nested too deeply, or the security
-            schemes or signatures of a card violate the protocol.
+        InternalError: Protobuf cannot represent the object: JSON in it is nested too deeply, or the security schemes or
+            signatures of a card violate the protocol.
     """
     return fill(kind(), model.to_dict())
 
@@ -64,10 +64,10 @@ def from_sdk(message: ProtoMessage, kind: type[M]) -> M:
 
 
 def to_json(message: ProtoMessage) -> dict[str, Any]:
-    """Return the JSON of an object of the SDK as dicts and lists. Whole numbers are integers.
+    """Convert an object of the SDK to JSON, as dicts and lists. Whole numbers become integers.
 
     Raises:
-        InvalidParamsError: It contains a number that JSON cannot represent (NaN, infinity), or is nested too deeply.
+        InvalidParamsError: The object contains a number that JSON cannot represent (NaN, infinity), or is nested too deeply.
     """
     try:
         return protobuf_json(message)
@@ -140,7 +140,7 @@ def _message_setter(field: Any) -> _Setter:
 
     def set_message(message: Any, value: Any) -> None:
         inner = getattr(message, name)
-        inner.SetInParent()  # present even when nothing is in it
+        inner.SetInParent()  # the field is set even if the message is empty
         fill(inner, value)
 
     return set_message
@@ -154,7 +154,7 @@ def _parse(message: ProtoMessage, fields: Mapping[str, Any]) -> None:
 
 
 def _set_struct(target: Any, value: object) -> None:
-    target.SetInParent()  # present even when nothing is in it
+    target.SetInParent()  # the field is set even if the message is empty
     target.update(_plain(value, _MAX_LEVELS))
 
 
@@ -177,7 +177,7 @@ def _set_value(target: Any, value: object) -> None:
 
 
 def _plain(value: object, room: int) -> Any:
-    """Convert a JSON value to one that protobuf can represent. ``room`` is the maximum depth in messages."""
+    """Convert a JSON value to a value that protobuf can represent. ``room`` is the maximum depth in messages."""
     if isinstance(value, dict):
         _check_room(room, _OBJECT_LEVELS)
         items = cast("dict[str, object]", value).items()

@@ -1,7 +1,7 @@
 """The events of AG-UI 1.0 (https://docs.ag-ui.com). Sans-IO.
 
-A round of the turn is one assistant message, with its calls; its id is derived from the task's id. Results of the agent's tools
-are tool messages. Files become Markdown text, because assistant messages cannot contain files.
+Each round of the turn is one assistant message with the tool calls of the round. Its id is derived from the id of the task.
+Results of the agent's tools are tool messages. Files become Markdown text, because assistant messages cannot contain files.
 """
 
 import json
@@ -39,12 +39,12 @@ class AgUiEncoder(UiEncoder):
     """Encodes a turn as the events of one run.
 
     Args:
-        turn: Accumulates the events of the task.
+        turn: Translates the events of the task.
         thread_id: The client's id of the conversation.
         run_id: The client's id of the run.
-        messages: The earlier messages in AG-UI's form, for a client that does not have them; else None.
-        has_outcome: The client reads the outcomes of 1.0. Clients of 0.x reject a run with an outcome or a member that they
-            do not know; without an outcome, a run is a success, and its unanswered calls are those of the stream.
+        messages: The earlier messages in the format of AG-UI, for a client that does not have them; otherwise None.
+        has_outcome: Whether the client supports the outcomes of 1.0. Clients of 0.x reject outcomes. For them, a run without an
+            outcome is successful, and they find the pending calls in the stream.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class AgUiEncoder(UiEncoder):
         self._snapshot = messages
         self._has_outcome = has_outcome
         self._run: Fields = {"threadId": thread_id, "runId": run_id}
-        self._base = run_id  # of message ids
-        self._message_id = message_id(run_id, 1, 1)  # of the round
+        self._base = run_id  # the prefix of message ids
+        self._message_id = message_id(run_id, 1, 1)  # the id of the message of the current round
         self._used_ids: set[str] = set()
-        self._message_ids: dict[str, str] = {}  # by text
+        self._message_ids: dict[str, str] = {}  # ids of messages by the id of their text
         self._open_calls: list[str] = []
-        self._rewritten: set[str] = set()  # calls whose arguments differ from the sent arguments
+        self._rewritten: set[str] = set()  # calls with arguments that differ from the sent arguments
         self._result: Fields = {}
 
     def error(self, error: OpenAIError) -> Fields:
@@ -73,7 +73,7 @@ class AgUiEncoder(UiEncoder):
         return {"type": "RUN_ERROR", "message": str(error), "code": error.code or "failed"}
 
     def encode(self, event: ui_events.UiEvent) -> Iterator[Fields]:
-        """Return the events of AG-UI for an event that is not a delta."""
+        """Yield the events of AG-UI for an event that is not a delta."""
         match event:
             case ui_events.TurnStarted():
                 yield from self._start(event)
@@ -149,7 +149,7 @@ class AgUiEncoder(UiEncoder):
         self._text_prefixes[text_id] = prefix % (kind.encode(), encode_text(own_id))
 
     def _new_message_id(self, text_id: str) -> str:
-        """Return the id of a text's message: the round's for the first text of the round."""
+        """Return a new id for the message of a text. The first text of a round has the id of the round."""
         own_id = self._message_id
         if own_id in self._used_ids:
             own_id = f"{own_id}-{text_id}"
@@ -164,7 +164,7 @@ class AgUiEncoder(UiEncoder):
             yield {**self.error(ended.error), **usage}
             return
         if not self._rewritten.isdisjoint(ended.pending):
-            # The client would run the call with the arguments that were already sent.
+            # The client would run the call with the arguments that were already sent, which are wrong.
             yield {"type": "RUN_ERROR", "message": "the arguments of a call were rewritten", **usage}
             return
         finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}
@@ -197,7 +197,7 @@ def _interrupt(request: ApprovalRequest) -> Fields:
 
 
 def message_id(task_id: str, turn: int, number: int) -> str:
-    """Return the id of the agent's message of a round."""
+    """Return the id of the agent's message for a round of a turn."""
     return f"{task_id}-{turn}-{number}"
 
 
@@ -207,7 +207,7 @@ def result_id(task_id: str, call_id: str) -> str:
 
 
 def _usage(ended: ui_events.TurnEnded) -> Fields:
-    """Return the counts of tokens, if any."""
+    """Return the member with the counts of tokens, if there are any."""
     if ended.usage is None:
         return {}
     names = ("inputTokens", "outputTokens", "totalTokens")

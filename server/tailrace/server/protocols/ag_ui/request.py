@@ -33,7 +33,7 @@ from tailrace.wrappers import (
 from tailrace.wrappers.assembly.tool_calls import parse_arguments
 from tailrace.wrappers.conversion.text_joining import join_texts
 
-# A tuple: the value of a field may be any JSON, which a set cannot look up.
+# A tuple, because the value to look up may be any JSON, and a set supports only hashable values.
 _MEDIA = ("image", "audio", "video", "document", "binary")
 
 
@@ -82,10 +82,11 @@ class RunRequest:
     """A request for a run.
 
     Attributes:
-        thread_id: The conversation.
-        run_id: The run.
-        has_outcome: The client declares a version of AG-UI; versions before 1.0, which have other outcomes, do not declare their version.
-        request: The message; None if the request has none, as from a client that joins the thread.
+        thread_id: The id of the thread, which is a conversation.
+        run_id: The id of the run.
+        has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Such a client sends its version; clients of earlier
+            versions do not.
+        request: The request with the message; None if there is no message, because the client joins the thread.
     """
 
     thread_id: str
@@ -123,10 +124,10 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
 
 
 def _decision(entry: _ResumeEntry, where: str) -> ApprovalDecision:
-    """Return the decision in a response to an interrupt. To cancel an interrupt is to reject its call.
+    """Return the decision in a response to an interrupt. A cancelled interrupt rejects the call.
 
     Raises:
-        OpenAIError: The response has another form than `RESPONSE_SCHEMA`.
+        OpenAIError: The response does not conform to `RESPONSE_SCHEMA`.
     """
     payload: Mapping[str, Any] = entry.payload if is_mapping(entry.payload) else {}
     reason, arguments = payload.get("reason"), payload.get("editedArgs")
@@ -154,7 +155,7 @@ def _instructions(message: _Message) -> str:
 
 
 def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
-    """Return the conversation; reasoning and activities are only for display."""
+    """Yield the messages of the conversation, without reasoning and activities, which are only for display."""
     results: list[ContentPartToolResult] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):
@@ -193,7 +194,7 @@ def _content(
 
 
 def _file(part: Mapping[str, Any], where: str) -> ContentPart:
-    """Return a file; versions before 1.0 have its members in the part."""
+    """Convert a file. In versions before 1.0, its members are in the part instead of in ``source``."""
     source: object = part.get("source")
     fields: Mapping[str, Any] = source if is_mapping(source) else part
     value, media_type = fields.get("value"), fields.get("mimeType")

@@ -45,7 +45,7 @@ class AgUiEndpoint:
         return await self._endpoint.stream(stream, _encoder(turn, run))
 
     async def _join(self, run: RunRequest, caller: Caller) -> Response:
-        """Send the messages of a thread, and stream the response that it is receiving."""
+        """Send the messages of a thread, and stream its running response, if there is one."""
         task, stored = await self._endpoint.conversation(run.thread_id, caller)
         if task is not None and is_running(task):
             stream, turn = await self._endpoint.subscribe(task.id, caller)

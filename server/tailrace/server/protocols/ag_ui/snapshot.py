@@ -1,6 +1,6 @@
-"""A stored conversation as the messages of AG-UI, for a client that joins a thread.
+"""Converts a stored conversation to messages of AG-UI, for a client that joins a thread.
 
-The agent's messages have the ids that they had in its stream.
+Messages of the agent have the ids that they had in their streams.
 """
 
 import base64
@@ -25,10 +25,10 @@ from tailrace.wrappers.openai.converter import arguments_text
 
 
 def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
-    """Return a conversation in AG-UI's form.
+    """Return a conversation in the format of AG-UI.
 
     Args:
-        stored: Its messages, oldest first.
+        stored: The messages of the conversation, oldest first.
     """
     messages: list[Fields] = []
     turns: dict[str, int] = {}
@@ -62,8 +62,8 @@ def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
     """Return the payloads of a run without a response.
 
     Args:
-        encoder: Has the snapshot of the conversation.
-        task: The newest task of the thread; None if it has none.
+        encoder: An encoder with the snapshot of the conversation.
+        task: The newest task of the thread; None if the thread has no tasks.
     """
     message = task.status.message if task is not None else None
     waits = task is not None and task.status.state is TaskState.INPUT_REQUIRED and message is not None

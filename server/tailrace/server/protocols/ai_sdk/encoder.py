@@ -1,7 +1,7 @@
 """The UI message stream of Vercel's AI SDK, version 1 (https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol). Sans-IO.
 
-Tools that the client declared are static tools (``tool-NAME``). Tools that the agent runs are dynamic and marked as executed by
-the provider, so that the client neither runs them nor waits for them. The id of an approval is the digest of its call.
+Tools that the client declared are static tools (``tool-NAME``). Tools that the agent runs are dynamic tools, and are marked as
+executed by the provider, so that the client does not run them. The id of an approval is the digest of the call.
 """
 
 import json
@@ -27,9 +27,9 @@ class UiMessageEncoder(UiEncoder):
     """Encodes a turn as the chunks of one message.
 
     Args:
-        turn: Accumulates the events of the task.
-        message_id: The id of the client's message that the response continues; empty for a new message, whose id is
-            derived from the task's id.
+        turn: Translates the events of the task.
+        message_id: The id of the client's message that the response continues. If empty, the response is a new message, and its
+            id is derived from the id of the task.
     """
 
     def __init__(self, turn: EventTranslator, message_id: str = "") -> None:
@@ -148,7 +148,7 @@ def _output(result: ui_events.CallResult) -> Fields:
 
 
 def _sources(ended: ui_events.TurnEnded) -> Iterator[Fields]:
-    """Return the chunks for citations that have a URL, one for each URL."""
+    """Yield a chunk for each URL of the citations."""
     urls: set[str] = set()
     for annotation in ended.annotations:
         for fields in _objects_in(annotation):
@@ -161,7 +161,7 @@ def _sources(ended: ui_events.TurnEnded) -> Iterator[Fields]:
 
 
 def _objects_in(annotation: object) -> Iterator[Mapping[str, Any]]:
-    """Return an annotation of a provider and its nested objects, because any of them may contain the URL."""
+    """Yield an annotation of a provider and its nested objects, because each of them may contain the URL."""
     if is_mapping(annotation):
         yield annotation
         yield from filter(is_mapping, annotation.values())

@@ -1,4 +1,4 @@
-"""Requests of the AI SDK's chats, as ``DefaultChatTransport`` sends them and its hooks may change them."""
+"""Requests of chats of the AI SDK, in the format of ``DefaultChatTransport`` or with changes that its hooks allow."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -48,7 +48,7 @@ class _Request(LenientModel):
 
 
 def read_chat_id(chat_id: str) -> str:
-    """Return the id of a chat, which is the key of its conversation.
+    """Return the id of a chat as the key of its conversation.
 
     Raises:
         OpenAIError: The id is invalid.
@@ -59,12 +59,12 @@ def read_chat_id(chat_id: str) -> str:
 
 
 def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
-    """Read a request with a message, for another response, or with results of tools.
+    """Read a request. It has a new message or results of tools, or requests another response.
 
     ``messages`` is the complete conversation; ``message`` is only the new message.
 
     Args:
-        body: Its JSON.
+        body: The JSON of the request.
 
     Raises:
         OpenAIError: The request is invalid or unsupported.
@@ -106,12 +106,12 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def _read_message(message: _UIMessage, where: str, *, has_decisions: bool) -> Iterator[Message]:
-    """Return a client's message as messages of the conversation: an assistant's has one for each step.
+    """Yield the messages of the conversation for a message of a client. An assistant's message has several steps.
 
     Args:
         message: The message.
-        where: Its place in the request.
-        has_decisions: It is the last message: decisions about calls in it are new.
+        where: The path of the message in the request, for errors.
+        has_decisions: True for the last message, in which decisions about calls are new.
     """
     if message.role == "user":
         yield Message(role=Role.USER, content=tuple(_content(message.parts, where)))
@@ -148,7 +148,7 @@ def _content(parts: list[dict[str, Any]], where: str) -> Iterator[ContentPart]:
 
 
 def _is_complete_call(part: Mapping[str, Any]) -> bool:
-    """Return whether a part is a complete call."""
+    """Return whether a part is a tool call with complete input."""
     kind = str(part.get("type"))
     return (kind.startswith("tool-") or kind == "dynamic-tool") and part.get("state") != "input-streaming"
 
@@ -161,10 +161,10 @@ def _names_of(part: Mapping[str, Any]) -> dict[str, Any]:
 def _call_of(part: Mapping[str, Any]) -> ContentPartToolCall:
     given: object = part.get("input")
     if given is None:
-        given = part.get("rawInput")  # input of a call that could not be parsed, in older clients
+        given = part.get("rawInput")  # older clients: input of a call that cannot be parsed
     if isinstance(given, str):
         read = parse_arguments(given)
-        if "arguments_text" not in read:  # the input of a tool whose input is text
+        if "arguments_text" not in read:  # the input is text, not JSON
             read = {"arguments_text": given}
     else:
         read = {"arguments": dict(given)} if is_mapping(given) else {}
@@ -177,7 +177,7 @@ def _approval_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _decision_of(part: Mapping[str, Any]) -> ApprovalDecision | None:
-    """Return the decision about a call of the agent; None if there is none, or if it was carried out."""
+    """Return the decision about a call of the agent; None if there is no decision, or if the call has a result."""
     if part.get("state") != "approval-responded" or part.get("providerExecuted") is not True:
         return None
     approval = _approval_of(part)

@@ -1,6 +1,6 @@
-"""The routes of Vercel's AI SDK: ``useChat`` needs only their URL.
+"""The routes for Vercel's AI SDK. ``useChat`` needs only their URL.
 
-A chat is the conversation with the same id. The AI SDK has no request to stop a response, so there is a further route for this.
+A chat is the conversation with the same id. The AI SDK defines no request to stop a response, so an additional route does this.
 """
 
 from fastapi import APIRouter, Request, Response
@@ -57,7 +57,7 @@ class AiSdkEndpoint:
         return await self._endpoint.stream(stream, UiMessageEncoder(turn, chat.message_id), _HEADERS)
 
     async def _resume(self, request: Request) -> Response:
-        """Stream the response that a chat is receiving, from its beginning; 204 if there is none."""
+        """Stream the running response of a chat from its beginning; 204 if no response is running."""
         task, caller = await self._running_task(request)
         if task is None:
             return Response(status_code=204)
@@ -65,7 +65,7 @@ class AiSdkEndpoint:
         return await self._endpoint.stream(stream, UiMessageEncoder(turn), _HEADERS)
 
     async def _stop(self, request: Request) -> Response:
-        """Cancel the response that a chat is receiving, if there is one."""
+        """Cancel the running response of a chat, if there is one."""
         task, caller = await self._running_task(request)
         if task is not None:
             try:
@@ -75,7 +75,7 @@ class AiSdkEndpoint:
         return Response(status_code=204)
 
     async def _messages(self, request: Request) -> Response:
-        """Return the messages of a chat, without the response that it is receiving."""
+        """Return the messages of a chat without the running response."""
         caller = await self._endpoint.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
         task, stored = await self._endpoint.conversation(key, caller)
@@ -89,5 +89,5 @@ class AiSdkEndpoint:
 
 
 def _text_response(error: OpenAIError) -> Response:
-    """Return the response whose body is the text that the client displays."""
+    """Return an error as text, because the client displays the body."""
     return Response(str(error), error.status, headers=error.headers, media_type="text/plain")

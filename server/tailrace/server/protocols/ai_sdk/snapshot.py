@@ -1,6 +1,6 @@
-"""A stored conversation as the messages of the AI SDK, for a page that is loaded again.
+"""Converts a stored conversation to messages of the AI SDK, for a page that is reloaded.
 
-The agent's messages have the ids that they had in its stream: one message for everything up to the user's next message.
+All messages of the agent between two messages of the user become one message, with the id that it had in the stream.
 """
 
 import json
@@ -31,7 +31,7 @@ def ui_messages(stored: Iterable[A2AMessage], waiting: Sequence[ApprovalRequest]
     """Return a conversation as ``UIMessage`` objects.
 
     Args:
-        stored: Its messages, oldest first.
+        stored: The messages of the conversation, oldest first.
         waiting: The calls that wait for an approval.
     """
     stored = list(stored)
@@ -58,7 +58,7 @@ class _Snapshot:
         self._ran_here = ran_here
         self._turns: dict[str, int] = {}
         self._calls: dict[str, Fields] = {}
-        self._parts: list[Fields] | None = None  # of the agent's message, until the user's next one
+        self._parts: list[Fields] | None = None  # of the agent's message, until the next message of the user
 
     def add(self, stored: A2AMessage) -> None:
         """Add the next message."""
@@ -119,7 +119,7 @@ class _Snapshot:
         return part
 
     def add_request(self, request: ApprovalRequest) -> None:
-        """Add the request for the approval of a call."""
+        """Add a request for the approval of a call."""
         part = self._calls.get(request.call_id)
         if part is not None:
             part |= {"state": "approval-requested", "approval": {"id": request.digest}}
@@ -151,7 +151,7 @@ class _Snapshot:
 
 
 def _content_part(part: object, state: Fields | None = None) -> Fields | None:
-    """Return a part with text, reasoning, a file or data; None for other parts."""
+    """Convert a part with text, reasoning, a file or data; None for other parts."""
     match part:
         case ContentPartText(text=text):
             return {"type": "text", "text": text, **(state or {})}

@@ -1,4 +1,4 @@
-"""The OpenAPI description of every route: generated from the routes and their models."""
+"""The OpenAPI description of all routes."""
 
 from tailrace.server.protocols.openapi.description import DESCRIPTION_PATH, add_description_to, describe
 

@@ -6,7 +6,7 @@ from typing import Any
 Json = dict[str, Any]
 
 Address = tuple[str, str]
-"""An HTTP method in upper case, and the path template of OpenAPI."""
+"""An HTTP method in upper case, and an OpenAPI path template."""
 
 JSON_TYPE, SSE_TYPE, TEXT_TYPE = "application/json", "text/event-stream", "text/plain"
 
@@ -31,7 +31,7 @@ def reference(name: str) -> Json:
 
 
 def content(schema: Json, *media_types: str) -> Json:
-    """Return the content of a body in each media type; JSON if no media type is given."""
+    """Return the ``content`` of a body: the schema for each media type; for JSON if no media type is given."""
     return {media_type: {"schema": schema} for media_type in media_types or (JSON_TYPE,)}
 
 
@@ -65,7 +65,7 @@ def array_of(items: Json, **fields: Any) -> Json:
 
 
 def parameter(name: str, schema: Json, place: str = "query", description: str = "") -> Json:
-    """Return a parameter of an operation. Parameters in the path are required."""
+    """Return a Parameter Object. Parameters in the path are required."""
     described: Json = {"name": name, "in": place, "required": place == "path", "schema": schema}
     return {**described, "description": description} if description else described
 
@@ -74,9 +74,9 @@ def response(description: str, body: Json | None = None, links: Json | None = No
     """Return a Response Object.
 
     Args:
-        description: One sentence.
+        description: The description, one sentence.
         body: The content of the body; None for no body.
-        links: The operations that use values of the response.
+        links: Links to operations that use values of the response.
     """
     found: Json = {"description": description, **({"content": body} if body else {})}
     return {**found, "links": links} if links else found
@@ -108,8 +108,8 @@ def operation(
     """Return an Operation Object.
 
     Args:
-        name: Its ``operationId``.
-        summary: One line.
+        name: The ``operationId``.
+        summary: The summary, one line.
         responses: The responses by status.
         tag: The group of the operation.
         parameters: The parameters in path, query and headers.

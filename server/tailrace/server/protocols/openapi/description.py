@@ -38,11 +38,11 @@ def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[s
         security: The security schemes (``apiKey``, ``bearer``); empty if no authentication is required.
 
     Raises:
-        KeyError: There is no description of an address.
+        KeyError: There is no description for one of the addresses.
     """
     known = {
         **pages(),
-        **http_json_0_3(),  # the extended card, if it has the same address as the public card
+        **http_json_0_3(),  # overrides the operation of `pages` at the path that both describe
         **json_rpc(),
         **openai_api(),
         **user_interfaces(),

@@ -78,7 +78,7 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
 
 
 def json_rpc() -> dict[Address, Json]:
-    """Return the JSON-RPC operation of all versions."""
+    """Return the operation of JSON-RPC for all versions."""
     body = content(reference("JsonRpcResponse"))
     responses = {
         "200": response(
@@ -503,7 +503,7 @@ def user_interfaces() -> dict[Address, Json]:
 
 
 def _as_text(responses: Json) -> Json:
-    """Return the error responses of the AI SDK, which are text. Errors of the server itself are JSON."""
+    """Return the error responses for the AI SDK: text, or JSON for errors that are raised before the endpoint runs."""
     return {
         code: {**each, "content": {TEXT_TYPE: {"schema": text()}, JSON_TYPE: {"schema": _OBJECT}}}
         for code, each in responses.items()
