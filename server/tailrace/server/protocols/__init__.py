@@ -1,1 +1,1 @@
-"""Protocols other than A2A: one fold over the log of a task, and an encoder, a request parser and routes for each."""
+"""The protocols of the server. Protocols other than A2A share one translation of a task's events."""

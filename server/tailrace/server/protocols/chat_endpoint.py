@@ -1,7 +1,7 @@
-"""The request and response cycle that all protocols share: authenticate, parse, send the message, stream the response.
+"""The handling of requests that the protocols other than A2A share: authenticate, parse, send the message, stream the response.
 
-Disconnecting does not cancel the task, unless the setting ``on_disconnect`` requires it. The response names the conversation (``X-Conversation-Id``) and the task
-(``X-Task-Id``), by which any A2A client finds them.
+A disconnect does not cancel the task, unless the setting ``on_disconnect`` requires it. The response headers
+``X-Conversation-Id`` and ``X-Task-Id`` have the ids of the conversation and the task, which A2A clients can use.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -48,22 +48,22 @@ from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 T = TypeVar("T")
 
 CONVERSATION_HEADER = "X-Conversation-Id"
-"""Names the conversation, in requests and responses."""
+"""The header with the id of the conversation, in requests and responses."""
 
 TASK_HEADER = "X-Task-Id"
-"""Names the task of a response."""
+"""The header with the id of the task, in responses."""
 
 _NEWEST_TASKS = 20
-"""How many tasks of a conversation are searched for a running one."""
+"""The number of tasks of a conversation that are searched for a running task."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class ChatEndpoint:
-    """Takes requests and returns streams.
+    """Reads requests, sends their messages, and returns streams.
 
     Args:
-        operations: Runs the requests.
+        operations: Executes the operations of A2A.
         settings: Limits and intervals.
         authenticator: Identifies the caller.
         credentials: Reads the credentials of a request.
@@ -99,15 +99,15 @@ class ChatEndpoint:
 
         Args:
             request: The request.
-            parse: Parses the members of its body.
+            parse: Parses the members of the body.
 
         Returns:
             The caller, and the result of ``parse``.
 
         Raises:
-            AuthError: The caller is not authenticated; nothing of the body was read.
-            OpenAIError: As ``parse``.
-            A2AError: As `read_json`.
+            AuthError: The caller is not authenticated. The body was not read.
+            OpenAIError: As for ``parse``.
+            A2AError: As for `read_json`.
             ClientDisconnect: The client disconnected before the body was complete.
         """
         caller = await self.authenticate(request)
@@ -118,21 +118,22 @@ class ChatEndpoint:
         return replace(caller, send_key=send_key, fingerprint=fingerprint, cost=body.cost), parsed
 
     async def send(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
-        """Send a request's message, or subscribe to the task that the same idempotency key started.
+        """Send the message of a request. If it was sent before with the same idempotency key, subscribe to its task.
 
         Returns:
-            The task's events, and the ids of all earlier calls of the conversation.
+            The events of the task, and the ids of all earlier tool calls of the conversation.
 
         Raises:
-            OpenAIError: As `Conversations.place`.
-            A2AError: As `Operations.stream`.
-            StoreError: As `Operations.stream`.
+            OpenAIError: As for `Conversations.place`.
+            A2AError: As for `Operations.stream`.
+            StoreError: As for `Operations.stream`.
         """
         if caller.send_key and request.choice:
             key = _digest(f"{request.choice} {caller.send_key}".encode())
             caller = replace(caller, send_key=key)
         if caller.send_key:
-            # First: the conversation that the request repeats now includes its own message.
+            # This is checked first: after a retry, the stored conversation already contains the message, so that it would not
+            # match.
             known = await self.operations.sent_before(caller)
             if known is not None:
                 return known, request.call_ids
@@ -162,13 +163,13 @@ class ChatEndpoint:
                     raise
                 if await self._conversations.still_waits(message, caller):
                     raise
-                # Another request continued that task first: look for another one, or start a conversation.
+                # Another request has continued this task. Find another task, or start a conversation.
                 skipped.add(message.task_id)
 
     async def _send(self, request: ChatRequest, placed: Placed, caller: Caller) -> EventStream:
         facts = request.facts
         if placed.message.task_id and not facts.model_fields_set:
-            # Without facts, those of the task's previous message would apply.
+            # Without options, the options of the previous message of the task would apply.
             facts = CallerOptions(instructions=None)
         send = await run_bounded(caller.cost, _send_request, placed.message, facts)
         caller = replace(caller, record=request.record, completion=request.completion, follows=placed.follows)
@@ -180,9 +181,9 @@ class ChatEndpoint:
         """Return the newest task of a conversation or of one of its branches; None if there is none.
 
         Args:
-            key: The conversation's key.
-            caller: Its owner.
-            running: Only consider running tasks.
+            key: The key of the conversation.
+            caller: The owner of the conversation.
+            running: True to consider only running tasks.
         """
         found: list[Task] = []
         for context_id in branches_of(key):
@@ -193,11 +194,11 @@ class ChatEndpoint:
         return max(found, key=_changed_at, default=None)
 
     async def conversation(self, key: str, caller: Caller) -> tuple[Task | None, Sequence[Message]]:
-        """Return the newest task of a conversation, and the messages up to the response that it is receiving, if any.
+        """Return the newest task of a conversation, and the messages. The messages of a running response are omitted.
 
         Args:
-            key: The conversation's key.
-            caller: Its owner.
+            key: The key of the conversation.
+            caller: The owner of the conversation.
         """
         task = await self.newest_task(key, caller)
         if task is None:
@@ -208,7 +209,7 @@ class ChatEndpoint:
         return task, await run_bounded(cost_of(stored), _before_response, stored, task.id)
 
     async def _newest_tasks(self, context_id: str, caller: Caller) -> list[Task]:
-        """Return up to `_NEWEST_TASKS` tasks of a context; a page has fewer of them if they are large."""
+        """Return up to `_NEWEST_TASKS` tasks of a context. Several pages may be read, because large tasks make pages short."""
         tasks: list[Task] = []
         wanted = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
         while True:
@@ -221,11 +222,11 @@ class ChatEndpoint:
             wanted = wanted.model_copy(update={"page_size": left, "page_token": page.next_page_token})
 
     async def subscribe(self, task_id: str, caller: Caller) -> tuple[EventStream, EventTranslator]:
-        """Subscribe to a running task, from the beginning of its response.
+        """Subscribe to a running task from the beginning of its response.
 
         Raises:
-            A2AError: As `Operations.stream`.
-            StoreError: As `Operations.stream`.
+            A2AError: As for `Operations.stream`.
+            StoreError: As for `Operations.stream`.
         """
         stream = await self.operations.stream(
             Operation.SUBSCRIBE_TO_TASK, SubscribeToTaskRequest(id=task_id), caller, repeat_finished=True
@@ -240,14 +241,14 @@ class ChatEndpoint:
         following: Sequence[tuple[EventStream, Encoder]] = (),
         canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
-        """Return the response that streams a turn, once its first events name the task.
+        """Return a response that streams a turn, after the first events of the turn have arrived with the id of the task.
 
         Args:
-            stream: The task's events.
-            encoder: Encodes them.
-            headers: Headers of the response, beside those that name the conversation and the task.
-            following: Further turns, each streamed after the one before it is complete.
-            canceled: The tasks that a disconnect cancels if the setting ``on_disconnect`` requires it, and their caller.
+            stream: The events of the task.
+            encoder: Encodes the events.
+            headers: Headers of the response, in addition to those with the ids of the conversation and the task.
+            following: Further turns. Each turn is streamed after the previous turn is complete.
+            canceled: The ids of the tasks that a disconnect cancels if ``on_disconnect`` is ``cancel``, and their caller.
         """
         return await self.stream_batches(
             stream.batches(),
@@ -265,7 +266,7 @@ class ChatEndpoint:
         following: Sequence[tuple[AsyncGenerator[Sequence[Event]], Encoder]] = (),
         canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
-        """Return a response as `stream`, for the batches of events of each turn; the first ones are closed at the end.
+        """Return a response like `stream`, for batches of events. The batches of each turn are closed after use.
 
         Args:
             batches: The batches of the first turn.
@@ -304,7 +305,7 @@ class ChatEndpoint:
             is_complete = True
         finally:
             for task_id in task_ids if not is_complete else ():
-                with anyio.CancelScope(shield=True), suppress(A2AError):  # it has ended already
+                with anyio.CancelScope(shield=True), suppress(A2AError):  # the task has already ended
                     request = CancelTaskRequest(id=task_id)
                     await self.operations.execute(Operation.CANCEL_TASK, request, caller)
 
@@ -334,16 +335,16 @@ async def _frames(
 
 
 async def _encoded(encoder: Encoder, events: Sequence[Event]) -> bytes:
-    """Return the frames for events."""
+    """Encode events as frames, in a thread if they are large."""
     return await run_bounded(encoder.cost(events), lambda: b"".join(map(encoder.feed, events)))
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of work that is cancelled when the client disconnects.
+    """Await work, cancel it when the client disconnects, and return its result.
 
     Args:
-        request: The request, whose body was read.
-        work: The work; its exceptions propagate.
+        request: The request. Its body must have been read.
+        work: The work. Its exceptions are raised here.
 
     Raises:
         ClientDisconnect: The client disconnected.
@@ -371,7 +372,7 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
 
 
 async def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response with a JSON value that is not cached, encoded in a thread if it is large."""
+    """Return an uncacheable response with a JSON value. A large value is encoded in a thread."""
     body = await run_bounded(json_cost(value), encode_json, value)
     given = {"cache-control": "no-store", **(headers or {})}
     return Response(body, headers=given, media_type="application/json")
@@ -387,7 +388,7 @@ def add_routes(
     Args:
         router: The router.
         routes: The endpoints by method and path.
-        refuse: Makes the response for an exception of an endpoint.
+        refuse: Creates the response for an error of an endpoint.
     """
 
     def guarded(endpoint: Endpoint) -> Endpoint:
@@ -396,7 +397,7 @@ def add_routes(
             try:
                 return await endpoint(request)
             except ClientDisconnect:
-                return Response(status_code=400)  # never received
+                return Response(status_code=400)  # the client does not receive this response
             except Exception as error:
                 return refuse(OpenAIError.of(error))
 
@@ -409,7 +410,7 @@ def add_routes(
 
 
 def conversation_headers(turn: EventTranslator) -> dict[str, str]:
-    """Return the headers that name a response's conversation and task, as far as their names fit into headers."""
+    """Return the headers with the ids of the conversation and the task. Ids that are not valid in headers are omitted."""
     names = {CONVERSATION_HEADER: turn.context_id, TASK_HEADER: turn.task_id}
     return {name: value for name, value in names.items() if value and value.isascii() and value.isprintable()}
 
@@ -424,12 +425,12 @@ def _digest(body: bytes) -> str:
 
 
 def is_running(task: Task) -> bool:
-    """Return whether a task neither ended nor waits for its caller."""
+    """Return whether a task has not ended and does not wait for its caller."""
     return not (task.status.state.terminal or task.status.state.interrupted)
 
 
 def _before_response(stored: Sequence[Message], task_id: str) -> Sequence[Message]:
-    """Return a conversation up to the message that a running task responds to."""
+    """Return the messages of a conversation up to the caller's message to which a running task responds."""
     for at in range(len(stored) - 1, -1, -1):
         each = stored[at]
         if each.task_id == task_id and is_callers(each) and not _is_results(each):
@@ -438,7 +439,7 @@ def _before_response(stored: Sequence[Message], task_id: str) -> Sequence[Messag
 
 
 def _is_results(stored: Message) -> bool:
-    """Return whether a message consists of results of tools, and decisions about calls."""
+    """Return whether a message consists only of tool results and of decisions about calls."""
     rest = without_decisions(stored)
     if rest is None:
         return True

@@ -1,4 +1,4 @@
-"""A request of any protocol: the conversation so far, the new message, and options."""
+"""A request of a protocol other than A2A: the conversation so far, the new message, and options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +15,10 @@ from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamE
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 
 MAX_KEY_LENGTH = 200
-"""Characters of a conversation's key, to which a suffix is added for each branch."""
+"""The maximum length of the key of a conversation. Branches of a conversation have an additional suffix."""
 
 Number = Annotated[float, Strict()]
-"""A JSON number; neither text nor boolean."""
+"""A JSON number. Strings and booleans are rejected."""
 
 MAX_MESSAGES = 10_000
 """The maximum number of messages in a request."""
@@ -27,51 +27,50 @@ T = TypeVar("T")
 
 
 class _FirstError(FailFast):
-    """`FailFast`, hashable for use in a union."""
+    """A `FailFast` that is hashable, as unions require."""
 
     def __hash__(self) -> int:
         return hash(_FirstError)
 
 
 Items = Annotated[list[T], _FirstError()]
-"""A list in a request; validation stops at the first invalid item."""
+"""A list in a request. Its validation stops at the first invalid item."""
 
 
 class LenientModel(BaseModel):
-    """A part of a request; unknown members are ignored."""
+    """A model of a part of a request. Unknown members are ignored."""
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A request in terms that the protocols share.
+    """A request, independent of its protocol.
 
     Attributes:
-        earlier: The earlier messages that the request repeats.
-        new: The caller's new message: everything after the model's last message.
-        unanswered: The messages of ``new`` before the last one, if they may be stored ones without a response; ``last`` is
-            that last one.
+        earlier: The earlier messages of the conversation, as the request contains them.
+        new: The caller's new message. It contains everything after the last message of the model.
+        unanswered: The messages in ``new`` except the last one, if they may be stored messages that have no response. ``last`` is
+            the last one.
         facts: Options of the request.
-        model: The requested model; empty for the agent.
-        stream: Stream the response.
-        include_usage: End the stream with the usage.
-        key: Names the conversation; may be empty.
-        continues: The request has only the new message, and continues the conversation of that key.
-        existing: The id of the conversation that the request continues and that must exist; may be empty.
-        previous: The id of the response that the request continues; may be empty.
-        echo: Members of the request that the response repeats, as JSON.
-        message_id: The id of the client's message that the response continues; may be empty.
-        warnings: Parts of the request that have no effect, in words.
-        background: The response to the request comes before the end of the turn.
+        model: The requested model; empty if the request names none.
+        stream: Whether the response is streamed.
+        include_usage: Whether the stream ends with the usage.
+        key: The client's key of the conversation; may be empty.
+        continues: Whether the request has only the new message, and continues the conversation with this key.
+        existing: The id of the conversation that the request continues. The conversation must exist. Empty if not given.
+        previous: The id of the response that the request continues; empty if not given.
+        echo: Members of the request that are repeated in the response, as JSON.
+        message_id: The id of the client's message that the response continues; empty if not given.
+        warnings: Descriptions of parts of the request that have no effect.
+        background: Whether the request is responded to before the turn ends.
         created: The Unix time of the request.
-        store: The client can retrieve the response by its id; None for the default of the API.
-        record: The API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be
-            empty.
+        store: Whether the client can retrieve the response by its id; None for the default of the API.
+        record: The API's record of the request. It is stored in the metadata ``apiRequest`` of the message. May be empty.
         metadata: The client's metadata of a chat completion.
         completion: The stored chat completion that the request creates; None for other requests.
-        choice: The number of the choice that the response is. The first continues the conversation; each of the others is
-            a conversation of its own.
+        choice: The number of the choice of the response. Choice 0 continues the conversation; each other choice is a new
+            conversation.
         choices: The number of choices of the response.
     """
 
@@ -104,7 +103,7 @@ class ChatRequest:
         return [replace(self, choice=choice) for choice in range(self.choices)]
 
     def with_stored_questions(self) -> "ChatRequest | None":
-        """Return the request with its unanswered messages as earlier ones; None if it has none."""
+        """Return the request with its unanswered messages as earlier messages; None if there are no unanswered messages."""
         if self.last is None:
             return None
         return replace(
@@ -113,12 +112,12 @@ class ChatRequest:
 
     @property
     def tool_names(self) -> frozenset[str]:
-        """The names of the client's tools."""
+        """The names of the tools that the client declared."""
         return self.facts.tool_names
 
     @property
     def call_ids(self) -> frozenset[str]:
-        """The ids of all calls in the earlier messages."""
+        """The ids of all tool calls in the earlier messages."""
         return frozenset(call.id for message in self.earlier for call in message.tool_calls)
 
 
@@ -127,8 +126,8 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
 
     Args:
         converter: Converts the messages.
-        messages: The messages in the API's form.
-        param: The member of the request that holds them.
+        messages: The messages in the format of the API.
+        param: The member of the request with the messages.
 
     Raises:
         OpenAIError: A message is invalid.
@@ -139,7 +138,7 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
     except (
         ValueError,
         UpstreamError,
-    ) as error:  # the second for more tool calls or parts than a response may have
+    ) as error:  # UpstreamError: more tool calls or parts than a response may have
         reason = str(error).partition("\n")[0]
         raise OpenAIError(
             400, f"Invalid value for '{param}': {reason}", param=param, code="invalid_value"
@@ -147,11 +146,11 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
 
 
 def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...], Message]:
-    """Return the earlier messages, and everything after the model's last message as one new message.
+    """Return the earlier messages, and one new message with everything after the last message of the model.
 
     Args:
         history: The conversation of a request.
-        param: The member of the request that holds it.
+        param: The member of the request with the conversation.
 
     Raises:
         OpenAIError: There is no new message.
@@ -167,7 +166,7 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
         with_files(message) if message.role is Role.MODEL else message for message in history.conversation
     )
     if not conversation and history.system_message:
-        # The instructions are the message.
+        # A request with instructions only: the instructions are the message.
         return (), Message(role=Role.USER, content=(ContentPartText(text=history.system_message),))
     begins = 1 + max(
         (at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=-1
@@ -184,17 +183,17 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
 
 
 def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return a conversation without responses that only repeat the open calls of a round.
+    """Remove responses that only repeat pending calls of a round.
 
-    A client that sends some of the results gets a response that repeats the other calls, and adds it to its
-    conversation. The results after it belong to the earlier round.
+    If a client sends only some of the results, it receives a response that repeats the other calls. The client adds this response
+    to its conversation, but the results after it belong to the earlier round.
 
     Args:
         messages: The client's messages.
     """
     distinct: list[Message] = []
     pending: Mapping[str, tuple[str, object]] = {}
-    answered = False  # some of the round's calls
+    answered = False  # whether calls of the round have results
     for message in messages:
         if message.role is Role.MODEL:
             calls: Mapping[str, tuple[str, object]] = {
@@ -212,7 +211,7 @@ def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def join_messages(messages: tuple[Message, ...]) -> Message:
-    """Return messages of the caller as one, with the parts in order."""
+    """Join messages of the caller to one message, with all parts in order."""
     if len(messages) == 1:
         return messages[0]
     content = tuple(part for message in messages for part in message.content)
@@ -222,10 +221,10 @@ def join_messages(messages: tuple[Message, ...]) -> Message:
 
 
 def conversation_key(sources: Mapping[str, object]) -> str:
-    """Return the key of a request's conversation: the first one that is present; empty if there is none.
+    """Return the key of the conversation from the first source that has one; empty if there is none.
 
     Args:
-        sources: The members or headers of the request that can have the key, by their names in error messages.
+        sources: The values of members or headers of the request that can contain the key, by their names for errors.
 
     Raises:
         OpenAIError: The key is invalid.

@@ -1,8 +1,8 @@
 """Comparison of a client's copy of a conversation with the stored conversation.
 
-Both are normalised to alternating sides. The comparison ignores data that clients do not receive: reasoning, the tools of the
-agent, and the division of a response into messages. It also ignores white space in a response and around a caller's message,
-because clients trim both.
+Both are normalised to alternating sides (messages of the caller, messages of the agent). The comparison ignores differences that
+clients cannot know: reasoning, the tools of the agent, and the division of a response into messages. The comparison also ignores
+white space in a response and around a caller's message, because clients trim it.
 """
 
 import json
@@ -41,8 +41,8 @@ class _Side:
         is_callers: True for messages of the caller.
         content: The parts of the messages.
         refusal: The model's refusal.
-        status_text: The text of a status, which the client may have received.
-        last: The parts of the last round, if the request was for JSON: only they are the response.
+        status_text: The text of a status that the client may have received.
+        last: The parts of the last round, if the request was for JSON. Only the last round is the response then.
     """
 
     is_callers: bool
@@ -63,13 +63,13 @@ class _Side:
         plain = [markdown_of(self.content, with_data=with_data) for with_data in (True, False)]
         if self.last is not None:
             plain += [markdown_of(self.last, with_data=with_data) for with_data in (True, False)]
-            # Text in the same message as calls may have been sent as reasoning.
+            # Text in a message with calls may have been sent as reasoning.
             plain += [""] if any(isinstance(part, ContentPartToolCall) for part in self.last) else []
         texts = {text + end for text in plain for end in (self.refusal, self.status_text)}
         return {"".join(text.split()) for text in texts}
 
     def message(self) -> str:
-        """Return the message of the caller in a normal form. Clients may join its texts, or send each as a message."""
+        """Return the message of the caller in a normal form, because clients may join texts, or send each text as a message."""
         texts = [
             part.text for part in self.content if isinstance(part, ContentPartText) and part.text.strip()
         ]
@@ -95,11 +95,11 @@ def is_same_conversation(
     status_texts: Mapping[str, str] | None = None,
     waiting: Collection[str] = (),
 ) -> bool:
-    """Return True if the earlier messages of a client are equal to the stored conversation.
+    """Return whether the earlier messages of a client are equal to the stored conversation.
 
     Args:
         given: The client's messages.
-        stored: The conversation.
+        stored: The stored conversation.
         status_texts: Texts of statuses, by the id of the stored message before them.
         waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive them.
     """
@@ -131,7 +131,7 @@ def calls_run_here(stored: Iterable[A2AMessage]) -> frozenset[str]:
 
 
 def without_calls(message: Message, call_ids: Collection[str]) -> Message:
-    """Remove calls and their results from a message. Return the same object if it contains none of them."""
+    """Remove calls and their results from a message. Return the same object if the message contains none of them."""
     content = tuple(
         part
         for part in message.content
@@ -158,7 +158,7 @@ def _stored_sides(
         rest = without_decisions(message)
         common = to_common_message(without_caller_options(rest)) if rest is not None else None
         if common is None:
-            pass  # only decisions
+            pass  # the message has only decisions
         elif is_callers(message):
             wants_json = _wants_json(message)
             yield _Side(True, list(common.content))
@@ -177,7 +177,7 @@ def _side_of(message: Message) -> _Side:
 
 
 def _wants_json(message: A2AMessage) -> bool:
-    """Return True if a message of the caller requested JSON."""
+    """Return whether a message of the caller requested JSON."""
     request = extension_metadata(message.metadata).get("request")
     return isinstance(request, Mapping) and "output" in request
 

@@ -22,10 +22,9 @@ _SHOWN = ("A2A-Extensions", "Retry-After", "WWW-Authenticate", CONVERSATION_HEAD
 
 
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Allow cross-origin requests from pages with these origins. Without origins, the application is not changed.
+    """Allow cross-origin requests from pages with these origins. If there are none, do nothing.
 
-    Browsers send no cookies with these requests. Callers authenticate with a header, which other pages cannot set for
-    them.
+    Browsers send no cookies with these requests. Callers authenticate with a header; other pages cannot set this header for them.
 
     Args:
         app: The application.

@@ -1,4 +1,4 @@
-"""The base of all encoders: a fold over a task's log, from its events to frames of server-sent events."""
+"""The base classes of encoders, which convert the events of a task to frames of server-sent events."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ class Encoder(ABC):
     """Encodes the response to one request.
 
     Args:
-        turn: Folds the task's events.
+        turn: Translates the events of the task.
 
     Attributes:
-        turn: As given.
-        failed: The stream ended with an error.
+        turn: Translates the events of the task.
+        failed: Whether the stream ended with an error.
     """
 
     def __init__(self, turn: EventTranslator) -> None:
@@ -35,19 +35,19 @@ class Encoder(ABC):
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:
-        """Return the frames for an event of the task."""
+        """Encode an event of the task as frames."""
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return what `feed` may take for these events, for `run_bounded`."""
+        """Return the cost of `feed` for these events, for `run_bounded`."""
         return sum(json_text_cost(event.body) for event in events)
 
     @abstractmethod
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last frames of a stream that ends before its turn."""
+        """Encode an error as the last frames of a stream that ends before its turn."""
 
 
 class UiEncoder(Encoder):
-    """Encodes a response as JSON payloads; the last frame for each event of the task has its number as ``id``."""
+    """Encodes a response as JSON payloads. The last frame for each event of the task has the event's number as ``id``."""
 
     def __init__(self, turn: EventTranslator) -> None:
         super().__init__(turn)
@@ -55,15 +55,15 @@ class UiEncoder(Encoder):
         self._arguments_prefixes: dict[str, bytes] = {}
 
     def feed(self, event: Event) -> bytes:
-        """Return the frames for an event of the task."""
+        """Encode an event of the task as frames."""
         return frame_payloads(self.payloads(self.turn.feed(event)), event.number)
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last frames of a stream that ends before its turn."""
+        """Encode an error as the last frames of a stream that ends before its turn."""
         return frame_payloads([encode_json(self.error(error))])
 
     def payloads(self, events: Iterable[ui_events.UiEvent]) -> list[bytes]:
-        """Return the payloads for events of the turn."""
+        """Encode events of the turn as payloads."""
         payloads: list[bytes] = []
         for event in events:
             if isinstance(event, ui_events.TextAdded):
@@ -76,7 +76,7 @@ class UiEncoder(Encoder):
 
     @abstractmethod
     def encode(self, event: ui_events.UiEvent) -> Iterator[Fields | msgspec.Raw]:
-        """Return the payloads for an event that is not a delta; the start of a text or call sets the prefix of its deltas."""
+        """Return the payloads for an event that is not a delta. The start of a text or call sets the prefix of its deltas."""
 
     @abstractmethod
     def error(self, error: OpenAIError) -> Fields:
@@ -84,7 +84,7 @@ class UiEncoder(Encoder):
 
 
 def encode_json(value: object) -> bytes:
-    """Encode a JSON value as one line of JSON; lone surrogates become U+FFFD."""
+    """Encode a JSON value as one line. Lone surrogates become U+FFFD."""
     try:
         return encode_line(value)
     except UnicodeEncodeError:
@@ -92,11 +92,12 @@ def encode_json(value: object) -> bytes:
 
 
 def frame_payloads(payloads: Sequence[bytes], number: int = 0) -> bytes:
-    """Return one-line payloads as frames.
+    """Encode payloads, which are single lines, as frames.
 
     Args:
         payloads: The payloads for one event of a task.
-        number: The event's number, the ``id`` of the last frame, so that no client resumes between them; 0 for none.
+        number: The number of the event; 0 for no number. Only the last frame has this ``id``, so that no client resumes between
+            the frames of an event.
     """
     if not payloads:
         return b""

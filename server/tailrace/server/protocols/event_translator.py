@@ -1,7 +1,7 @@
-"""The fold over a task's log that all protocols share: events of a task in, events of a turn out. Sans-IO.
+"""Translates events of a task to events of a turn, which all protocols other than A2A share. Sans-IO.
 
-A delta costs a few microseconds. Agents without the stream extension are read as well: their artifacts are text, files and
-data, and the text of their last status is the response if no artifact holds one.
+A delta takes a few microseconds. Events of agents without the stream extension are supported: their artifacts are text, files and
+data, and if no artifact has text, the text of the last status is the response.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.openai.converter import arguments_text
 
-# Reasons for an incomplete response that clients have a name for.
+# Reasons for an incomplete response, with the names that clients use.
 _TRUNCATED = {"length": "length", "content_filter": "content_filter", "recitation": "content_filter"}
 
 
 class _Call:
-    """A tool call, from its first event on."""
+    """A tool call that may still be incomplete."""
 
     __slots__ = ("declared", "id", "is_ended", "is_started", "name", "text")
 
@@ -40,26 +40,26 @@ class _Call:
         self.is_ended = False
 
     def take(self) -> list[ui_events.UiEvent]:
-        """Return the arguments to report."""
+        """Return the event for arguments that are not reported yet, if any."""
         text = self.text.take() if self.is_started else ""
         return [ui_events.ArgumentsAdded(self.id, text)] if text else []
 
 
 class EventTranslator:
-    """Folds the events of one turn, or of several that are one response to the client.
+    """Translates the events of one turn, or of several turns that are one response to the client.
 
     Args:
         tools: The names of the tools that the client declared.
-        known_ids: The ids of the conversation's earlier calls. A call with one of them gets another id when it is
-            complete, and is not reported before.
-        full_response: Include earlier turns that only continued with results of the client's tools.
-        texts: Reports the texts; `ParallelTexts` by default.
-        with_approvals: The protocol has a form for approval requests. If not, the text of the status describes them.
+        known_ids: The ids of the conversation's earlier calls. A new call with one of these ids is reported only when it is
+            complete, because it then has another id.
+        full_response: Include earlier turns, as long as the caller's message between two turns has only results of tools.
+        texts: Translates the texts; `ParallelTexts` by default.
+        with_approvals: Whether the protocol supports approval requests. If not, the text of the status describes them.
 
     Attributes:
-        task_id: The task; empty before its first event, and for a response without a task.
-        context_id: The conversation, likewise.
-        ended: The turn ended.
+        task_id: The id of the task; empty before the first event, and for a response without a task.
+        context_id: The id of the conversation; empty like ``task_id``.
+        ended: Whether the turn has ended.
     """
 
     def __init__(
@@ -79,20 +79,20 @@ class EventTranslator:
         self._full_response = full_response
         self._texts = texts or ParallelTexts()
         self._first_turn = 1
-        self._turn = 1  # the newest
-        self._round = (0, 0)  # of which turn, and its number
+        self._turn = 1  # the number of the newest turn
+        self._round = (0, 0)  # the numbers of the current turn and of its round
         self._channels: dict[str, str] = {}
-        self._earlier: set[str] = set()  # artifacts of earlier turns
-        self._calls: dict[str, _Call] = {}  # by artifact
-        self._started: dict[str, _Call] = {}  # by id
-        self._with_result: set[str] = set()  # ids of calls
+        self._earlier: set[str] = set()  # ids of artifacts of earlier turns
+        self._calls: dict[str, _Call] = {}  # by artifact id
+        self._started: dict[str, _Call] = {}  # by call id
+        self._with_result: set[str] = set()  # ids of calls that have results
         self._with_approvals = with_approvals
-        self._decisions: dict[str, str] = {}  # about calls of earlier turns, by id
+        self._decisions: dict[str, str] = {}  # decisions about calls of earlier turns, by call id
 
     def feed(self, event: Event) -> list[ui_events.UiEvent]:
-        """Return the turn's events for an event of the task.
+        """Translate an event of the task to events of the turn.
 
-        A text that is replaced by one that does not start with what was sent ends the turn with an error.
+        If a text is replaced, and the new text does not begin with the text already sent, the turn ends with an error.
         """
         if self.ended:
             return []
@@ -110,7 +110,7 @@ class EventTranslator:
             return [ui_events.TurnEnded(TaskState.WORKING, error=error)]
 
     def _start(self, task: task_events.TaskView, state: TaskState | None) -> list[ui_events.UiEvent]:
-        """Fold the task as it stands, which may be far along."""
+        """Translate a snapshot of the task."""
         self.task_id, self.context_id = task.id, task.context_id
         messages = [message for message in task.history if message.is_callers]
         self._turn = self._first_turn = max(1, len(messages))
@@ -131,7 +131,7 @@ class EventTranslator:
         return events
 
     def _feed_message(self, parts: Iterable[task_events.PartView]) -> list[ui_events.UiEvent]:
-        """Fold a response without a task: reasoning, and the rest, as complete artifacts."""
+        """Translate a response without a task. Reasoning and the other parts are treated as two complete artifacts."""
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted("", ""), *self._start_round(1, 1)]
         visible = [part for part in parts if not part.is_tool_data]
         reasoning = [part for part in visible if task_events.channel_of(part.metadata or {}) == "reasoning"]
@@ -162,7 +162,7 @@ class EventTranslator:
                 return []
             self._earlier.discard(artifact_id)
             if channel != "tool_result":
-                # Without the extension, all artifacts seem to belong to the first turn.
+                # Artifacts of agents without the extension have no turn, which is read as turn 1.
                 turn = turn if is_copy else max(turn, self._turn)
                 events = self._start_round(turn, task_events.number_of(facts.get("round")))
         else:
@@ -204,7 +204,7 @@ class EventTranslator:
         return events
 
     def _add_decisions(self, metadata: Mapping[str, Any]) -> None:
-        """Add the decisions of a caller's message, about calls whose results follow."""
+        """Add the decisions of a caller's message. The results of these calls follow."""
         approvals = extension_metadata(metadata).get("approvals")
         decisions = approvals.get("decisions") if task_events.is_mapping(approvals) else None
         given = cast("list[object]", decisions) if isinstance(decisions, list) else ()
@@ -219,7 +219,7 @@ class EventTranslator:
         call = self._calls.get(artifact.artifact_id)
         if artifact.parts and task_events.is_mapping(
             artifact.parts[0].data
-        ):  # the complete call replaces its text
+        ):  # the complete call replaces the text of the arguments
             complete = task_events.tool_call_of(artifact.parts[0])
             return self._end_call(call, complete) if complete is not None else []
         text = "".join(part.text or "" for part in artifact.parts)
@@ -234,7 +234,7 @@ class EventTranslator:
         return [] if self._is_held(call, call_id) else self._start_call(call, call_id)
 
     def _is_held(self, call: _Call, call_id: str) -> bool:
-        """Return whether a call is reported at the end alone."""
+        """Return whether a call is reported only at the end of the response."""
         is_live = self._texts.is_live and call.declared and call_id not in self._known_ids
         return self._texts.only_pending_calls and not is_live
 
@@ -254,7 +254,7 @@ class EventTranslator:
         if call is not None and call.is_ended:
             return []
         if complete.id in self._started and (call is None or not call.is_started):
-            return []  # the second call with this id: both have one result
+            return []  # a second call with the same id, which has the same result
         if call is None:
             call = _Call(complete.name, declared=complete.name in self._tools)
         events: list[ui_events.UiEvent] = []
@@ -276,7 +276,7 @@ class EventTranslator:
         return [*events, ui_events.CallEnded(complete, call.declared, as_written)]
 
     def _end_pending(self, complete: ContentPartToolCall) -> list[ui_events.UiEvent]:
-        """Report a call that waits for the client."""
+        """Translate a call that waits for the client."""
         calls = (call for call in self._calls.values() if call.id == complete.id)
         call = self._started.get(complete.id) or next(calls, None)
         events = self._end_call(call, complete, is_pending=True)
@@ -328,7 +328,7 @@ class EventTranslator:
             is_truncated = state is TaskState.FAILED and finish and "error" not in facts
             error = None if is_truncated else OpenAIError.of_task(state, text, facts)
             text = ""
-        # The reason of a failure counts more than that the text was restarted.
+        # If the turn failed, its error is reported, even if the text was also restarted.
         events = self._texts.close(pending_calls=bool(calls)) if error is None else self._texts.abort()
         if text and (self._texts.is_empty or state.interrupted):
             events += self._texts.add_status(text)
@@ -353,7 +353,7 @@ class EventTranslator:
 
 
 def _has_only_results(message: task_events.MessageView) -> bool:
-    """Return whether a message consists of results of tools, and decisions about calls."""
+    """Return whether a message consists only of tool results and of decisions about calls."""
     return bool(message.parts) and all(
         task_events.is_mapping(data := part.get("data"))
         and any(isinstance(data.get(name), list) for name in ("tool_results", RESPONSES))

@@ -1,4 +1,4 @@
-"""Routes that check each request with the guard. Errors have the format of the protocol of the route."""
+"""Routes that check each request with the guard. Errors have the format of the route's protocol."""
 
 import logging
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("tailrace.server")
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})  # the body of these requests has no meaning
 
-# Error formats other than google.rpc.Status, by a part of the path.
+# Parts of the paths with errors in OpenAI's format, and with errors in the format of A2A 0.3.
 _OPENAI_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -33,9 +33,9 @@ _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
-    """Return the route class of a router whose requests are checked, also if the router is part of another application.
+    """Return a route class that checks each request, even if its router is part of another application.
 
-    The response to a rejected request has the error format of the route: OpenAI's, that of A2A 0.3, or
+    The response to a rejected request has the error format of the route: OpenAI's format, the format of A2A 0.3, or
     ``google.rpc.Status``. Each response has the header ``X-Content-Type-Options: nosniff``.
 
     Args:
@@ -54,7 +54,7 @@ def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
                 request = Request(scope, receive, send)
                 if scope["method"] in _WITHOUT_BODY and has_body(request):
                     await uploads.discard(request)
-                # The routes have no dependencies, so that the steps of FastAPI for them are not needed.
+                # Call the endpoint directly, because the routes have no dependencies that FastAPI would have to resolve.
                 response = await self.endpoint(request)
             response.headers["X-Content-Type-Options"] = "nosniff"
             await response(scope, receive, send)

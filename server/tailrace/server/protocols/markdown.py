@@ -1,7 +1,8 @@
-"""Files and data of a response as Markdown, for chats that only have text, and back.
+"""Converts files and data of a response to Markdown, for chats that support only text, and back.
 
-An image is a Markdown image with its URL, which may be a ``data:`` URL; another file is a link; data is a block of JSON.
-Responses in a client's conversation get their files back, so that models do not receive base64 as text.
+An image becomes a Markdown image, any other file a link; the URL may be a ``data:`` URL. Data becomes a block of JSON. In a
+conversation that a client sends, ``data:`` URLs in responses are converted back to files, so that models do not receive base64 as
+text.
 """
 
 import json
@@ -11,13 +12,13 @@ from collections.abc import Iterable
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
 from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
 
-# The end of a link or image. Its beginning is searched backwards from here: an expression for both takes quadratic time.
+# The end of a link or image. The beginning is searched backwards from here, because one expression for both takes quadratic time.
 _DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
 _NAME = re.compile(r"[^\]\n]*")
 
 
 def file_markdown(file: ContentPartFile) -> str:
-    """Return a file as Markdown."""
+    """Convert a file to Markdown."""
     address = file.url
     if address is None:
         data = file.model_dump(mode="json")["data"]
@@ -29,21 +30,21 @@ def file_markdown(file: ContentPartFile) -> str:
 
 
 def data_markdown(data: object) -> str:
-    """Return data as a block of JSON."""
+    """Convert data to a block of JSON."""
     return f"```json\n{json.dumps(data, ensure_ascii=False, indent=2)}\n```"
 
 
 def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
-    """Return the parts of a response as Markdown, without reasoning, calls and results.
+    """Convert the parts of a response to Markdown, without reasoning, calls and results.
 
-    Each text stands apart from the one before it (see `tailrace.wrappers.texts`).
+    Different texts are separated (see `tailrace.wrappers.texts`).
 
     Args:
         parts: The parts.
-        with_data: Include data.
+        with_data: True to include data.
     """
     blocks: list[str] = []
-    before: ContentPart | None = None  # the text that the last block is
+    before: ContentPart | None = None  # the last text in the last block
     for part in parts:
         if isinstance(part, ContentPartText):
             if before is not None and is_same_text(before, part):
@@ -61,7 +62,7 @@ def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
 
 
 def with_files(message: Message) -> Message:
-    """Return a response with the files that its text has as ``data:`` URLs; the same object if it has none."""
+    """Convert ``data:`` URLs in the text of a response to files. Return the same object if there are none."""
     if not any(isinstance(part, ContentPartText) and ";base64," in part.text for part in message.content):
         return message
     content: list[ContentPart] = []
@@ -73,7 +74,7 @@ def with_files(message: Message) -> Message:
 def _split_text(part: ContentPartText) -> list[ContentPart]:
     text = part.text
     content: list[ContentPart] = []
-    at = after = 0  # the end of the last file, and of the last data URL, which a name does not reach beyond
+    at = after = 0  # the ends of the last file and of the last data URL; a name begins after the latter
     for found in _DATA_URL.finditer(text):
         bracket = text.rfind("[", after, found.start())
         after = found.end()

@@ -1,7 +1,7 @@
 """Errors in OpenAI's format, for the OpenAI-compatible API, the AI SDK and AG-UI: an HTTP status and an error object.
 
-The object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes); tailrace adds
-``upstream``, the error of a provider or of a remote agent.
+The object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes). tailrace adds
+``upstream`` for an error of a provider or of a remote agent.
 """
 
 import math
@@ -26,7 +26,7 @@ _FORMS = frozenset({"str", "list[str]", "list[dict[str,any]]", "dict[str,any]", 
 # HTTP statuses of provider errors that the caller can correct.
 _CALLERS_FAULT = frozenset({400, 413, 415, 422})
 
-# OpenAI's clients retry after 409, 429 and 5xx without this header.
+# Without this header, OpenAI's clients retry requests after 409, 429 and 5xx.
 _NO_RETRY = {"x-should-retry": "false"}
 
 
@@ -38,7 +38,7 @@ class OpenAIError(TailraceError):
         message: The message.
         code: The error code, for programs.
         param: The invalid member of the request.
-        kind: The error's ``type``; derived from the status by default.
+        kind: The ``type`` of the error; derived from the status by default.
         headers: Headers of the response.
         upstream: The error of a provider or remote agent.
 
@@ -69,7 +69,7 @@ class OpenAIError(TailraceError):
 
     @classmethod
     def of(cls, error: Exception) -> "OpenAIError":
-        """Return the error for an exception. Internal errors are also logged."""
+        """Convert an exception to an error. Errors of the server are also logged."""
         if isinstance(error, cls):
             drop_frames(error)
             return error
@@ -103,9 +103,9 @@ class OpenAIError(TailraceError):
         """Return the error for a task without a response.
 
         Args:
-            state: The task's last state.
-            message: The text of its last status.
-            facts: The extension metadata of its last status (``docs/extension.md``, "Response metadata").
+            state: The last state of the task.
+            message: The text of the last status.
+            facts: The extension's metadata of the last status (``docs/extension.md``, "Response metadata").
         """
         if state is TaskState.CANCELED:
             return cls(409, message or "the task was canceled", code="task_canceled", headers=_NO_RETRY)
@@ -173,7 +173,7 @@ class OpenAIError(TailraceError):
 
 @contextmanager
 def reject_invalid(prefix: str = "") -> Generator[None]:
-    """Raise pydantic's validation errors as `OpenAIError`; ``prefix`` is as in `OpenAIError.of_validation`."""
+    """Convert pydantic's validation errors to `OpenAIError`. ``prefix`` is as in `OpenAIError.of_validation`."""
     try:
         yield
     except ValidationError as error:
@@ -181,5 +181,5 @@ def reject_invalid(prefix: str = "") -> Generator[None]:
 
 
 def server_stops() -> OpenAIError:
-    """Return the error 503 for a response that ends before its task because the server stops."""
+    """Return the error 503 for a response that ends before its task, because the server stops."""
     return OpenAIError(503, "the server is stopping; send the request again shortly", code="server_stopping")

@@ -1,4 +1,4 @@
-"""The options of a request: tools, sampling parameters, output formats and files."""
+"""Parsers for tools, sampling parameters, output formats and files of a request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -15,7 +15,7 @@ from tailrace.wrappers.request_options import OutputFormat, ToolChoice, ToolDefi
 
 M = TypeVar("M", bound=BaseModel)
 
-# Sampling parameters, by their names in clients of user interfaces.
+# The names of options in `CallerOptions`, by the names that clients for user interfaces use.
 _OPTIONS = {
     "maxOutputTokens": "max_output_tokens",
     "temperature": "temperature",
@@ -30,11 +30,11 @@ _OPTIONS = {
 
 
 def facts_of(options: Mapping[str, Any], tools: object, instructions: str) -> CallerOptions:
-    """Return the facts of a request of a user interface.
+    """Return the options of a request of a user interface.
 
     Args:
-        options: Members that may be options; others are ignored.
-        tools: The client's tools: a list of definitions, or an object of them by name.
+        options: Members of the request. Members that are not options are ignored.
+        tools: The client's tools: a list of definitions, or an object with definitions by name.
         instructions: Instructions for the model; may be empty.
 
     Raises:
@@ -70,7 +70,7 @@ def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
 
 
 def request_facts(**facts: object) -> CallerOptions:
-    """Return the facts of a request without the options that are None.
+    """Return the options of a request. Options that are None or empty are omitted.
 
     Raises:
         OpenAIError: A value is invalid.
@@ -81,7 +81,7 @@ def request_facts(**facts: object) -> CallerOptions:
 
 
 def function_definition(fields: Mapping[str, Any], where: str) -> ToolDefinition:
-    """Return a function that the client runs.
+    """Return the definition of a function that the client runs.
 
     Args:
         fields: ``name``, ``description``, ``parameters`` and ``strict``.
@@ -108,10 +108,10 @@ def _validated(model: type[M], fields: Mapping[str, Any], names: Sequence[str], 
 
 
 def tool_choice(choice: object, name: object, param: str) -> ToolChoice | None:
-    """Return the tool choice of a request; None if it has none.
+    """Return the tool choice of a request; None if ``choice`` is None.
 
     Args:
-        choice: A word or an object.
+        choice: A string or an object.
         name: The name of the tool that the object chooses.
         param: The member of the request with the choice.
 
@@ -134,7 +134,7 @@ def unsupported(param: str, option: str) -> OpenAIError:
 
 
 def file_of(url: object, media_type: object, filename: object, where: str) -> ContentPartFile:
-    """Return a file by its URL, which may be a ``data:`` URL.
+    """Return a file for a URL, which may be a ``data:`` URL.
 
     Raises:
         OpenAIError: The file is invalid.

@@ -1,7 +1,8 @@
-"""The channels of a response (text, reasoning, tool arguments), for clients that can only append to a text.
+"""Texts of a response that may be replaced, for clients that can only append to a text.
 
-Artifacts of a task grow side by side and can be replaced. `ParallelTexts` reports each as a text of its own, for
-protocols that have texts side by side; `tailrace.server.protocols.serial_texts` serialises them into one.
+Several artifacts of a task can grow in parallel, and artifacts can be replaced. `ParallelTexts` reports each artifact as a
+separate text, for protocols that support parallel texts. `tailrace.server.protocols.serial_texts` serialises the artifacts into
+one text.
 """
 
 from tailrace.server.protocols import ui_events
@@ -10,7 +11,7 @@ from tailrace.server.protocols.task_events import ArtifactUpdateView, ArtifactVi
 
 
 class DivergedError(OpenAIError):
-    """The response was replaced by one that does not start with the text already sent."""
+    """The response was replaced, and the new response does not begin with the text already sent."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -22,15 +23,15 @@ class DivergedError(OpenAIError):
 
 
 class GrowingText:
-    """A text that is extended or replaced, of which each character is sent once."""
+    """A text that is extended or replaced. Each character is sent only once."""
 
     __slots__ = ("_pending", "_repeated", "_replaced", "_sent")
 
     def __init__(self) -> None:
         self._pending: list[str] = []
         self._sent: list[str] = []
-        self._replaced = ""  # the text sent before the replacement, which has to be repeated
-        self._repeated = 0  # the length of its repeated part
+        self._replaced = ""  # the text sent before a replacement; the new text must repeat it
+        self._repeated = 0  # the length of the part that is repeated so far
 
     def feed(self, text: str, *, append: bool = True) -> None:
         """Extend or replace the text."""
@@ -40,10 +41,10 @@ class GrowingText:
         self._pending.append(text)
 
     def take(self) -> str:
-        """Return the part to send now.
+        """Return the part of the text to send now.
 
         Raises:
-            DivergedError: The text does not start with what was sent.
+            DivergedError: The text does not begin with the text already sent.
         """
         pending = self._pending
         if not pending:
@@ -62,7 +63,7 @@ class GrowingText:
 
     @property
     def pending(self) -> str:
-        """The text that was not sent."""
+        """The text that was not sent yet."""
         return "".join(self._pending)
 
     @property
@@ -71,17 +72,17 @@ class GrowingText:
         return "".join(self._sent)
 
     def check_complete(self) -> None:
-        """Check the text at its end.
+        """Check a text that is complete.
 
         Raises:
-            DivergedError: It is shorter than what was sent.
+            DivergedError: The text is shorter than the text already sent.
         """
         if self._repeated < len(self._replaced):
             raise DivergedError
 
 
 class _Text:
-    """A text, in one section or several."""
+    """A text that is reported in one or more sections."""
 
     __slots__ = ("_artifact_id", "_sections", "channel", "id", "is_open", "text")
 
@@ -112,7 +113,7 @@ class _Text:
         ]
 
     def pause(self) -> list[ui_events.UiEvent]:
-        """End the section; more text starts another."""
+        """End the current section. More text starts another section."""
         if not self.is_open:
             return []
         self.is_open = False
@@ -124,11 +125,11 @@ class _Text:
 
 
 class ParallelTexts:
-    """Reports each artifact as a text of its own; refusals are visible text.
+    """Reports each artifact as a separate text. Refusals are reported as visible text.
 
     Attributes:
-        is_live: Texts are reported as they grow; else at the end.
-        only_pending_calls: Report only calls that wait for the client, at the end of the response.
+        is_live: Whether texts are reported as they grow; otherwise they are reported at the end.
+        only_pending_calls: Whether only calls that wait for the client are reported, at the end of the response.
     """
 
     is_live = True
@@ -136,26 +137,26 @@ class ParallelTexts:
 
     def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}
-        self._reasoning: list[_Text] = []  # open sections
-        self._counts: dict[str, int] = {}  # files and data reported of an artifact
+        self._reasoning: list[_Text] = []  # texts with an open section
+        self._counts: dict[str, int] = {}  # numbers of reported files and data, by artifact id
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no visible text was reported yet."""
+        """Return whether no visible text has been reported."""
         return not any(text.is_started and text.channel == "text" for text in self._texts.values())
 
     def feed(
         self, update: ArtifactUpdateView, channel: str, *, is_copy: bool = False
     ) -> list[ui_events.UiEvent]:
-        """Report the change of an artifact.
+        """Report an update of an artifact.
 
         Args:
-            update: The change.
-            channel: The artifact's channel; empty for an agent without the extension.
-            is_copy: The update repeats the artifact as it stands, for a lagging subscriber.
+            update: The update.
+            channel: The channel of the artifact; empty for an agent without the extension.
+            is_copy: Whether the update is from a snapshot, and repeats the complete artifact.
 
         Raises:
-            DivergedError: A text does not start with what was sent.
+            DivergedError: A text does not begin with the text already sent.
         """
         artifact = update.artifact
         parts = artifact.parts
@@ -183,13 +184,13 @@ class ParallelTexts:
         return events + known.end() if update.last_chunk else events
 
     def start_call(self) -> list[ui_events.UiEvent]:
-        """End the open reasoning text. Reasoning after visible text or after a call is reported as a new text."""
+        """End the open sections of reasoning. Reasoning after visible text or after a call is reported as a new text."""
         events = [event for text in self._reasoning for event in text.pause()]
         self._reasoning.clear()
         return events
 
     def start_round(self) -> list[ui_events.UiEvent]:
-        """Report the end of the previous round's texts."""
+        """Report the end of the texts of the previous round."""
         return self.close()
 
     def add_status(self, text: str) -> list[ui_events.UiEvent]:
@@ -204,10 +205,10 @@ class ParallelTexts:
         """Report the end of all texts.
 
         Args:
-            pending_calls: The turn ends with calls of the client's tools.
+            pending_calls: Whether the turn ends with calls of the client's tools.
 
         Raises:
-            DivergedError: A text is shorter than what was sent.
+            DivergedError: A text is shorter than the text already sent.
         """
         return [event for text in self._texts.values() for event in text.end()]
 

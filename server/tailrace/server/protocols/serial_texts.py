@@ -1,13 +1,14 @@
-"""Replaceable artifacts that grow side by side as append-only text, for protocols that have one text at a time.
+"""Serialises artifacts, which grow in parallel and may be replaced, into append-only text.
 
-The first incomplete artifact of a channel is sent as it grows; those beside it wait. Files and data become Markdown.
+For protocols with one text at a time. In each channel, the first incomplete artifact is sent as it grows, and the others wait.
+Files and data become Markdown.
 """
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.parallel_texts import DivergedError, GrowingText
 from tailrace.server.protocols.task_events import ArtifactUpdateView, text_of
 
-_BETWEEN = "\n\n"  # artifacts that are not rounds of a turn
+_BETWEEN = "\n\n"  # separates artifacts that are not rounds of a turn
 
 
 class _Entry:
@@ -24,12 +25,12 @@ class _Entry:
 
 
 class SerialChannel:
-    """The artifacts of one channel as one text, in the order in which they started.
+    """Serialises the artifacts of one channel into one text, in the order in which the artifacts started.
 
     Args:
-        name: The channel.
-        live: Send text as it grows; else everything can be replaced until `close`.
-        between_rounds: Separates the texts of two rounds of a turn.
+        name: The name of the channel.
+        live: True to send text as it grows. Otherwise all text is sent by `close`, and can be replaced until then.
+        between_rounds: The separator between the texts of two rounds of a turn.
     """
 
     def __init__(self, name: ui_events.Channel, *, live: bool, between_rounds: str = "\n") -> None:
@@ -38,26 +39,26 @@ class SerialChannel:
         self._between_rounds = between_rounds
         self._entries: dict[str, _Entry] = {}
         self._order: list[_Entry] = []
-        self._current = 0  # position of the entry that is sent as it grows
+        self._current = 0  # the position of the entry that is sent as it grows
         self.is_empty = True
-        """Return whether nothing was sent yet."""
+        """True if no text has been sent."""
 
     def events(self, text: str) -> list[ui_events.UiEvent]:
-        """Return text of this channel as events."""
+        """Return the events for text of this channel."""
         return [ui_events.TextAdded(self._name, self._name, text)] if text else []
 
     def feed(self, artifact_id: str, text: str, *, append: bool, last: bool, is_round: bool = True) -> str:
         """Extend or replace an artifact, and return the text to send.
 
         Args:
-            artifact_id: The artifact.
-            text: Its new text, or the addition.
-            append: The text is added.
-            last: The artifact is complete.
-            is_round: It is the text of a round.
+            artifact_id: The id of the artifact.
+            text: The new text of the artifact, or the text to append.
+            append: Whether the text is appended.
+            last: Whether the artifact is complete.
+            is_round: Whether the artifact is the text of a round.
 
         Raises:
-            DivergedError: The text that was sent cannot be continued.
+            DivergedError: The text already sent cannot be continued.
         """
         entry = self._entries.get(artifact_id)
         if entry is None:
@@ -68,7 +69,7 @@ class SerialChannel:
         if not self._live:
             return ""
         if entry.position < self._current:
-            # A complete artifact changed: go back to it, unless text after it was sent.
+            # A complete artifact has changed. Resume with this artifact, unless text of later artifacts was already sent.
             if any(other.is_started for other in self._order[entry.position + 1 :]):
                 if entry.text.take():
                     raise DivergedError
@@ -77,7 +78,7 @@ class SerialChannel:
         return self._flush()
 
     def add_block(self, artifact_id: str, text: str) -> str:
-        """Insert a separate block at the current end, and return the text to send."""
+        """Append a separate block at the current end, and return the text to send."""
         entry = self._order[-1] if self._order else None
         if entry is not None and not entry.is_complete:
             entry.text.feed(f"{_BETWEEN}{text}{_BETWEEN}")
@@ -85,10 +86,10 @@ class SerialChannel:
         return self.feed(artifact_id, text, append=False, last=True, is_round=False)
 
     def close(self) -> str:
-        """Complete all artifacts, and return the text left to send.
+        """Complete all artifacts, and return the remaining text to send.
 
         Raises:
-            DivergedError: The text that was sent cannot be continued.
+            DivergedError: The text already sent cannot be continued.
         """
         for entry in self._order:
             entry.is_complete = True
@@ -116,13 +117,13 @@ class SerialChannel:
 
 
 class _HeldText:
-    """The text of a round that may not be the response."""
+    """The text of a round. It is held until it is known whether it is the response."""
 
     __slots__ = ("first", "is_complete", "texts")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.first = ""  # the first character that is not white space
+        self.first = ""  # the first character that is not white space; empty if there is none
         self.is_complete = False
 
     def feed(self, update: ArtifactUpdateView, text: str) -> None:
@@ -135,13 +136,13 @@ class _HeldText:
 
 
 class SerialTexts:
-    """Reports text, reasoning and refusal as one append-only text each.
+    """Reports text, reasoning and refusal as one append-only text per channel.
 
     Args:
-        live: Report text as it grows; else everything is reported at the end.
-        last_round: Only the last round's text is the response, as for a response in JSON, which clients parse; the text
-            of earlier rounds is reasoning. A stream cannot take anything back, so a text waits until it is known to be
-            the last, or starts like JSON.
+        live: True to report text as it grows; otherwise all text is reported at the end.
+        last_round: True if only the text of the last round is the response, because clients parse it as JSON. The text of earlier
+            rounds is then reported as reasoning. Sent text cannot be retracted, so each text is held until it is known to be the
+            last, or begins like JSON.
     """
 
     only_pending_calls = True
@@ -156,18 +157,18 @@ class SerialTexts:
         self._by_name |= {"reasoning": self._reasoning, "refusal": self._refusal}
         self._round = 0
         self._held: dict[str, _HeldText] = {}
-        self._assigned: dict[str, SerialChannel] = {}  # texts of rounds
-        self._response_round = 0  # the first round whose text was sent as the response
+        self._assigned: dict[str, SerialChannel] = {}  # the channels of texts of rounds, by artifact id
+        self._response_round = 0  # the first round with text that was sent as the response
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no visible text was reported yet."""
+        """Return whether no visible text has been reported."""
         return self._text.is_empty
 
     def feed(
         self, update: ArtifactUpdateView, channel: str, *, is_copy: bool = False
     ) -> list[ui_events.UiEvent]:
-        """Report the change of an artifact; the arguments and errors are those of `ParallelTexts.feed`."""
+        """Report an update of an artifact. Arguments and errors are as for `ParallelTexts.feed`."""
         text = text_of(update.artifact.parts, append=update.append)
         artifact_id = update.artifact.artifact_id
         known = self._by_name.get(channel)
@@ -207,7 +208,7 @@ class SerialTexts:
         return [event for artifact_id in list(self._held) for event in self._release(artifact_id, channel)]
 
     def start_round(self) -> list[ui_events.UiEvent]:
-        """Report the held text as reasoning: it was not the last."""
+        """Report the held text as reasoning, because it was not the text of the last round."""
         self._round += 1
         return self._release_all(self._reasoning)
 
@@ -217,15 +218,15 @@ class SerialTexts:
         return self._text.events(text or self._text.close())
 
     def start_call(self) -> list[ui_events.UiEvent]:
-        """Report nothing: a call does not interrupt a text."""
+        """Report nothing, because a call does not interrupt a text."""
         return []
 
     def abort(self) -> list[ui_events.UiEvent]:
-        """Report nothing: the text stays as it was sent."""
+        """Report nothing, because sent text remains unchanged."""
         return []
 
     def close(self, *, pending_calls: bool = False) -> list[ui_events.UiEvent]:
-        """Report the end of all texts; the arguments and errors are those of `ParallelTexts.close`."""
+        """Report the remaining text of all channels. Arguments and errors are as for `ParallelTexts.close`."""
         events = self._release_all(self._reasoning if pending_calls else self._text)
         for channel in (self._reasoning, self._text, self._refusal):
             events += channel.events(channel.close())

@@ -1,7 +1,7 @@
-"""The events of a task's log, decoded as far as encoders of other protocols need them.
+"""Decodes the events of a task, as far as the encoders of protocols other than A2A need them.
 
-Decoding costs about a microsecond an event. The facts of the stream extension state which channel an artifact belongs to;
-artifacts of an agent without the extension have no channel.
+Decoding takes about a microsecond per event. The metadata of the stream extension contains the channel of an artifact. Artifacts
+of agents without the extension have no channel.
 """
 
 import json
@@ -31,12 +31,12 @@ class PartView(msgspec.Struct, gc=False):
 
     @property
     def is_file(self) -> bool:
-        """Return whether the part holds a file."""
+        """Return whether the part is a file."""
         return self.url is not None or self.raw is not None
 
     @property
     def is_tool_data(self) -> bool:
-        """Return whether the part holds calls of tools or their results."""
+        """Return whether the part contains tool calls or their results."""
         return is_mapping(self.data) and ("tool_calls" in self.data or "tool_results" in self.data)
 
 
@@ -50,7 +50,7 @@ class ArtifactView(msgspec.Struct):
 
 
 class ArtifactUpdateView(msgspec.Struct):
-    """A change of an artifact."""
+    """A new artifact, or a change of an artifact."""
 
     artifact: ArtifactView
     append: bool = False
@@ -58,13 +58,13 @@ class ArtifactUpdateView(msgspec.Struct):
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """A status; its state is that of the `Event`."""
+    """A status. The `Event` has the state."""
 
     message: dict[str, Any] | None = None
 
 
 class StatusUpdateView(msgspec.Struct):
-    """A new status, with its facts."""
+    """A new status with metadata."""
 
     status: StatusView
     metadata: dict[str, Any] = {}
@@ -79,7 +79,7 @@ class MessageView(msgspec.Struct):
 
     @property
     def is_callers(self) -> bool:
-        """Return whether the caller sent the message; results of the agent's own tools have the same role."""
+        """Return whether the caller sent the message. Messages with results of the agent's tools have the same role."""
         return self.role == "ROLE_USER" and extension_metadata(self.metadata).get("by") != "agent"
 
 
@@ -101,7 +101,7 @@ class DirectMessageView(msgspec.Struct):
 
 
 class EventView(msgspec.Struct):
-    """An event of a task: exactly one of these."""
+    """An event of a task. Exactly one of the members is set."""
 
     task: TaskView | None = None
     message: DirectMessageView | None = None
@@ -114,7 +114,7 @@ decode_event = msgspec.json.Decoder(EventView).decode
 
 
 def channel_of(metadata: Mapping[str, Any]) -> str:
-    """Return the channel of an artifact or part; empty without the extension's facts."""
+    """Return the channel of an artifact or part; empty if it has no metadata of the extension."""
     facts = extension_metadata(metadata)
     if facts.get("choice"):
         return "choice"  # further choices are not part of the response
@@ -123,7 +123,7 @@ def channel_of(metadata: Mapping[str, Any]) -> str:
 
 
 def number_of(fact: object) -> int:
-    """Return the number of a turn or round; 1 without the fact."""
+    """Return the number of a turn or round from the metadata; 1 if it is missing."""
     return fact if isinstance(fact, int) else 1
 
 
@@ -133,12 +133,12 @@ def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
 
 
 def text_of(parts: Sequence[PartView], *, append: bool = False) -> str:
-    """Return parts as text, with files and data as Markdown; calls and results are left out.
+    """Convert parts to text, with files and data as Markdown. Calls and results are omitted.
 
     Args:
         parts: The parts of one event.
-        append: They continue the text of an artifact. If not, texts without metadata stand apart; texts with metadata may
-            be pieces of one, since an artifact that grows keeps those as parts.
+        append: Whether the parts continue the text of an artifact. If not, texts without metadata are separated. Texts with
+            metadata are joined, because they may be deltas of one text that the artifact stores as parts.
     """
     if len(parts) == 1 and parts[0].text is not None:
         return parts[0].text  # the common case
@@ -162,14 +162,14 @@ def _file_markdown(part: PartView) -> str:
 
 
 def tool_call_of(part: PartView) -> ContentPartToolCall | None:
-    """Return the call that a data part holds; None if it holds none."""
+    """Return the tool call in a data part; None if there is none."""
     data = {"data": part.data, "metadata": part.metadata or {}}
     calls = to_common_message({"role": "ROLE_AGENT", "parts": [data]}).tool_calls
     return calls[0] if calls else None
 
 
 def is_same_arguments(text: str, call: ContentPartToolCall) -> bool:
-    """Return whether a text is the JSON of a call's arguments."""
+    """Return whether a text represents the arguments of a call."""
     if call.arguments_text is not None:
         return text == call.arguments_text
     try:

@@ -1,4 +1,4 @@
-"""The events of a turn, in the terms that the protocols of clients share."""
+"""The events of a turn, independent of the protocol of the client."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -22,9 +22,9 @@ class TurnStarted(UiEvent, frozen=True):
     """The first event of a turn.
 
     Attributes:
-        task_id: The task; empty for a response without one.
-        context_id: The conversation, likewise.
-        first_turn: The first of the task's turns that is part of the response.
+        task_id: The id of the task; empty for a response without a task.
+        context_id: The id of the conversation; empty like ``task_id``.
+        first_turn: The number of the first turn of the task that is part of the response.
     """
 
     task_id: str
@@ -33,7 +33,7 @@ class TurnStarted(UiEvent, frozen=True):
 
 
 class RoundStarted(UiEvent, frozen=True, gc=False):
-    """The model is called again, with the results of its tool calls or with another message of the caller.
+    """A round starts: the model is called, again with the results of its tool calls, or with a message of the caller.
 
     Attributes:
         turn: The number of the turn in the task.
@@ -45,14 +45,14 @@ class RoundStarted(UiEvent, frozen=True, gc=False):
 
 
 class TextStarted(UiEvent, frozen=True, gc=False):
-    """A text starts; its id is unique in the task."""
+    """A text starts. Its id is unique in the task."""
 
     id: str
     channel: Channel
 
 
 class TextAdded(UiEvent, frozen=True, gc=False):
-    """More of a text."""
+    """A delta of a text."""
 
     id: str
     channel: Channel
@@ -70,9 +70,9 @@ class CallStarted(UiEvent, frozen=True, gc=False):
     """A tool call starts.
 
     Attributes:
-        id: The call's id.
-        name: The tool's name.
-        declared: The client declared the tool and runs it.
+        id: The id of the call.
+        name: The name of the tool.
+        declared: Whether the client declared the tool, and runs it.
     """
 
     id: str
@@ -81,19 +81,19 @@ class CallStarted(UiEvent, frozen=True, gc=False):
 
 
 class ArgumentsAdded(UiEvent, frozen=True, gc=False):
-    """More of the text of a call's arguments."""
+    """A delta of the arguments of a call."""
 
     id: str
     text: str
 
 
 class CallEnded(UiEvent, frozen=True):
-    """A call is complete, and the agent or the client runs it.
+    """A call is complete. The agent or the client runs it.
 
     Attributes:
         call: The call.
         declared: As in `CallStarted`.
-        as_written: The text of `ArgumentsAdded` is the JSON of the call's arguments.
+        as_written: Whether the deltas of `ArgumentsAdded` are the JSON of the arguments. They may have been rewritten.
     """
 
     call: ContentPartToolCall
@@ -102,7 +102,7 @@ class CallEnded(UiEvent, frozen=True):
 
     @property
     def input(self) -> Any:
-        """The arguments: an object, or the text for a tool that takes text."""
+        """The arguments: an object, or a string for a tool with text input."""
         return self.call.arguments if self.call.arguments_text is None else self.call.arguments_text
 
 
@@ -110,11 +110,11 @@ class CallResult(UiEvent, frozen=True):
     """The result of a call.
 
     Attributes:
-        id: The call's id.
+        id: The id of the call.
         output: Any JSON value.
-        is_error: The tool failed; ``output`` states why.
-        by_caller: The client ran the tool and sent the result in this part of the log.
-        is_rejected: The call was rejected, and the tool did not run.
+        is_error: Whether the tool failed. ``output`` then describes the error.
+        by_caller: Whether the client ran the tool, and sent the result.
+        is_rejected: Whether the call was rejected, so that the tool did not run.
     """
 
     id: str
@@ -128,8 +128,8 @@ class FileAdded(UiEvent, frozen=True):
     """The agent adds a file.
 
     Attributes:
-        id: The artifact's id.
-        url: The file's URL, or its content as a ``data:`` URL.
+        id: The id of the artifact.
+        url: The URL of the file, or its content as a ``data:`` URL.
         media_type: The media type.
         filename: The name; may be empty.
     """
@@ -144,10 +144,10 @@ class DataAdded(UiEvent, frozen=True):
     """The agent adds data.
 
     Attributes:
-        id: The artifact's id.
-        name: The artifact's name.
+        id: The id of the artifact.
+        name: The name of the artifact.
         data: Any JSON value.
-        is_output: The data is the response that was requested as JSON.
+        is_output: Whether the data is the response, which was requested as JSON.
     """
 
     id: str
@@ -157,14 +157,14 @@ class DataAdded(UiEvent, frozen=True):
 
 
 class StateChanged(UiEvent, frozen=True):
-    """The task continues in another state; ``text`` is the message of the status."""
+    """The task continues in another state. ``text`` is the message of the status."""
 
     state: TaskState
     text: str = ""
 
 
 class CallPending(UiEvent, frozen=True):
-    """A call waits for the client, which did not declare its tool."""
+    """A call waits for the client, although the client did not declare the tool."""
 
     call: ContentPartToolCall
 
@@ -173,14 +173,14 @@ class TurnEnded(UiEvent, frozen=True):
     """The last event of a turn.
 
     Attributes:
-        state: The task's state.
-        finish: ``stop``, ``length``, ``content_filter`` or ``tool_calls``; meaningless with an error.
-        error: Why there is no complete response.
-        usage: The fact ``usage`` of the task; None if nothing was counted.
+        state: The state of the task.
+        finish: ``stop``, ``length``, ``content_filter`` or ``tool_calls``; unspecified if there is an error.
+        error: The reason why there is no complete response; None if there is one.
+        usage: The usage of the task; None if it is unknown.
         pending: The ids of the calls that wait for the client.
         approvals: The calls that wait for an approval.
         annotations: The provider's citations.
-        response: The provider's facts about its response.
+        response: The provider's metadata of the response.
     """
 
     state: TaskState

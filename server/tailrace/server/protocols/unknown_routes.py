@@ -1,7 +1,7 @@
-"""Errors for unknown paths (404) and unsupported methods (405) in the form of the protocol.
+"""Errors for unknown paths (404) and unsupported methods (405), in the format of the protocol.
 
-They are installed only in an application that the agent creates. If its router is part of another application, that
-application handles unknown paths.
+The handlers are installed only in an application that `create_app` creates. An application that includes the router handles
+unknown paths itself.
 """
 
 import re
@@ -20,19 +20,21 @@ from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 from tailrace.server.protocols.openai_error import OpenAIError
 
 _AGENT = re.compile(r"^/agents/[^/]+(?=/|$)")
-"""The prefix of the paths of an agent, in a server with several."""
+"""Matches the prefix of the paths of an agent, in a server with several agents."""
 
 _OPENAI_PREFIX = "/v1/"
-# Paths of the HTTP+JSON binding of 0.3.
+# Prefixes of the paths of the HTTP+JSON binding of 0.3.
 _OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
-    """Install error handlers for 404 and 405 that respond in the form of the protocol, and its version, of the path.
+    """Install error handlers for 404 and 405.
+
+    The path determines the protocol and the version, and thereby the format of the error.
 
     Args:
         app: The application.
-        has_openai_api: The application has the routes of the OpenAI-compatible API.
+        has_openai_api: Whether the application has the routes of the OpenAI-compatible API.
     """
 
     async def respond(request: Request, error: Exception) -> Response:
@@ -42,7 +44,7 @@ def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
         if failure.status_code == 404:
             problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is no resource at {path}")
         elif failure.status_code == 405:
-            # The scope that the application received, without the prefix of a mount.
+            # The scope as the application received it, without the prefix of a mount.
             scope = {**request.scope, "root_path": _AGENT.sub("", request.scope["root_path"])}
             allowed = ", ".join(sorted(_methods_at(scope, app.routes)))
             message = f"{path} does not support {request.method}; supported: {allowed}"
@@ -64,10 +66,10 @@ def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
 
 
 def _methods_at(scope: Scope, routes: Sequence[BaseRoute]) -> set[str]:
-    """Return the methods that a path supports. There is a route for each method; the framework names only one.
+    """Return all methods that a path supports. Each method is a separate route, and the framework's error names only one.
 
-    A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). The first match
-    is used, as for requests.
+    A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). As for requests, only
+    routes with the path template of the first match are used.
     """
     found: set[str] = set()
     path = None
