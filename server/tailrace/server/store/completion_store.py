@@ -1,4 +1,4 @@
-"""Stored chat completions: turns of tasks that clients of the OpenAI-compatible API list, filter and change."""
+"""Stored chat completions: turns of tasks that clients of the OpenAI-compatible API can list, filter and change."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ _COMPLETE = (TaskState.COMPLETED.value, TaskState.INPUT_REQUIRED.value)
 class CompletionStore:
     """Reads and changes the stored chat completions of all owners.
 
-    `insert_completion` adds a completion, in the transaction that begins its turn. It is deleted with its task.
+    `insert_completion` adds a completion in the transaction that begins its turn. A completion is deleted with its task.
 
     Args:
         database: The database.
@@ -41,17 +41,17 @@ class CompletionStore:
         is_descending: bool,
         limit: int,
     ) -> Sequence[tuple[str, int]] | None:
-        """Return the tasks and turns of complete completions, in the order of their requests.
+        """Return the tasks and turns of finished completions, in the order of their requests.
 
         Args:
             owner: The owner.
             completion_filter: The filter.
-            after: The task and turn of the completion before the list; None for the beginning.
-            is_descending: The newest completion is the first.
+            after: The task and turn of the completion after which the list begins; None for the beginning.
+            is_descending: True to return the newest completion first.
             limit: The maximum number of completions.
 
         Returns:
-            The completions; None if the owner has no completion ``after``.
+            The completions; None if the completion ``after`` does not exist.
 
         Raises:
             StoreError: The read failed.
@@ -117,7 +117,7 @@ def _pairs_of(task_id: str, turn: int) -> tuple[ColumnElement[bool], ...]:
 
 
 def _conditions(owner: str, completion_filter: CompletionFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions of the complete completions of an owner that a filter matches."""
+    """Return the conditions for the finished completions of an owner that match a filter."""
     later = completions.alias()
     conditions = [
         completions.c.owner == owner,

@@ -1,7 +1,7 @@
-"""The interface to a database: transactions are functions, and write transactions run one at a time.
+"""The interface of a database. Transactions are functions, and write transactions run one at a time.
 
-A transaction is an ordinary function over a SQLAlchemy `Connection`; the same functions run on every database. The modules
-`sqlite` and `postgresql` run them.
+A transaction is an ordinary function with a SQLAlchemy `Connection` as its argument. The same functions run on every database;
+the modules `sqlite` and `postgresql` run them.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from tailrace.wrappers import ConfigurationError, StoreError
 T = TypeVar("T")
 
 Work = Callable[[Connection], T]
-"""The statements of one transaction. They must not keep the connection."""
+"""A function that executes the statements of one transaction. It must not store the connection."""
 
 
 class Database(ABC):
@@ -28,28 +28,28 @@ class Database(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect, check that no other server has the database open and that it is not damaged, and migrate its tables.
+        """Connect to the database, and migrate its tables. Check that no other server uses it, and that it is not damaged.
 
         Raises:
-            StoreError: It cannot be used; nothing is left open.
+            StoreError: The database cannot be used. All connections are closed.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Close all connections after the transactions under way; calling it again does nothing."""
+        """Close all connections after the running transactions. Further calls do nothing."""
 
     @abstractmethod
     async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
-        """Run a write transaction, after those that began before it.
+        """Run a write transaction after all earlier write transactions.
 
-        Cancellation ends the wait: the transaction is committed or rolled back as a whole.
+        Cancellation ends only the wait; the transaction is still committed or rolled back completely.
 
         Args:
-            work: The statements; run again if the database was busy.
-            tasks: The tasks whose events it reads or changes.
+            work: The statements. They are run again if the database was busy.
+            tasks: The ids of the tasks with events that ``work`` reads or changes.
 
         Raises:
-            StoreError: It was rolled back.
+            StoreError: The transaction was rolled back.
         """
 
     async def append(
@@ -60,16 +60,16 @@ class Database(ABC):
         tasks: Collection[str] = (),
         is_large: bool = False,
     ) -> None:
-        """Write events, and further short statements, in one transaction; as `write`.
+        """Write events, and further short statements, in one transaction like `write`.
 
         Args:
             rows: The events.
             work: Statements to run after the events are written.
-            tasks: The tasks whose events it reads or changes.
-            is_large: The write takes long; a short one may run in the event loop.
+            tasks: The ids of the tasks with events that ``work`` reads or changes.
+            is_large: Whether the write takes long. A short write may run in the event loop.
 
         Raises:
-            StoreError: It was rolled back.
+            StoreError: The transaction was rolled back.
         """
 
         def both(connection: Connection) -> None:
@@ -80,47 +80,47 @@ class Database(ABC):
         await self.write(both, tasks=tasks)
 
     async def purge(self) -> None:
-        """Remove deleted content from files and caches, as far as the database allows it.
+        """Remove deleted content from files and caches, as far as the database allows.
 
-        PostgreSQL does so by itself (``VACUUM``).
+        By default, nothing is done: PostgreSQL removes it by itself (``VACUUM``).
 
         Raises:
-            StoreError: The database does not work.
+            StoreError: The database is not available.
         """
         return
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:
-        """Run a read transaction beside others. Cancellation does not damage the connection.
+        """Run a read transaction in parallel with others. Cancellation does not damage the connection.
 
         Raises:
             StoreError: The read failed.
         """
 
     def tail(self, task_id: str) -> Sequence[Row]:
-        """Return the last events of a task in order, including all that are not in their table yet."""
+        """Return the last events of a task in order, including all events that are not yet in their table."""
         return ()
 
     @abstractmethod
     def is_temporary(self, error: Exception) -> bool:
-        """Return whether an error may pass; False if the database rejects this very statement."""
+        """Return whether an error is temporary. It is not if the database rejects this statement in particular."""
 
     @abstractmethod
     def explain(self, cause: BaseException) -> str:
-        """Return a known error in plain words, with a remedy; empty for others."""
+        """Return a description of a known error, and how to fix it; empty for other errors."""
 
     def translating(self, action: str, *others: type[Exception]) -> AbstractContextManager[None]:
-        """Convert errors of the database and its driver into `StoreError`: ``cannot {what}: …``.
+        """Convert errors of the database and its driver to `StoreError` with the message ``cannot {action}: …``.
 
         Args:
-            action: The action.
+            action: A description of the action, for example "open the store".
             others: Errors of the driver that SQLAlchemy does not convert.
         """
         return _Translating(self, action, others)
 
 
 class _Translating(AbstractContextManager[None]):
-    """As `Database.translating`; not a generator, since every transaction uses it."""
+    """The context manager of `Database.translating`; not a generator, because every transaction uses it."""
 
     __slots__ = ("_action", "_database", "_others")
 
@@ -152,12 +152,12 @@ def parse_url(url: str) -> URL:
     """Parse the URL of a database.
 
     Raises:
-        ConfigurationError: It is not valid.
+        ConfigurationError: The URL is not valid.
     """
     try:
         return make_url(url)
     except (ArgumentError, ValueError) as error:
-        # The URL may contain a password: it is not repeated.
+        # The message does not contain the URL, because the URL may contain a password.
         raise ConfigurationError(
             f"TAILRACE_STORE: not the address of a database ({type(error).__name__}); "
             "use sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
@@ -165,5 +165,5 @@ def parse_url(url: str) -> URL:
 
 
 def engine_options() -> dict[str, Any]:
-    """Return the options of every engine: errors do not repeat parameters, which may be secrets."""
+    """Return the options of every engine. Errors must not contain parameters, because parameters may be secrets."""
     return {"hide_parameters": True}

@@ -1,8 +1,8 @@
 """Encryption of secrets in the database, with a key outside the database.
 
-AES-256-GCM, under a key that is derived from the configured secret (`SecretKeys.is_configured`). An encrypted value is
-``version (1 byte) | nonce (12) | ciphertext and tag``; its context (the row that it belongs to) is authenticated with it,
-so that a value which is copied into another row cannot be decrypted there.
+The cipher is AES-256-GCM, with a key that is derived from the configured secret (`SecretKeys.is_configured`). An encrypted value
+is ``version (1 byte) | nonce (12 bytes) | ciphertext and tag``. Its context, which is the row that contains the value, is
+authenticated, too. A value that was copied to another row therefore cannot be decrypted.
 """
 
 import secrets
@@ -32,21 +32,24 @@ class Encryption:
 
     @property
     def is_available(self) -> bool:
-        """Return whether a key is configured. The stored secret does not count: it is in the same database."""
+        """Return whether a key is configured. The stored secret does not count, because it is in the same database."""
         return self._keys.is_configured
 
     def load(self) -> None:
-        """Import the cryptography library if a key is configured: it takes 9 MB, and too long for the event loop."""
+        """Import the cryptography library if a key is configured.
+
+        The import needs 9 MB, and takes too long for the event loop.
+        """
         if self.is_available:
             import_module("cryptography.hazmat.primitives.ciphers.aead")
 
     @staticmethod
     def is_encrypted(value: bytes) -> bool:
-        """Return whether a value is encrypted, not JSON."""
+        """Return whether a value is encrypted. Other values are JSON."""
         return value[:1] == _VERSION
 
     def encrypt(self, value: bytes, *context: str) -> bytes:
-        """Return a value encrypted with the current key."""
+        """Encrypt a value with the current key."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -54,10 +57,10 @@ class Encryption:
         return _VERSION + nonce + sealed
 
     def decrypt(self, value: bytes, *context: str) -> bytes:
-        """Return the value that `encrypt` received, with the current key or another accepted one.
+        """Decrypt a value with the current key or another accepted key.
 
         Raises:
-            DecryptionError: No key fits.
+            DecryptionError: No key decrypts the value in this context.
         """
         if self.is_available:
             from cryptography.exceptions import InvalidTag

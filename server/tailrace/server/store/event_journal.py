@@ -1,4 +1,4 @@
-"""The journal of a SQLite file: the newest events of all running tasks, one row for each transaction."""
+"""The journal of a SQLite file: the newest events of all running tasks, with one row for each transaction."""
 
 import sqlite3
 import struct
@@ -11,18 +11,21 @@ import msgspec
 from tailrace.server.store.event_rows import Row, statements
 
 TAIL_BYTES = 8192
-"""Bytes of a task's events that are in the journal only: about two pages."""
+"""Maximum bytes of a task's events that are only in the journal: about two pages."""
 
 KEPT_ROWS = 512
-"""Writes to the journal after which the events of older ones are moved; it has twice as many rows, which are used in turn."""
+"""Number of the newest writes with events that remain in the journal. Events of older writes are moved to the table.
+
+The journal has twice as many rows, which are overwritten in turn.
+"""
 
 _ROWS = 2 * KEPT_ROWS
-_LOOK_ROWS = KEPT_ROWS // 2  # writes after which old ones are looked for
-_PAGE_ROW = 4032  # bytes of the largest body whose row is in one page of 4 KiB
+_LOOK_ROWS = KEPT_ROWS // 2  # number of writes between two searches for events to move
+_PAGE_ROW = 4032  # maximum bytes of a body with a row that fits into one page of 4 KiB
 _HEAD = struct.Struct(
     ">QI"
-)  # the number of the write, and the size of the events; what follows them is padding
-_OLD_FORMAT = 0x80  # the least first byte of a body that has no head, as versions before 0.2 wrote it
+)  # the number of the write, and the size of the events; padding follows the events
+_OLD_FORMAT = 0x80  # minimum first byte of a body without a head, as versions before 0.2 wrote it
 
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -32,10 +35,10 @@ class _Tail:
     """The last events of a task.
 
     Attributes:
-        rows: The events that are in the journal only, or may be.
-        size: Bytes of their bodies.
-        first: The journal row of the first of them; without events, a row before that of the next event.
-        last: The number of the task's last event.
+        rows: The events that may be only in the journal.
+        size: The bytes of the bodies of these events.
+        first: The number of the write with the first of these events. Without events, a number before the next write.
+        last: The number of the last event of the task.
     """
 
     __slots__ = ("first", "last", "rows", "size")
@@ -48,19 +51,19 @@ class _Tail:
 
 
 class Journal:
-    """The newest events of running tasks: one row for each transaction, whatever the number of tasks.
+    """The newest events of running tasks. A transaction writes one row for all of its tasks.
 
-    SQLite writes whole pages. In the table, the events of a task are side by side, so that one more event of each of two
-    hundred tasks changes two hundred pages of four kilobytes. In the journal they are one row, in one or two pages. When a
-    task has a page full of them, they move to the table together. Reads of a task's events include its `tail`; before any
-    other write to a task, its events are moved. All methods but `tail` need the connection that writes.
+    SQLite writes complete pages. In the table of events, the events of a task are adjacent: a transaction with one event for each
+    of two hundred tasks changes two hundred pages of 4 KiB. In the journal, these events are one row, in one or two pages. The
+    events of a task are moved to the table together when they fill `TAIL_BYTES`, when they are old, and before any other write to
+    the task. Reads of a task's events include its `tail`. All methods except `tail` need the connection that writes.
 
-    The rows are used in turn, and a body is padded to the size of the one that it replaces: SQLite then overwrites it in
-    place. A new row in place of each deleted one would change two to three times as many pages: those of the tree, and of the
+    The rows are overwritten in turn. A body is padded to the size of the body that it replaces, so that SQLite overwrites the row
+    in place. Deleting and inserting rows would change two to three times as many pages, including those of the tree and of the
     list of free pages.
 
     Attributes:
-        is_known: The contents of the journal are known; otherwise `load` failed, and `write` tries it again first.
+        is_known: Whether the contents of the journal are known. If not, `load` has failed, and `write` calls it again first.
     """
 
     def __init__(self) -> None:
@@ -68,14 +71,14 @@ class Journal:
         self._tails: dict[str, _Tail] = {}
         self._held: dict[str, list[Row]] | None = None
         self._position = 0
-        self._sizes: dict[int, int] = {}  # bytes of the body of each row
-        self._old: list[str] = []  # tasks with events that must be moved before their row is used again
-        self._old_step = 1  # how many of them are moved with one write
-        self._old_to = 0  # the last write with such events
-        self._moved_to = 0  # the last write all of whose events are in the table
+        self._sizes: dict[int, int] = {}  # size of the body of each row
+        self._old: list[str] = []  # tasks with events that must be moved before their rows are overwritten
+        self._old_step = 1  # number of these tasks whose events are moved with one write
+        self._old_to = 0  # the number of the last write with such events
+        self._moved_to = 0  # the number of the last write with all events in the table
 
     def tail(self, task_id: str) -> list[Row]:
-        """Return the last events of a task in order, including all that are in the journal only."""
+        """Return the last events of a task in order, including all events that are only in the journal."""
         held = self._held
         if held is not None:
             return list(held.get(task_id, ()))
@@ -84,7 +87,7 @@ class Journal:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Give readers the present state until the block ends: it yields to them during a transaction."""
+        """Freeze the results of `tail` for the block, which runs a transaction while readers in other threads call `tail`."""
         self._held = {task_id: list(tail.rows) for task_id, tail in self._tails.items()}
         try:
             yield
@@ -92,16 +95,16 @@ class Journal:
             self._held = None
 
     def write(self, driver: Any, rows: Sequence[Row], tasks: Collection[str] = ()) -> None:
-        """Write events in the current transaction; call `undo` if it is rolled back.
+        """Write events in the current transaction. If it is rolled back, `undo` must be called.
 
         Args:
             driver: The connection.
-            rows: The events; several of one task in order.
-            tasks: Tasks whose events, earlier ones and these, are in the table afterwards.
+            rows: The events. Events of the same task are in order.
+            tasks: Tasks with events that must all be in the table afterwards, including the new events.
 
         Raises:
-            sqlite3.Error: The write failed. An existing event is an error only if it does not follow the last event
-                that was written of its task.
+            sqlite3.Error: The write failed. A conflict with an existing event is detected only if the event does not continue the
+                tail of its task.
         """
         if not self.is_known:
             self.load(driver)
@@ -127,13 +130,14 @@ class Journal:
                     continue
             direct.append(row)
             if task_id not in tasks:
-                if tail is not None:  # else events of a task would alternate between journal and table
+                # Otherwise, events of a task would alternate between the journal and the table.
+                if tail is not None:
                     moved += tail.rows
                 tails[task_id] = _Tail(number, position)
         if added:
             self._add(driver, added)
         if self._position + 1 - _ROWS > self._moved_to:
-            # The next row still has events: so many transactions failed that there were too few to move them.
+            # The next row still has events that were not moved, because too many transactions failed.
             self._find_old(self._position - KEPT_ROWS)
             self._old_step = max(1, len(self._old))
         if self._old:
@@ -158,21 +162,24 @@ class Journal:
             self._find_old(self._position - KEPT_ROWS)
 
     def _find_old(self, last: int) -> None:
-        """Find the tasks with events that only writes up to this one have, to move them."""
+        """Find the tasks with events to move: events in writes up to this number."""
         self._old_to = last
         for task_id, tail in list(self._tails.items()):
             if tail.first > last:
                 continue
             if tail.rows:
                 self._old.append(task_id)
-            else:  # without recent events
+            else:  # the task has no recent events
                 del self._tails[task_id]
         self._old_step = 1 + len(self._old) // (_LOOK_ROWS // 2)
         if not self._old:
             self._moved_to = last
 
     def _move_old(self) -> list[Row]:
-        """Return the old events of a few tasks, to move them: a few with each write, for which all tasks wait."""
+        """Return the old events of a few tasks, to move them.
+
+        Each write moves only a few, because all tasks wait for the write.
+        """
         moved: list[Row] = []
         for task_id in self._old[-self._old_step :]:
             tail = self._tails.get(task_id)
@@ -193,10 +200,10 @@ class Journal:
             self.is_known = False
 
     def load(self, driver: Any) -> None:
-        """Read the events that are in the journal only.
+        """Read the events that are only in the journal.
 
         Raises:
-            sqlite3.Error: It cannot be read.
+            sqlite3.Error: The journal cannot be read.
         """
         tails: dict[str, _Tail] = {}
         found = driver.execute("SELECT position, body FROM journal").fetchall()
@@ -211,7 +218,7 @@ class Journal:
                     query = "SELECT coalesce(max(number), 0) FROM events WHERE task_id = ?"
                     [last] = driver.execute(query, (task_id,)).fetchone()
                     tails[task_id] = tail = _Tail(last, position)
-                # Others have moved to the table, and may have been dropped there since.
+                # All other events have been moved to the table, and may have been deleted from it since.
                 if number == tail.last + 1:
                     if not tail.rows:
                         tail.first = position
@@ -227,7 +234,7 @@ class Journal:
         """Move all events of the journal to the table, in the current transaction.
 
         Raises:
-            sqlite3.Error: They cannot be moved.
+            sqlite3.Error: The events cannot be moved.
         """
         self.load(driver)
         for tail in self._tails.values():
@@ -239,9 +246,12 @@ class Journal:
 
 
 def _row_size(needed: int) -> int:
-    """Return the size of a body with as many bytes, and room for a larger one: what fits into the pages that it takes.
+    """Return the size of a padded body.
 
-    Up to a page, the next power of two. Beyond it, SQLite keeps the beginning in the tree, and the rest in pages of 4,092 bytes.
+    The padding uses the rest of the pages of the row, so that a larger body can replace it.
+
+    Up to a page, the size is the next power of two. SQLite stores a larger body partly in the tree, and the rest in pages of
+    4,092 bytes.
     """
     if needed <= _PAGE_ROW:
         return min(max(512, 1 << (needed - 1).bit_length()), _PAGE_ROW)
@@ -249,7 +259,7 @@ def _row_size(needed: int) -> int:
 
 
 def _read(place: int, body: bytes) -> tuple[int, bytes]:
-    """Return the number of the write and the events of a row of the journal."""
+    """Return the number of the write, and the encoded events, of a row of the journal."""
     if body[0] >= _OLD_FORMAT:
         return place, body
     position, size = _HEAD.unpack_from(body)

@@ -1,4 +1,4 @@
-"""Reads and writes of the rows of events."""
+"""Reads and writes rows of events."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,15 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 Row = tuple[str, int, bytes, str | None]
 """The columns of an event: task_id, number, body, state."""
 
-_MOST_ROWS = 128  # a statement; four parameters each, and older SQLite versions allow 999
+# Maximum rows of a statement; a row has four parameters, and older SQLite versions allow 999.
+_MOST_ROWS = 128
 
 
 def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
     """Insert events in the current transaction.
 
     Raises:
-        sqlalchemy.exc.IntegrityError: One of them exists already.
+        sqlalchemy.exc.IntegrityError: One of the events already exists.
     """
     if rows:
         names = ("task_id", "number", "body", "state")
@@ -30,14 +31,14 @@ def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
 
 
 def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple[Any, ...]]]:
-    """Return SQL for SQLite with question marks, and the parameters.
+    """Return INSERT statements for SQLite with their parameters.
 
-    One statement inserts many rows: SQLite's driver releases the GIL around every statement, and then waits for it. The
-    numbers of rows are powers of two, so that all statements fit in the driver's cache.
+    One statement inserts many rows, because SQLite's driver releases the GIL for every statement, and then waits for it. The
+    numbers of rows are powers of two, so that the driver's cache has room for all statements.
 
     Args:
         rows: The rows to insert.
-        conflict: ``OR IGNORE `` skips existing rows.
+        conflict: ``OR IGNORE `` to skip existing rows.
     """
     made: list[tuple[str, tuple[Any, ...]]] = []
     begin = 0
@@ -65,14 +66,14 @@ def load_events(
     max_bytes: int | None,
     tail: Sequence[Event],
 ) -> list[Event]:
-    """Return the consecutive events after number ``after``; see `tailrace.server.store.store.Store.load_events`."""
+    """Return the consecutive events after number ``after`` (see `tailrace.server.store.store.Store.load_events`)."""
     while True:
         rows = rows_after(connection, task_id, after, limit, max_bytes)
         if rows and rows[0].number == after + 1:
             return _with_tail(read_events(rows), tail, limit, max_bytes)
         if tail and tail[0].number == after + 1:
             return _with_tail([], tail, limit, max_bytes)
-        # Dropped, not there yet, or added meanwhile: one statement decides, on one snapshot of the database.
+        # The next event was deleted, does not exist yet, or was added in the meantime. One statement decides this consistently.
         first = _first_kept(connection, task_id, after)
         if first > after + 1:
             raise EventsDropped(first)
@@ -84,7 +85,7 @@ def load_events(
 def rows_after(
     connection: Connection, task_id: str, after: int, limit: int, max_bytes: int | None
 ) -> Sequence[Any]:
-    """Return the rows of the events after number ``after``, within the limits of `load_events`: sizes are read first."""
+    """Return the rows of the events after number ``after``, within the limits of `load_events`. Sizes are read first."""
     conditions = (events.c.task_id == task_id, events.c.number > after)
     if max_bytes is not None:
         sizes = select(func.length(events.c.body)).where(*conditions).order_by(events.c.number).limit(limit)
@@ -94,16 +95,16 @@ def rows_after(
 
 
 def count_within(max_bytes: int, sizes: Iterable[int]) -> int:
-    """Return how many of the first have so many bytes at most together; at least 1."""
+    """Return the number of first items that have at most ``max_bytes`` in total; at least 1."""
     return max(1, sum(total <= max_bytes for total in itertools.accumulate(sizes)))
 
 
 def _with_tail(found: list[Event], tail: Sequence[Event], limit: int, max_bytes: int | None) -> list[Event]:
-    """Return events from the table, followed by those of the tail that continue them, within the limits."""
+    """Append events of the tail to events from the table, as long as they are consecutive and within the limits."""
     size = sum(len(event.body) for event in found)
     for event in tail:
         if found and event.number <= found[-1].number:
-            continue  # it has been moved to the table
+            continue  # the event was moved to the table
         size += len(event.body)
         follows = not found or event.number == found[-1].number + 1
         if not follows or len(found) >= limit or (found and max_bytes is not None and size > max_bytes):
@@ -127,10 +128,10 @@ def _first_kept_query() -> Any:
     return select(func.coalesce(first.scalar_subquery(), last.scalar_subquery() + 1, after + 1))
 
 
-# Created once: such a query is a reference cycle, and every subscriber needs it.
+# Created only once, because such a query is a reference cycle, and every subscriber uses it.
 _FIRST_KEPT = _first_kept_query()
 
 
 def _first_kept(connection: Connection, task_id: str, after: int) -> int:
-    """Return the number of a task's first event after ``after``; without one, the number of the next event."""
+    """Return the number of a task's first event after ``after``. If there is none, return the number of the next new event."""
     return connection.execute(_FIRST_KEPT, {"task_id": task_id, "after": after}).scalar_one()

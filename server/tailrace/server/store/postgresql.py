@@ -1,7 +1,7 @@
-"""PostgreSQL: one connection that writes and holds an exclusive lock, and a few that read.
+"""PostgreSQL: one connection that writes and holds an exclusive lock, and several connections that read.
 
-The lock belongs to the session: only its holder writes. After a lost connection the next one takes the lock before it writes,
-so that two servers never write both.
+The lock belongs to the session of a connection, and only its holder writes. After a lost connection, the next connection acquires
+the lock before it writes. Two servers therefore never write at the same time.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from tailrace.server.store.schema_version import migrate_schema
 from tailrace.wrappers import ConfigurationError, StoreError
 
 READERS = 5
-"""Connections for reads; as many more for a while if all are in use."""
+"""Connections for reads. If all are in use, up to as many temporary connections are opened."""
 
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
-"""Seconds for opening a connection, and for one statement."""
+"""Time limits in seconds for opening a connection, and for one statement."""
 
-# The database detects that a server's machine is gone, and releases its lock within a minute.
+# With these settings, the database detects a lost machine, and releases its lock, within a minute.
 _SESSION = {
     "application_name": "tailrace",
-    "jit": "off",  # it slows short statements down
+    "jit": "off",  # slows down short statements
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
@@ -39,7 +39,7 @@ TAKE_LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('tailrace:' || cu
 T = TypeVar("T")
 
 _LOST = "the connection to the database was lost"
-# By the beginning of the SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
+# Descriptions of errors by a prefix of the SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _WORDS = {
     "08003": _LOST,
     "08006": _LOST,
@@ -59,11 +59,11 @@ class PostgresqlDatabase(Database):
     """A PostgreSQL database.
 
     Args:
-        url: Its URL; ``sslmode`` and a folder (of a socket) as ``host`` as in libpq; ``timeout`` and ``command_timeout``
-            replace `CONNECT_SECONDS` and `COMMAND_SECONDS`.
+        url: The URL of the database. ``sslmode``, and the folder of a socket as ``host``, are as in libpq. ``timeout`` and
+            ``command_timeout`` override `CONNECT_SECONDS` and `COMMAND_SECONDS`.
 
     Raises:
-        ConfigurationError: The driver is not installed.
+        ConfigurationError: The driver is not installed, or a timeout is not a number.
     """
 
     def __init__(self, url: URL) -> None:
@@ -85,18 +85,18 @@ class PostgresqlDatabase(Database):
         if "sslmode" in query:
             query["ssl"] = query.pop("sslmode")
         self._url = url.set(drivername="postgresql+asyncpg", query=query)
-        # The bound of a whole transaction including its connection; None for the bounds of its parts only.
+        # The time limit of a transaction including its connection; None to limit only connections and statements.
         self._seconds: float | None = None
         self._engine: AsyncEngine | None = None
         self._connection: AsyncConnection | None = None
         self._writing = anyio.Lock(fast_acquire=True)
 
     async def open(self) -> None:
-        """Open the database as `Database.open`."""
+        """Open the database (see `Database.open`)."""
         from tailrace.server.store.postgresql_connections import (
             BoundedConnection,
             watch_connections,
-        )  # the driver is there
+        )  # requires the driver
 
         self._engine = create_async_engine(
             self._url,
@@ -122,13 +122,13 @@ class PostgresqlDatabase(Database):
             with self.translating("open the store", *self._driver_errors):
                 self._connection = await engine.connect()
                 await self._transaction(self._connection, self._migrate_schema)
-        except TypeError as error:  # the driver's, for an unknown option of the URL
+        except TypeError as error:  # raised by the driver for an unknown option of the URL
             raise ConfigurationError(
                 f"TAILRACE_STORE: an option of the address is not known: {error}"
             ) from None
 
     async def close(self) -> None:
-        """Close the database as `Database.close`."""
+        """Close the database (see `Database.close`)."""
         connection, engine = self._connection, self._engine
         self._connection = self._engine = None
         async with self._writing:
@@ -138,7 +138,7 @@ class PostgresqlDatabase(Database):
             await engine.dispose()
 
     async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
-        """Run a transaction as `Database.write`."""
+        """Run a write transaction (see `Database.write`)."""
         return await _complete_transaction(self._write(work))
 
     async def _write(self, work: Work[T]) -> T:
@@ -160,22 +160,22 @@ class PostgresqlDatabase(Database):
     # --- overridden where several servers share the database ---
 
     def _session(self) -> dict[str, str]:
-        """Return the settings of every session."""
+        """Return the PostgreSQL settings of every session."""
         return dict(_SESSION)
 
     def _migrate_schema(self, connection: Connection) -> None:
         migrate_schema(connection)
 
     def _check_place(self, connection: Connection) -> None:
-        """Check that this server may write, on the writing connection: a new one takes the lock first.
+        """Check that this server may write. A new connection acquires the lock first.
 
-        Two servers on one database would each treat the other's running tasks as interrupted, and give the same
-        numbers to different events.
+        Two servers on one database would treat each other's running tasks as interrupted, and give different events the same
+        numbers.
 
         Raises:
-            StoreError: It may not write.
+            StoreError: Another server holds the lock.
         """
-        if "tailrace" not in connection.info:  # the lock ends with the session
+        if "tailrace" not in connection.info:  # this connection does not hold the lock yet
             if not connection.scalar(TAKE_LOCK):
                 raise StoreError(
                     "the store is in use by another process, which holds its lock: only one server can use a database, unless "
@@ -184,7 +184,7 @@ class PostgresqlDatabase(Database):
             connection.info["tailrace"] = "holds the lock"
 
     async def read(self, work: Work[T]) -> T:
-        """Run a transaction as `Database.read`."""
+        """Run a read transaction (see `Database.read`)."""
         return await _complete_transaction(self._read(work))
 
     async def _read(self, work: Work[T]) -> T:
@@ -195,13 +195,13 @@ class PostgresqlDatabase(Database):
                 return await connection.run_sync(work)
 
     def is_temporary(self, error: Exception) -> bool:
-        """Classify an error as `Database.is_temporary`."""
+        """Return whether an error is temporary (see `Database.is_temporary`)."""
         if isinstance(error, OSError | OperationalError | InterfaceError) or is_lost_connection(error):
             return True
         return _state_of(getattr(error, "orig", None) or error).startswith(_TEMPORARY)
 
     def explain(self, cause: BaseException) -> str:
-        """Explain an error as `Database.explain`."""
+        """Return a description of an error (see `Database.explain`)."""
         if isinstance(cause, BrokenPipeError | ConnectionAbortedError | ConnectionResetError):
             return _LOST
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
@@ -217,11 +217,11 @@ def _state_of(error: BaseException) -> str:
 
 
 async def _complete_transaction(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine to its end, and raise a cancellation after it.
+    """Await a coroutine until it ends. A cancellation is raised only then.
 
-    Interrupting a statement costs its connection; cancelled callers must not cost the writer's connection, which holds
-    the lock. It is a task of its own, since a shielded scope does not protect against cancellation from outside anyio
-    (gRPC's).
+    An interrupted statement closes its connection. A cancelled caller must not close the writing connection, which holds the
+    lock. The coroutine runs in a task of its own, because a shielded scope does not protect against cancellation from outside
+    anyio (gRPC).
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -233,6 +233,6 @@ async def _complete_transaction(work: Coroutine[Any, Any, T]) -> T:
                 cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it
+            task.exception()  # retrieve the error, so that asyncio does not log it
         raise cancelled
     return task.result()

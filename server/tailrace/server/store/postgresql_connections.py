@@ -1,7 +1,7 @@
-"""Bounds on waiting for PostgreSQL connections that were cut silently.
+"""Time limits for PostgreSQL connections that were lost without a notification.
 
-Such a connection looks like any other until a statement waits on it. The driver would wait for a whole command timeout: for the
-statement, for cancelling it, and for closing the connection.
+Such a connection is detected only when a statement gets no reply. The driver would wait for a complete command timeout each for
+the statement, for its cancellation, and for closing the connection.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 PING_SECONDS = 1.0
-"""Seconds for a reply on a connection that was idle; after that, another one is used."""
+"""Seconds within which an idle connection must reply before it is used. Otherwise, another connection is used."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds for cancelling a statement and closing the connection; after that, it is dropped."""
+"""Seconds within which a connection must close, including the cancellation of a statement. Otherwise, it is aborted."""
 
 
 class BoundedConnection(Connection):
-    """A connection of the driver that closes in bounded time.
+    """A connection of the driver that closes within `CLOSE_SECONDS`.
 
-    The driver's own waits for a command timeout, and before version 0.32 without a bound for the reply to a
-    cancelled statement.
+    The driver's own method waits for a command timeout; before version 0.32, it waits for the reply to a cancelled statement
+    without a limit.
     """
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — as the driver has it
-        """Close the connection properly, so that the database releases its locks; or drop it."""
+        """Close the connection, so that the database releases its locks. Abort the connection if this takes too long."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await cast("Any", super()).close(timeout=timeout)
@@ -39,7 +39,7 @@ class BoundedConnection(Connection):
 
 
 def watch_connections(engine: AsyncEngine) -> None:
-    """Discard connections of an engine that do not work, before they are used or when an error shows it."""
+    """Discard broken connections of an engine: before they are used, and after a timeout."""
     for name, listener in (("connect", _note_new), ("checkout", _ping), ("handle_error", _discard_timed_out)):
         event.listen(engine.sync_engine, name, listener)
 
@@ -49,7 +49,7 @@ def _note_new(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
 
 
 def _ping(connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: object) -> None:
-    """Check that a connection of the pool is alive: like SQLAlchemy's own ping, but with a short timeout."""
+    """Check that a connection of the pool replies, like SQLAlchemy's own ping, but with a short timeout."""
     if record.info.pop("is new", False):
         return
     adapted = cast("AdaptedConnection", connection)
@@ -59,7 +59,7 @@ def _ping(connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: objec
         adapted.driver_connection.terminate()
         if not isinstance(error, Exception):
             raise
-        # Any error: the pool opens another connection.
+        # After any error, the pool opens another connection.
         raise DisconnectionError(str(error) or type(error).__name__) from error
 
 

@@ -1,6 +1,6 @@
 """Files and folders that only the user of the server can read, independent of the umask.
 
-On Windows, where the permissions of the folder decide, nothing is changed.
+On Windows, permissions are not changed, because there the permissions of the folder apply.
 """
 
 import logging
@@ -14,30 +14,30 @@ _OTHERS = stat.S_IRWXO
 
 
 def create_private_folder(folder: Path) -> None:
-    """Create a folder and its missing parents with mode 0700; an existing folder is unchanged.
+    """Create a folder and its missing parents with mode 0700. An existing folder is unchanged.
 
     Raises:
-        OSError: It cannot be created.
+        OSError: The folder cannot be created.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
-    folder.mkdir(exist_ok=True)  # an error if a file has its name
+    folder.mkdir(exist_ok=True)  # raises an error if the path is a file
 
 
 def open_private_file(path: str) -> int:
-    """Open a file for reading and appending, created with mode 0600 if it is missing; return the descriptor.
+    """Open a file for reading and appending, and return its descriptor. A missing file is created with mode 0600.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def make_private(*paths: str) -> None:
-    """Set files that all users of the machine can open to mode 0600, with a warning.
+    """Change the mode of files that all users of the machine can open to 0600, and log a warning.
 
-    Files that are open to a group only are unchanged, since their mode was set on purpose. Missing files are skipped.
+    Files that only a group can open are unchanged, because this mode was set on purpose. Missing files are skipped.
     """
     if os.name == "nt":
         return

@@ -1,4 +1,4 @@
-"""Webhooks as rows of their table."""
+"""Reads and writes rows of webhooks."""
 
 import logging
 from typing import Any
@@ -14,13 +14,13 @@ from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 
 logger = logging.getLogger("tailrace.server")
 
-_MAX_LOGGED = 1000  # webhooks in the log that cannot be decrypted
+_MAX_LOGGED = 1000  # maximum number of webhooks that are logged because they cannot be decrypted
 
 
 class PushConfigRows:
-    """Writes and reads the rows; they are encrypted if a key is configured.
+    """Reads and writes rows of webhooks. They are encrypted if a key is configured.
 
-    Rows that were written without a key are read, and encrypted by the next write.
+    Rows that were written without a key can be read. The next write encrypts them.
 
     Args:
         keys: The keys of the installation.
@@ -32,11 +32,11 @@ class PushConfigRows:
         self._logged: set[tuple[str, str]] = set()
 
     def load(self) -> None:
-        """Import the cryptography library; takes too long for the event loop."""
+        """Import the cryptography library if it is needed. This takes too long for the event loop."""
         self._encryption.load()
 
     def put(self, connection: Connection, webhook: PushConfig, node: str | None = None) -> None:
-        """Write a webhook, replacing the one with the same ids; ``node`` is the node that delivers its notifications."""
+        """Insert a webhook, or update the webhook with the same ids. ``node`` is the node that delivers its notifications."""
         task_id, config_id = webhook.key
         body = webhook.config.to_json()
         if self._encryption.is_available:
@@ -45,7 +45,7 @@ class PushConfigRows:
             self._warn_of_credentials(webhook.config)
         values = {"dialect": webhook.dialect, "body": body, "node": node}
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-        # The successor of a webhook starts after the events that the webhook received.
+        # An update preserves ``delivered``, so that events that were delivered are not delivered again.
         changed = connection.execute(update(push_configs).where(*conditions).values(values))
         if not changed.rowcount:
             key = {
@@ -57,7 +57,7 @@ class PushConfigRows:
             connection.execute(insert(push_configs).values({**key, **values}))
 
     def read(self, row: Any) -> PushConfig | None:
-        """Return the webhook of a row; log an error and return None if it cannot be decrypted."""
+        """Return the webhook of a row. If it cannot be decrypted, log an error, and return None."""
         body = row.body
         if self._encryption.is_encrypted(body):
             try:
@@ -71,11 +71,11 @@ class PushConfigRows:
         return PushConfig(row.owner, row.dialect, config, row.delivered)
 
     def read_all(self, rows: Any) -> list[PushConfig]:
-        """Return the webhooks of rows, without those that cannot be decrypted."""
+        """Return the webhooks of rows, without webhooks that cannot be decrypted."""
         return [webhook for row in rows if (webhook := self.read(row)) is not None]
 
     def read_open(self, rows: Any) -> list[tuple[PushConfig, bool]]:
-        """Return the webhooks of rows of `open_push_configs`, without those that cannot be decrypted."""
+        """Return the webhooks of rows of `open_push_configs`, without webhooks that cannot be decrypted."""
         return [(webhook, bool(row.behind)) for row in rows if (webhook := self.read(row)) is not None]
 
     def _warn_of_credentials(self, config: TaskPushNotificationConfig) -> None:
@@ -103,7 +103,10 @@ class PushConfigRows:
 
 
 def open_push_configs() -> Any:
-    """Return a query for the webhooks with notifications to deliver, certain or possible, and whether they are certain."""
+    """Return a query for webhooks that may have notifications to deliver.
+
+    The column ``behind`` is true if events are undelivered.
+    """
     over = tasks.c.state.in_([state for state in TaskState if state.terminal])
     behind = push_configs.c.delivered < tasks.c.number
     return (

@@ -15,15 +15,15 @@ from tailrace.wrappers import StoreError
 
 
 class EventsDropped(StoreError):
-    """Events were dropped, some time after the end of their task.
+    """Events of an ended task were deleted (see `Retention`).
 
-    The task's snapshot has their content: send it in their place.
+    The snapshot of the task has their content, and can be sent instead.
 
     Args:
-        first: The number of the first event that exists; one more than the last if none does.
+        first: The number of the first event that exists; if there is none, the number after the last event.
 
     Attributes:
-        first: As given.
+        first: The number of the first event that exists.
     """
 
     def __init__(self, first: int) -> None:
@@ -35,9 +35,9 @@ class EventsDropped(StoreError):
 
 
 class NotOurs(StoreError):
-    """A write was refused: another node has the task, or other nodes declared this one dead.
+    """A write was rejected, because another node owns the task, or because other nodes have declared this node dead.
 
-    The task continues on another node; subscribers of this node look it up again.
+    The task continues on another node. Subscribers on this node must find the task again.
     """
 
     def __init__(self, problem: str) -> None:
@@ -45,14 +45,14 @@ class NotOurs(StoreError):
 
 
 class TasksRefused(StoreError):
-    """The writes of some tasks in a batch were refused; the others are persisted.
+    """The writes of some tasks in a batch were rejected. The writes of the other tasks are persisted.
 
     Args:
-        tasks: The errors, by task id.
+        tasks: The errors of the rejected tasks, by task id.
         temporary: As for `StoreError`.
 
     Attributes:
-        tasks: As given.
+        tasks: The errors of the rejected tasks, by task id.
     """
 
     def __init__(self, tasks: Mapping[str, StoreError], *, temporary: bool = False) -> None:
@@ -65,9 +65,9 @@ class PushConfig(msgspec.Struct, frozen=True):
 
     Attributes:
         owner: The owner of the task.
-        dialect: The protocol version of the request that set it, and of its notifications.
-        config: The caller's configuration, with the ids of task and webhook.
-        delivered: The number of the last event that was delivered or given up.
+        dialect: The protocol version of the request that set the webhook, and of the notifications.
+        config: The caller's configuration, with the ids of the task and the webhook.
+        delivered: The number of the last event that was delivered, or whose delivery failed finally.
     """
 
     owner: str
@@ -86,8 +86,8 @@ class SendKey(msgspec.Struct, frozen=True):
 
     Attributes:
         key: The key.
-        fingerprint: The fingerprint of the request; another request with the same key is an error.
-        task_id: The task that the message created or continued.
+        fingerprint: The fingerprint of the request. A request with the same key and another fingerprint is an error.
+        task_id: The id of the task that the message created or continued.
     """
 
     key: str
@@ -96,7 +96,7 @@ class SendKey(msgspec.Struct, frozen=True):
 
 
 class StoredCompletion(msgspec.Struct, frozen=True):
-    """A chat completion that its client can list and change: one turn of a task.
+    """A stored chat completion, which is one turn of a task. Its client can list and change it.
 
     Attributes:
         task_id: The task.
@@ -115,21 +115,21 @@ class AttemptState(StrEnum):
     """The end of an attempt of a model call."""
 
     FINAL = "final"
-    """The response is complete, and the provider reported its usage."""
+    """The response is complete, and the provider reported the usage."""
     UNREPORTED = "unreported"
-    """The response is complete, and the provider reported no usage."""
+    """The response is complete, but the provider reported no usage."""
     CUT = "cut"
-    """The response is incomplete: it broke off or was cancelled. The counts are those that were reported until then."""
+    """The response is incomplete, because it was interrupted or cancelled. The counts are those reported until then."""
     ATTACHED = "attached"
-    """The connection broke off, and the next attempt, whose usage includes this one, received the rest of the response."""
+    """The connection was lost. The next attempt received the rest of the response, and its usage includes this attempt."""
     FAILED = "failed"
     """The request was not sent, or the provider rejected it."""
     LOST = "lost"
-    """The process of the server ended during the turn, when an attempt may have been running."""
+    """The process of the server ended during the turn. An attempt may have been running."""
 
 
 INCOMPLETE_STATES = (AttemptState.UNREPORTED, AttemptState.CUT, AttemptState.LOST)
-"""States of attempts that may have used more tokens than their counts."""
+"""States of attempts that may have used more tokens than were reported."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
@@ -140,18 +140,18 @@ class UsageRecord(msgspec.Struct, frozen=True):
         attempt: The number of the attempt in the turn.
         caller: The authenticated name of the caller; empty without authentication.
         agent: The name of the agent.
-        provider: The provider; empty for the usage that a custom handler or a remote agent reported.
-        model: The requested model; empty as ``provider``.
-        state: The end of the attempt.
-        started: The start, in milliseconds since 1970.
-        ended: The end, in milliseconds since 1970.
+        provider: The provider; empty for usage that a custom handler or a remote agent reported.
+        model: The requested model; empty like ``provider``.
+        state: How the attempt ended.
+        started: The start of the attempt, in milliseconds since 1970.
+        ended: The end of the attempt, in milliseconds since 1970.
         reported_model: The model that the provider reported; may be empty.
-        input_tokens: Tokens of the input, including cached ones.
+        input_tokens: Tokens of the input, including cached tokens.
         cached_tokens: Tokens of the input that the provider read from its cache.
         output_tokens: Tokens of the output, including reasoning.
         reasoning_tokens: Tokens of reasoning.
         cost: The cost in 1e-9 US dollars; None if the price is unknown.
-        chunks: The number of chunks that arrived: at least one token of output for most providers.
+        chunks: The number of chunks that arrived. With most providers, each has at least one token of output.
     """
 
     turn: int
@@ -173,23 +173,23 @@ class UsageRecord(msgspec.Struct, frozen=True):
 
 
 class TaskWrite(msgspec.Struct, frozen=True):
-    """A write of one task: new events, and the changes that come with the last of them.
+    """A write of one task: new events, and changes that are persisted with them.
 
     Attributes:
         task_id: The task.
         owner: The owner.
         context_id: The conversation.
-        events: New events, in order; empty for a task without a log.
-        snapshot: The task as of the last of ``events``, if its snapshot is to be updated (at the bounds of a turn);
-            else None.
+        events: New events in order. May be empty.
+        snapshot: The task as of the last event, to update the stored snapshot (at the beginning and the end of a turn); None to
+            keep the stored snapshot.
         messages: Messages that are added to the conversation with these events.
-        updated: The time of the new status; None if the events did not change the status.
-        webhooks: Webhooks that receive the events from these on.
-        send_key: The idempotency key of the message that caused the events; None without one.
-        holds_conversation: The turn holds the lock of its conversation: other turns of it wait.
-        is_large: One of ``events`` is large, though it does not change the status.
-        completion: The chat completion that the message of these events requested; None without one.
-        is_listed: Lists of tasks have the task, if this write creates it.
+        updated: The time of the new status; None if the events do not change the status.
+        webhooks: New webhooks, which receive these and later events.
+        send_key: The idempotency key of the message that caused the events; None if it has none.
+        holds_conversation: Whether the turn holds the lock of its conversation, so that other turns of the conversation wait.
+        is_large: Whether one of ``events`` is large, although it does not change the status.
+        completion: The chat completion that the message requested; None if it requested none.
+        is_listed: Whether lists of tasks contain the task, if this write creates it.
         usage: Attempts of model calls that ended before these events.
     """
 
@@ -215,7 +215,7 @@ class StoredTask(msgspec.Struct, frozen=True):
     Attributes:
         task: The task as of event ``number``.
         number: The number of that event.
-        node: The node that writes it; None for a task that has ended, and with a single server.
+        node: The node that owns the task; None for a task that has ended, and with a single server.
     """
 
     task: Task
@@ -224,7 +224,7 @@ class StoredTask(msgspec.Struct, frozen=True):
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
-    """A filter of listed tasks; None or empty matches all.
+    """A filter for lists of tasks. Members that are None or empty match all tasks.
 
     Attributes:
         context_id: The conversation.
@@ -238,11 +238,11 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 class CompletionFilter(msgspec.Struct, frozen=True):
-    """A filter of listed chat completions; empty matches all.
+    """A filter for lists of chat completions. Empty members match all completions.
 
     Attributes:
         model: The requested model.
-        metadata: Pairs that the metadata has.
+        metadata: Pairs that the metadata must contain.
     """
 
     model: str = ""
@@ -253,8 +253,8 @@ class TaskPosition(msgspec.Struct, frozen=True):
     """The position of a task in a list that is ordered by status time, newest first.
 
     Attributes:
-        updated: The time of its status.
-        id: Its id, the order of tasks with the same time.
+        updated: The time of the status of the task.
+        id: The id of the task, which orders tasks with the same time.
     """
 
     updated: datetime
@@ -265,9 +265,9 @@ class StoredPage(NamedTuple):
     """A page of a caller's stored tasks.
 
     Attributes:
-        tasks: In order, with their positions.
+        tasks: The tasks in order, with their positions.
         total: The number of tasks on all pages.
-        has_more: Further tasks follow.
+        has_more: Whether further tasks follow.
     """
 
     tasks: list[tuple[TaskPosition, Task]]
@@ -279,9 +279,9 @@ class TaskPage(msgspec.Struct, frozen=True):
     """A page of a caller's tasks.
 
     Attributes:
-        tasks: In order.
+        tasks: The tasks in order.
         total: The number of tasks on all pages.
-        last: The position of the last task; None on the last page.
+        last: The position of the last task on the page; None on the last page.
     """
 
     tasks: list[Task]
@@ -293,10 +293,10 @@ class Retention(msgspec.Struct, frozen=True):
     """The retention of tasks that have ended.
 
     Attributes:
-        events: Seconds after a task's end for which its events are stored, so that a stream can be resumed. None: as
-            long as the task.
-        tasks: Seconds after its end for which a task is stored, with its messages. None: without limit.
-        usage: Seconds after its end for which the usage of an attempt is stored. None: without limit.
+        events: Seconds after the end of a task during which its events are stored, so that a stream can be resumed. None: as long
+            as the task is stored.
+        tasks: Seconds after the end of a task during which the task and its messages are stored. None: without limit.
+        usage: Seconds after the end of an attempt during which its usage is stored. None: without limit.
     """
 
     events: float | None = 24 * 3600.0

@@ -1,7 +1,9 @@
-"""Retention: drops the events of tasks that have ended, and, if configured, whole tasks; completes deletions.
+"""Retention: deletes the events of ended tasks and, if configured, complete tasks and usage.
 
-The snapshot of a task that has ended is complete, with each artifact as one part. Its events serve clients that resume a
-stream, soon after its end. Events that a webhook has yet to receive are not dropped.
+Also completes deletions of tasks.
+
+The snapshot of an ended task is complete. Its events are only needed for clients that resume a stream soon after the end of the
+task, and for webhooks. Events that a webhook has not received yet are not deleted.
 """
 
 from collections.abc import Sequence
@@ -16,27 +18,27 @@ from tailrace.server.store.usage_store import drop_usage, forget_tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 BATCH = 500
-"""Maximum number of events and tasks that one transaction drops: writers wait for one or two milliseconds."""
+"""Maximum number of events and tasks that one transaction deletes. Writers wait for one or two milliseconds."""
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Maximum bytes of the rows that one transaction drops, but at least one row: SQLite overwrites them."""
+"""Maximum bytes of the rows that one transaction deletes, because SQLite overwrites them. At least one row is deleted."""
 
-_BATCH = 50  # tasks in one transaction
+_BATCH = 50  # maximum tasks in one transaction
 
 _OVER = [state.value for state in TaskState if state.terminal]
 
 
 def drop_expired(connection: Connection, retention: Retention, now: datetime, batch: int = BATCH) -> bool:
-    """Drop some of the expired rows, of each task the oldest events first.
+    """Delete a batch of expired rows. The oldest events of a task are deleted first.
 
     Args:
-        connection: In a transaction.
+        connection: The connection, in a transaction.
         retention: The retention.
-        now: The time.
+        now: The current time.
         batch: The maximum number of rows.
 
     Returns:
-        Whether there may be more.
+        True if there may be more expired rows.
     """
     if retention.usage is not None and drop_usage(
         connection, now - timedelta(seconds=retention.usage), batch
@@ -68,7 +70,7 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
 def _over_since(
     connection: Connection, before: datetime, *further: ColumnElement[bool]
 ) -> Sequence[Row[str, int]]:
-    """Return ids and last numbers of tasks that ended before a time and have no notifications to deliver."""
+    """Return the ids and last event numbers of tasks that ended before a time, and have no notifications to deliver."""
     waiting = exists().where(push_configs.c.task_id == tasks.c.id, push_configs.c.delivered < tasks.c.number)
     query = select(tasks.c.id, tasks.c.number).where(
         tasks.c.state.in_(_OVER), tasks.c.updated < before, ~waiting, *further
@@ -77,10 +79,10 @@ def _over_since(
 
 
 def _drop_events(connection: Connection, found: Sequence[Row[str, int]], batch: int) -> tuple[list[str], int]:
-    """Drop events that are in their tasks' snapshots, until a batch is full.
+    """Delete events of tasks up to the given event numbers, until the batch is full.
 
     Returns:
-        The tasks without remaining events to drop, and the rest of the batch.
+        The tasks without remaining events to delete, and the remaining size of the batch.
     """
     done: list[str] = []
     for task_id, number in found:
@@ -97,19 +99,22 @@ def _drop_events(connection: Connection, found: Sequence[Row[str, int]], batch: 
 
 
 def delete_messages(connection: Connection, task_id: str, owner: str) -> bool:
-    """Delete some of the messages of a task; return whether there may be more."""
+    """Delete a batch of the messages of a task, and return whether there may be more."""
     where = (messages.c.task_id == task_id, messages.c.owner == owner)
     _, has_more = _delete_some(connection, messages.c.position, where, BATCH)
     return has_more
 
 
 def pending_deletion(connection: Connection) -> str | None:
-    """Return a deleted task whose events are not deleted yet; None if there is none."""
+    """Return the id of a deleted task that still has events to delete; None if there is none."""
     return connection.scalar(select(deletions.c.task_id).limit(1))
 
 
 def drop_deleted(connection: Connection, task_id: str) -> bool:
-    """Drop some of the events of a deleted task, then its deletion; return whether there may be more."""
+    """Delete a batch of the events of a deleted task; after the last batch, the record of its deletion.
+
+    Return whether there may be more.
+    """
     _, has_more = _delete_some(connection, events.c.number, (events.c.task_id == task_id,), BATCH)
     if not has_more:
         connection.execute(delete(deletions).where(deletions.c.task_id == task_id))
@@ -119,12 +124,12 @@ def drop_deleted(connection: Connection, task_id: str) -> bool:
 def _delete_some(
     connection: Connection, key: Column[int], where: Sequence[ColumnElement[bool]], limit: int
 ) -> tuple[int, bool]:
-    """Delete the first rows within a number and `BATCH_BYTES`.
+    """Delete the first rows, at most ``limit`` and `BATCH_BYTES`.
 
     Args:
-        connection: In a transaction.
-        key: The column of the rows' order; their table has a column ``body``.
-        where: The conditions of the rows.
+        connection: The connection, in a transaction.
+        key: The column that orders the rows. Its table must have a column ``body``.
+        where: The conditions for the rows.
         limit: The maximum number of rows.
 
     Returns:

@@ -1,7 +1,7 @@
-"""The tables as of the newest migration, and the types of their columns.
+"""The tables after the newest migration, and the types of their columns.
 
-A change needs a migration (``migrations/versions``), whose number is `HEAD`. Existing databases are migrated, new ones are
-created from this module; a test compares the two.
+A change requires a migration (``migrations/versions``), and `HEAD` must be set to its number. Existing databases are migrated,
+and new databases are created from this module. A test compares the results.
 """
 
 from datetime import UTC, datetime
@@ -26,15 +26,15 @@ from sqlalchemy import (
 )
 
 HEAD = "0012"
-"""The newest migration: the version of a database that this code reads and writes."""
+"""The number of the newest migration, which is the version of a database that this code supports."""
 
 metadata = MetaData()
 
 
 class Name(TypeDecorator[str]):
-    """A name, compared and ordered by its code points, as in Python.
+    """A string that is compared and ordered by its code points, as in Python.
 
-    PostgreSQL would use the rules of a language, and rejects NUL, which callers' ids may contain.
+    PostgreSQL would compare by the rules of a language, and rejects NUL, which ids from callers may contain.
     """
 
     impl = Text
@@ -45,11 +45,11 @@ class Name(TypeDecorator[str]):
         return dialect.type_descriptor(Text(collation="C") if dialect.name == "postgresql" else Text())
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Return None where no conversion is needed: every event has such a name."""
+        """Return None for SQLite, which needs no conversion. Every event has such a column."""
         return super().bind_processor(dialect) if dialect.name == "postgresql" else None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """Return None where no conversion is needed."""
+        """Return None for SQLite, which needs no conversion."""
         return super().result_processor(dialect, coltype) if dialect.name == "postgresql" else None
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
@@ -66,7 +66,7 @@ class Name(TypeDecorator[str]):
 
 
 class Time(TypeDecorator[datetime]):
-    """A time of any zone as UTC: SQLite stores no zone, and compares the text."""
+    """A time that is stored in UTC, because SQLite stores no time zone, and compares times as text."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -78,13 +78,13 @@ class Time(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert a value from the database, in UTC."""
+        """Convert a value from the database to a time in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-# SQLite increments automatically only columns of this type name.
+# SQLite automatically increments only columns with the type name INTEGER.
 Position = BigInteger().with_variant(Integer, "sqlite")
 
 tasks = Table(
@@ -95,22 +95,23 @@ tasks = Table(
     Column("context_id", Name, nullable=False),
     Column("state", Text, nullable=False),
     Column("updated", Time, nullable=False),
-    # The snapshot is as of event `number`; `events` has the newer ones.
+    # The snapshot has the state after event `number`. The table `events` has newer events.
     Column("number", Integer, nullable=False),
     Column("snapshot", LargeBinary, nullable=False),
-    # Some of its events have not been dropped.
+    # False after retention has deleted the events.
     Column("events_kept", Boolean, nullable=False, server_default=true()),
-    # The node that writes it, if several servers share the database; NULL for a task that has ended.
+    # The node that owns the task, if several servers share the database; NULL for an ended task.
     Column("node", Name),
-    # Lists of tasks have it. Their indexes have this column too: SQLite would read a complete snapshot to reach it.
+    # True if lists of tasks contain the task. Their indexes contain this column, because SQLite would otherwise read a complete
+    # snapshot to reach it.
     Column("listed", Boolean, nullable=False, server_default=true()),
     Index("tasks_by_context", "owner", "context_id", "listed"),
     Index("tasks_by_time", "owner", "listed", "updated", "id"),
     Index("tasks_by_state_and_time", "state", "updated"),
 )
 
-# Finds the tasks with events to drop. SQLite uses it if its condition is written as the query's is, and prefers it for the
-# number of columns that the query names, though the first is always the same.
+# Finds the tasks with events to delete. SQLite uses the index only if the condition of the query is written like the condition of
+# the index. The first column has always the same value; it is included so that SQLite prefers this index.
 tasks_with_events = Index(
     "tasks_with_events",
     tasks.c.events_kept,
@@ -119,7 +120,7 @@ tasks_with_events = Index(
     sqlite_where=text("events_kept = 1"),
 )
 
-# Not WITHOUT ROWID: SQLite would read complete rows, of megabytes, to compare keys.
+# Not WITHOUT ROWID, because SQLite would read complete rows, which may have megabytes, to compare keys.
 events = Table(
     "events",
     metadata,
@@ -129,7 +130,7 @@ events = Table(
     Column("state", Text),
 )
 
-# SQLite's newest events, before they move to their table (`tailrace.server.store.sqlite.Journal`); empty with PostgreSQL.
+# The newest events on SQLite, before they are moved to their table (`tailrace.server.store.event_journal`); empty on PostgreSQL.
 journal = Table(
     "journal",
     metadata,
@@ -137,7 +138,7 @@ journal = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# Finds the changes of status, for webhooks, among the other events.
+# Finds the events that change the status, for webhooks.
 status_events = Index(
     "status_events",
     events.c.task_id,
@@ -147,7 +148,7 @@ status_events = Index(
 
 
 def add_postgresql_types() -> None:
-    """Give the indexes PostgreSQL's conditions: in the definitions above they would import SQLAlchemy's dialect."""
+    """Set the conditions of the indexes for PostgreSQL. In the definitions above, they would import SQLAlchemy's dialect."""
     for index, condition in (
         (tasks_with_events, text("events_kept")),
         (status_events, events.c.state.is_not(None)),
@@ -175,9 +176,9 @@ push_configs = Table(
     Column("owner", Name, nullable=False),
     Column("dialect", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # The number of the last event that its webhook received.
+    # The number of the last event that the webhook received.
     Column("delivered", Integer, nullable=False),
-    # The node that delivers its notifications.
+    # The node that delivers the notifications.
     Column("node", Name),
 )
 
@@ -192,7 +193,7 @@ send_keys = Table(
     Index("send_keys_by_task", "task_id"),
 )
 
-# The stored chat completions: turns of tasks that clients of the OpenAI-compatible API list, in the order of their requests.
+# The stored chat completions, in the order of their requests. Each is a turn of a task.
 completions = Table(
     "completions",
     metadata,
@@ -215,13 +216,12 @@ completion_metadata = Table(
 )
 
 TABLES_OF_TASKS = (messages, push_configs, send_keys, completions, completion_metadata)
-"""The tables whose rows belong to a task, beside its own and its events: they are deleted with it."""
+"""The tables with rows that belong to a task, except `tasks` and `events`. The rows are deleted with the task."""
 
-# The tasks that callers deleted, until their events are deleted too, in bounded steps.
+# The ids of tasks that callers deleted. A row exists until all events of the task are deleted, which takes several transactions.
 deletions = Table("deletions", metadata, Column("task_id", Name, primary_key=True))
 
-# The attempts of model calls, for bills and budgets. A row outlives its task: then it has no task id, so that nothing identifies
-# the content.
+# The attempts of model calls, for billing and budgets. When a task is deleted, its rows remain, but lose the task id.
 ledger = Table(
     "ledger",
     metadata,
@@ -251,21 +251,21 @@ ledger = Table(
     Index("ledger_by_time", "ended"),
 )
 
-# The servers that share the database (`tailrace.server.cluster`); one without a row is dead.
+# The servers that share the database (`tailrace.server.cluster`). A server without a row is dead.
 nodes = Table("nodes", metadata, Column("id", Name, primary_key=True), Column("beat", Time, nullable=False))
 
-# Exclusive work of a node, by owner: the turns of a conversation, for example.
+# Locks of nodes, by owner and name; for example the lock of a conversation.
 claims = Table(
     "claims",
     metadata,
     Column("owner", Name, primary_key=True),
     Column("name", Name, primary_key=True),
     Column("node", Name, nullable=False),
-    # The task whose turn holds a conversation; NULL for other claims.
+    # The task with the turn that holds the lock of a conversation; NULL for other locks.
     Column("task_id", Name),
 )
 
-# The secret of the installation (`tailrace.server.store.secret_keys`), where none is configured.
+# The secret of the installation (`tailrace.server.store.secret_keys`), if none is configured.
 secrets = Table(
     "secrets",
     metadata,
@@ -273,5 +273,5 @@ secrets = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
-# The migration of the database. Not among the tables above: alembic manages it.
+# The version of the database. This table is not in `metadata`, because alembic manages it.
 versions = Table("tailrace_version", MetaData(), Column("version_num", String(32), primary_key=True))

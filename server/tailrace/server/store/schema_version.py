@@ -1,7 +1,7 @@
-"""The version of a database, and migrations.
+"""The version of a database, and its migration.
 
-A new database gets the current tables; an older one runs its missing migrations (alembic's, in ``migrations/``). One row
-names the version: alembic is not imported for a database that is up to date.
+A new database gets the current tables. For an older database, alembic runs the missing migrations (``migrations/``). The version
+is stored in one row, so that alembic is not imported if the database is up to date.
 """
 
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger("tailrace.server")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-# Columns that distinguish our tables from others of the same name, in every version.
+# Columns that our tables have in every version. They distinguish our tables from others with the same names.
 _OURS = {
     "tasks": {"id", "owner", "context_id", "state", "updated", "number", "snapshot"},
     "events": {"task_id", "number", "body", "state"},
@@ -31,12 +31,13 @@ def is_up_to_date(connection: Connection) -> bool:
 
 
 def migrate_schema(connection: Connection) -> None:
-    """Create the tables of a new database, or migrate those of an older one, in the current transaction.
+    """Create the tables of a new database, or migrate an older database, in the current transaction.
 
-    A database from before versions were recorded is migrated from the first version.
+    A database without a recorded version is migrated from the first version.
 
     Raises:
-        StoreError: A newer version of tailrace created it, or its tables are another program's. It is unchanged.
+        StoreError: A newer version of tailrace created the database, or its tables belong to another program. The database is
+            unchanged.
     """
     version = _version(connection)
     if version == HEAD:

@@ -1,8 +1,8 @@
-"""Keys of an installation, derived from one secret.
+"""The keys of an installation, which are derived from one secret.
 
-An installation is one server, or all servers that share a database. Its secret is the setting ``secret_key``, or a
-random one that the store creates once (`SecretKeys.use_stored`). Each purpose has a key of its own, so that a leaked key
-does not open the others.
+An installation is one server, or all servers that share a database. Its secret is the setting ``secret_key``, or a random secret
+that the store creates once (`SecretKeys.use_stored`). Each purpose has a key of its own, so that a leaked key does not affect
+other purposes.
 """
 
 import hmac
@@ -12,15 +12,15 @@ from hashlib import sha256
 from tailrace.wrappers import ConfigurationError
 
 MIN_SECRET_BYTES = 16
-"""A configured secret that is shorter is refused."""
+"""Minimum length of a configured secret."""
 
 
 class SecretKeys:
     """Derives keys and identifiers from the secret of an installation.
 
     Args:
-        configured: The setting: one secret, or several separated by commas, the current one first. The others are
-            accepted for values that were created with them. Empty to use the stored secret.
+        configured: The setting ``secret_key``: secrets separated by commas, the current one first. Values that were created with
+            the other secrets are accepted. Empty to use the stored secret.
 
     Raises:
         ConfigurationError: A secret is shorter than `MIN_SECRET_BYTES`.
@@ -35,22 +35,22 @@ class SecretKeys:
                     f"{MIN_SECRET_BYTES} are required; create one with: openssl rand -hex 32"
                 )
         self.is_configured = bool(given)
-        # Used until the store is open. No persisted value is derived before that.
+        # A random secret is used until the store is open. No persisted value is derived before that.
         self._secrets = given or [secrets.token_bytes(32)]
         self._derived: dict[str, list[bytes]] = {}
 
     def use_stored(self, secret: bytes) -> None:
-        """Use the secret of the store, unless one is configured."""
+        """Use the secret of the store, unless a secret is configured."""
         if not self.is_configured:
             self._secrets = [secret]
             self._derived.clear()
 
     def derive(self, purpose: str) -> bytes:
-        """Return the current key for a purpose: 32 bytes (HKDF-Expand with one block, RFC 5869, section 2.3)."""
+        """Return the current key for a purpose. It has 32 bytes (HKDF-Expand with one block, RFC 5869, section 2.3)."""
         return self.derive_all(purpose)[0]
 
     def derive_all(self, purpose: str) -> list[bytes]:
-        """Return the keys for a purpose, the current one first, then the others that are accepted."""
+        """Return all accepted keys for a purpose, the current key first."""
         derived = self._derived.get(purpose)
         if derived is None:
             info = purpose.encode() + b"\x01"
@@ -58,14 +58,14 @@ class SecretKeys:
         return derived
 
     def external_id(self, owner: str, *names: str) -> str:
-        """Return an identifier for use in another system, scoped to its owner.
+        """Return an identifier for use in another system. Different owners have different identifiers.
 
-        Equal arguments give equal identifiers as long as the secret is the same. Neither the owner nor the names can be
-        derived from it, and no choice of names gives one owner the identifier of another.
+        Equal arguments give equal identifiers as long as the secret is the same. The owner and the names cannot be derived from
+        an identifier, and no choice of names gives one owner the identifier of another owner.
 
         Args:
             owner: The owner (`tailrace.server.runtime.caller.Caller.owner`).
-            names: The identified object: for example a purpose and the id of a context. Any text.
+            names: Any strings that identify the object, for example a purpose and the id of a context.
 
         Returns:
             32 hexadecimal digits.
@@ -73,7 +73,7 @@ class SecretKeys:
         return self.external_ids(owner, *names)[0]
 
     def external_ids(self, owner: str, *names: str) -> list[str]:
-        """Return `external_id` for each accepted secret, that of the current one first."""
+        """Return `external_id` for each accepted secret. The identifier for the current secret is first."""
         # Lengths make the encoding injective: ("ab", "c") and ("a", "bc") differ.
         encoded = [each.encode("utf-8", "surrogatepass") for each in (owner, *names)]
         message = b"".join(len(each).to_bytes(8, "big") + each for each in encoded)

@@ -10,9 +10,9 @@ _NAME = "installation"
 
 
 def installation_secret(connection: Connection) -> bytes:
-    """Return the secret of the installation; the first server creates it.
+    """Return the secret of the installation, and create it if it does not exist.
 
-    Servers that start at the same time get the same one: the database keeps the first row and ignores the others.
+    Servers that start at the same time get the same secret, because the database stores only the first row.
     """
     query = select(secrets.c.value).where(secrets.c.name == _NAME)
     value = connection.execute(query).scalar_one_or_none()
@@ -24,7 +24,7 @@ def installation_secret(connection: Connection) -> bytes:
 
 
 def _insert_if_missing(dialect: str) -> Insert:
-    # Each dialect takes megabytes: only the one in use is imported.
+    # Only the dialect in use is imported, because each dialect needs megabytes.
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:

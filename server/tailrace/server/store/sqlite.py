@@ -1,10 +1,10 @@
-"""SQLite: one connection that writes, threads that read beside it, and a file that no other process may open.
+"""SQLite: one connection that writes, threads that read in parallel, and a file that no other process may open.
 
-The driver blocks, and a transaction runs as a whole: a cancelled caller cannot interrupt it. Short transactions, which are
-almost all, run in the event loop: they go to SQLite's log, which does not wait for the disk (``synchronous=NORMAL``, unless
-they must survive a loss of power), and take less time than a round trip to a thread. Long ones run in threads: reads, deletes
-and checks of many rows, checkpoints of the log, and any write while another program has the database locked. A database in
-memory has one connection, which the writing thread also uses for reads.
+The driver blocks, and a cancelled caller cannot interrupt a transaction. Most transactions are short, and run in the event loop.
+They are written to SQLite's log without waiting for the disk (``synchronous=NORMAL``), and take less time than a round trip to a
+thread. If commits must survive a loss of power, all transactions run in the writing thread. Threads also run long transactions
+(reads, deletes and checks of many rows), checkpoints of the log, and any write while another program has the database locked. A
+database in memory has one connection, which the writing thread also uses for reads.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ from tailrace.wrappers import StoreError
 logger = logging.getLogger("tailrace.server")
 
 READERS = 4
-"""Threads for reads, each with a connection."""
+"""Number of threads for reads. Each has its own connection."""
 
 COPIED_ROWS = 10_000
-"""Rows after which the log is copied into the file (a checkpoint)."""
+"""Number of written rows after which the log is copied into the file (a checkpoint)."""
 
 LARGE_ROWS = COPIED_ROWS // 4
-"""Rows for which a large write counts: the log grows by megabytes."""
+"""Number of rows that a large write counts as, because the log grows by megabytes."""
 
 MAX_LOG_PAGES = 65_536
-"""Pages (of 4 KiB) of the log after which writers wait for a checkpoint."""
+"""Number of pages (4 KiB) of the log above which writers wait for a checkpoint."""
 
 COPY_PATIENCE = 250
-"""Milliseconds that writers then wait for earlier readers, our own or another program's."""
+"""Milliseconds for which such a checkpoint waits for readers, including those of other programs."""
 
 PURGE_ATTEMPTS = 20
 PURGE_PAUSE = 0.1
-"""Attempts to empty the log after a deletion, while readers prevent it, and the seconds between two of them."""
+"""Attempts to empty the log after a deletion, because readers may prevent it; and seconds between two attempts."""
 
 Durability = Literal["process", "power"]
-"""The failures that a commit survives: the end of the process, or also the loss of power (``synchronous=FULL``)."""
+"""The failures that a commit survives: a crash of the process, or also a loss of power (``synchronous=FULL``)."""
 
 T = TypeVar("T")
 
@@ -58,31 +58,31 @@ class SqliteDatabase(Database):
     """A SQLite file, or a database in memory.
 
     Args:
-        url: Its URL; without a file name the database is in memory. ``timeout``: seconds to wait for a lock (5).
-        durability: The failures that a commit survives. With ``power``, commits wait for the disk, and run in the
-            writing thread.
+        url: The URL of the database. Without a file name, the database is in memory. The parameter ``timeout`` has the seconds to
+            wait for a lock (default 5).
+        durability: The failures that a commit survives. With ``power``, commits wait for the disk, in the writing thread.
     """
 
     def __init__(self, url: URL, durability: Durability = "process") -> None:
         self._file = SqliteFile(url, READERS + 1, waits_for_disk=durability == "power")
         self._connection: Connection | None = None
-        self._driver: Any = None  # the same connection, as sqlite3 has it
-        self._pending: list[Future[Any]] = []  # for the writing thread
-        self._patience = 0  # milliseconds, for a lock
-        self._uncopied = 0  # rows that were written since the last checkpoint
+        self._driver: Any = None  # the sqlite3 connection of `_connection`
+        self._pending: list[Future[Any]] = []  # work for the writing thread that has not ended
+        self._patience = 0  # milliseconds to wait for a lock
+        self._uncopied = 0  # rows written since the last checkpoint
         self._copying: Future[int] | None = None
         self._writing: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._journal = Journal()
 
     async def open(self) -> None:
-        """Open as `Database.open`."""
+        """Open the database (see `Database.open`)."""
         self._writing = ThreadPoolExecutor(1, "store-writer")
         self._reading = ThreadPoolExecutor(READERS, "store-reader") if self._file.path else self._writing
         try:
             await self._run(self._writing, lambda: self._open())
         except BaseException:
-            with anyio.CancelScope(shield=True), suppress(StoreError):  # the first error is raised
+            with anyio.CancelScope(shield=True), suppress(StoreError):  # the original error is raised
                 await self.close()
             raise
 
@@ -102,7 +102,7 @@ class SqliteDatabase(Database):
         self._connection, self._driver = connection, driver
 
     async def close(self) -> None:
-        """Close as `Database.close`."""
+        """Close the database (see `Database.close`)."""
         writing, reading = self._writing, self._reading
         self._writing = self._reading = None
         if writing is None or reading is None:
@@ -118,7 +118,7 @@ class SqliteDatabase(Database):
             self._file.close(self._empty_journal)
 
     def _empty_journal(self, connection: Connection) -> None:
-        """Move the journal to the table, so that other programs find all events there, and the next start is fast."""
+        """Move the journal to the table, so that other programs find all events in the table, and the next start is fast."""
         driver: Any = connection.connection.driver_connection
         try:
             self._journal.empty(driver)
@@ -128,7 +128,7 @@ class SqliteDatabase(Database):
             logger.warning("the store's journal could not be emptied; the next start does it: %s", error)
 
     async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
-        """Run a transaction as `Database.write`, in the writing thread, one after the other."""
+        """Run a write transaction in the writing thread (see `Database.write`)."""
         done = await self._run_serially(lambda: self._retry_locked(lambda: self._with_work((), work, tasks)))
         self._count(1)
         return done
@@ -141,7 +141,7 @@ class SqliteDatabase(Database):
         tasks: Collection[str] = (),
         is_large: bool = False,
     ) -> None:
-        """Write events as `Database.append`: at once, unless other writes wait, or there is much to write."""
+        """Write events (see `Database.append`): in the event loop, unless other writes wait or the write is large."""
         write = partial(self._alone, rows, tasks)
         if work is not None:
             write = partial(self._with_work, rows, work, tasks)
@@ -158,7 +158,7 @@ class SqliteDatabase(Database):
         self._count(LARGE_ROWS if is_large else len(rows))
 
     def tail(self, task_id: str) -> Sequence[Row]:
-        """Return the last events as `Database.tail`."""
+        """Return the last events of a task (see `Database.tail`)."""
         if not self._journal.is_known:
             raise StoreError(
                 "cannot read from the store: its newest events could not be read", temporary=True
@@ -166,7 +166,7 @@ class SqliteDatabase(Database):
         return self._journal.tail(task_id)
 
     def _alone(self, rows: Sequence[Row], tasks: Collection[str]) -> None:
-        """Write events as `_with_work`, without the overhead of SQLAlchemy: it runs for every token."""
+        """Write events in a transaction without the overhead of SQLAlchemy, because this method runs for every token."""
         driver = self._driver
         if driver is None:
             raise StoreError("the store is closed")
@@ -180,7 +180,7 @@ class SqliteDatabase(Database):
                 raise
 
     def _with_work(self, rows: Sequence[Row], work: Work[T], tasks: Collection[str]) -> T:
-        """Run a transaction with events and further statements."""
+        """Write events and run further statements in one transaction."""
         connection = self._connected()
         with self.translating("write to the store", sqlite3.Error):
             try:
@@ -192,11 +192,11 @@ class SqliteDatabase(Database):
                 raise
 
     def _retry_locked(self, write: Callable[[], T], patience: int | None = None) -> T:
-        """Write, and wait while another program has the database locked; in the writing thread.
+        """Write in the writing thread, and wait while another program has the database locked.
 
         Args:
             write: Runs the transaction.
-            patience: Milliseconds to wait; those of the URL when None.
+            patience: Milliseconds to wait; the timeout of the URL when None.
         """
         driver: Any = self._connected().connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={self._patience if patience is None else patience}")
@@ -212,10 +212,10 @@ class SqliteDatabase(Database):
         return self._connection
 
     def _is_free(self) -> bool:
-        """Return whether the writing connection is free, and no write waits for it."""
+        """Return whether a write can run in the event loop: the writing connection is free, and no write waits for it."""
         if self._pending:
             self._pending = [each for each in self._pending if not each.done()]
-        if self._file.waits_for_disk:  # commits would block the event loop
+        if self._file.waits_for_disk:  # because commits would block the event loop
             return False
         return self._writing is not None and self._connection is not None and not self._pending
 
@@ -227,10 +227,11 @@ class SqliteDatabase(Database):
         return await asyncio.wrap_future(future)
 
     def _count(self, rows: int) -> None:
-        """Count written rows, and start a checkpoint now and then, in a thread, since it waits for the disk.
+        """Count written rows, and start a checkpoint after `COPIED_ROWS`. It runs in a thread, because it waits for the disk.
 
-        SQLite begins the log anew with the first write after a complete checkpoint without readers. With continuous
-        reads and writes that never happens, and the log grows: then writers wait for it.
+        SQLite overwrites the log from its beginning after a complete checkpoint without readers. With continuous reads and
+        writes, this never happens, and the log grows. If the log is too large, a checkpoint runs in the writing thread, and
+        writers wait for it.
         """
         self._uncopied += rows
         if (
@@ -250,10 +251,10 @@ class SqliteDatabase(Database):
             self._copying = self._reading.submit(lambda: self._copied(self._copy))
 
     def _copied(self, copy: Callable[[], int]) -> int:
-        """Run a checkpoint; return the number of pages of the log."""
+        """Run a checkpoint, and return the number of pages of the log; 0 after an error."""
         try:
             return copy()
-        except StoreError as error:  # the next checkpoint copies the log
+        except StoreError as error:  # the next checkpoint will copy the log
             logger.warning("the log of the store cannot be copied into its file at present: %s", error)
             return 0
 
@@ -261,7 +262,10 @@ class SqliteDatabase(Database):
         return self._read_transaction(lambda connection: copy_log(connection, "PASSIVE")[1])
 
     def _copy_waited_for(self, how: str = "RESTART") -> int:
-        """Run a complete checkpoint, so that the next write begins the log anew; ``TRUNCATE`` empties the log as well."""
+        """Run a complete checkpoint, so that the next write overwrites the log from its beginning.
+
+        ``TRUNCATE`` also empties the log.
+        """
 
         def copy() -> int:
             connection = self._connected()
@@ -272,7 +276,7 @@ class SqliteDatabase(Database):
         return self._retry_locked(copy, min(COPY_PATIENCE, self._patience))
 
     async def purge(self) -> None:
-        """Remove deleted content as `Database.purge`: from the journal, the log, and the connections."""
+        """Remove deleted content (see `Database.purge`) from the journal, the log, and the connections."""
         await self._run_serially(lambda: self._retry_locked(self._drop_journal))
         if not self._file.path:
             return
@@ -287,7 +291,7 @@ class SqliteDatabase(Database):
         await self._run_serially(self._renew_connections)
 
     def _drop_journal(self) -> None:
-        """Move the events in the journal to their table, and drop its rows, which have events of deleted tasks."""
+        """Move all events of the journal to their table, and delete its rows, because they contain events of deleted tasks."""
         driver: Any = self._connected().connection.driver_connection
         with self.translating("write to the store", sqlite3.Error):
             try:
@@ -299,14 +303,15 @@ class SqliteDatabase(Database):
                 raise
 
     def _renew_connections(self) -> None:
-        """Close the connections: they have pages in their caches, and the last values of their statements."""
+        """Open new connections, because the old ones have deleted content in cached pages and in parameters of statements."""
         self._connected()
         with self.translating("open the store", sqlite3.Error):
             self._use_to_write(self._file.reconnect())
 
     async def read(self, work: Work[T]) -> T:
-        """Run a transaction as `Database.read`, in one of a few threads."""
-        if self._reading is self._writing:  # one connection for all: reads wait for writes
+        """Run a read transaction in a thread (see `Database.read`)."""
+        # A database in memory: there is only one connection, so reads wait for writes.
+        if self._reading is self._writing:
             return await self._run_serially(lambda: self._read_transaction(work))
         return await self._run(self._reading, lambda: self._read_transaction(work))
 
@@ -322,11 +327,11 @@ class SqliteDatabase(Database):
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def is_temporary(self, error: Exception) -> bool:
-        """Classify an error as `Database.is_temporary`."""
+        """Return whether an error is temporary (see `Database.is_temporary`)."""
         return isinstance(error, OperationalError | sqlite3.OperationalError | OSError)
 
     def explain(self, cause: BaseException) -> str:
-        """Explain an error as `Database.explain`."""
+        """Return a description of an error (see `Database.explain`)."""
         return EXPLANATIONS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, "")
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger("tailrace.server")
 
 CHECK_SECONDS = 5.0
 GLANCE_SECONDS = 1.0
-"""Seconds for which a file that was closed properly is checked for damage before it is used."""
+"""Maximum seconds for the check of a file for damage: after a crash (`CHECK_SECONDS`), or after the file was closed properly."""
 
 EXPLANATIONS = {
     sqlite3.SQLITE_BUSY: "another program has the database locked",
@@ -39,20 +39,20 @@ EXPLANATIONS = {
     sqlite3.SQLITE_CANTOPEN: "the file, or one beside it, cannot be opened or created",
     sqlite3.SQLITE_NOTADB: "the file is not a SQLite database, or its beginning is damaged",
 }
-"""Errors in plain words, by the primary code of a result: https://sqlite.org/rescode.html"""
+"""Descriptions of errors by the primary result code (https://sqlite.org/rescode.html)."""
 
 
 class SqliteFile:
-    """The file of a database, which no other process has open; or a database in memory.
+    """The file of a database, which is locked against other processes; or a database in memory.
 
     Args:
-        url: Its URL; without a file name the database is in memory.
-        connections: The maximum number of connections to a file; a database in memory has one, which threads share.
-        waits_for_disk: Commits survive the loss of power.
+        url: The URL of the database. Without a file name, the database is in memory.
+        connections: The maximum number of connections to a file. A database in memory has one connection, which threads share.
+        waits_for_disk: Whether commits wait for the disk, so that they survive a loss of power.
 
     Attributes:
         path: The file name; empty for a database in memory.
-        engine: The connections, while it is open.
+        engine: The connections; None while the file is closed.
     """
 
     def __init__(self, url: URL, connections: int, *, waits_for_disk: bool) -> None:
@@ -66,21 +66,21 @@ class SqliteFile:
         self._is_complete = False
 
     def open(self) -> Connection:
-        """Lock the file, check it, and bring its tables up to date; return the first connection.
+        """Lock the file, check it for damage, migrate its tables, and return the first connection.
 
         The check takes up to `GLANCE_SECONDS`, or `CHECK_SECONDS` if the file was not closed properly.
 
         Raises:
-            StoreError: Another process has the file open, or it is damaged.
+            StoreError: Another process has locked the file, or the file is damaged.
         """
         is_unclean = False
         if self.path:
             create_private_folder(Path(self.path).parent)
             self._lock = _lock(f"{self.path}.lock")
-            # SQLite removes its log when the last connection closes, also that of a damaged file.
+            # SQLite removes the log when the last connection closes, even if the file is damaged.
             is_unclean = bool(self._lock.read()) or _size(f"{self.path}-wal") > 0
             _mark(self._lock, b"open\n")
-            # SQLite gives the files that it creates the mode of this one.
+            # The files that SQLite creates have the same mode as this file.
             if not Path(self.path).exists() and not self.path.startswith("file:"):
                 os.close(open_private_file(self.path))
             make_private(*(f"{self.path}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", ".lock")))
@@ -100,13 +100,13 @@ class SqliteFile:
             is_ready = is_up_to_date(connection)
         if not is_ready:
             with connection.begin():
-                # A transaction even if no row changes: the driver itself begins one at the first change only.
+                # Begin a transaction explicitly, because the driver begins one only at the first change of a row.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 migrate_schema(connection)
         return connection
 
     def reconnect(self) -> Connection:
-        """Close all connections, and return a new first one; one that a reader uses is closed after its use.
+        """Close all connections, and return a new first connection. A connection that a reader uses is closed after its use.
 
         Raises:
             StoreError: The file is not open.
@@ -130,7 +130,7 @@ class SqliteFile:
         is_complete, self._is_complete = self._is_complete, False
         self._connection = self.engine = self._lock = None
         try:
-            with ExitStack() as closing:  # the connection first; the rest even if that fails
+            with ExitStack() as closing:  # close the connection first, and the engine even if this fails
                 if engine is not None:
                     closing.callback(engine.dispose)
                 if connection is not None:
@@ -145,16 +145,16 @@ class SqliteFile:
 
 
 def _check(connection: Connection, path: str, seconds: float) -> None:
-    """Check a file for damage, within a time limit.
+    """Check a file for damage. The check ends at the time limit.
 
     Raises:
-        StoreError: It is damaged.
+        StoreError: The file is damaged.
     """
     driver: Any = connection.connection.driver_connection
     done = threading.Event()
 
     def break_off() -> None:
-        # Repeatedly: SQLite ignores an interrupt that comes before the check has begun.
+        # Interrupt repeatedly, because SQLite ignores an interrupt before the check has begun.
         wait = seconds
         while not done.wait(wait):
             driver.interrupt()
@@ -180,7 +180,7 @@ def _check(connection: Connection, path: str, seconds: float) -> None:
 
 
 def _mark(file: IO[bytes], mark: bytes) -> None:
-    """Write into the lock file whether the database is open, so that it is known after a crash."""
+    """Record in the lock file whether the database is open, to detect a crash at the next start."""
     file.seek(0)
     file.truncate()
     file.write(mark)
@@ -188,27 +188,28 @@ def _mark(file: IO[bytes], mark: bytes) -> None:
 
 
 def copy_log(connection: Connection, how: str) -> tuple[bool, int]:
-    """Run a checkpoint; return whether readers or writers prevented a complete one, and the number of pages of the log."""
+    """Run a checkpoint. Return whether readers or writers prevented its completion, and the number of pages of the log."""
     is_busy, pages, _ = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
     return bool(is_busy), int(pages)
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
-    """Set up a connection: readers beside one writer, and commits that survive the end of the process."""
+    """Configure a connection: readers run in parallel with one writer, and commits survive a crash of the process."""
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA secure_delete=ON")  # deleted content is overwritten with zeros
-    # For the rollback of multi-row statements: else SQLite creates a file for each.
+    # Otherwise, SQLite creates a temporary file for each statement with several rows, for its rollback.
     cursor.execute("PRAGMA temp_store=MEMORY")
     cursor.close()
 
 
 def _wait_for_disk(connection: Any, _record: object) -> None:
-    """Make commits survive the loss of power."""
+    """Configure a connection, so that commits survive a loss of power."""
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA fullfsync=ON")  # macOS: else the disk may have it in its cache only
+    # For macOS, where the data may otherwise be only in the cache of the disk.
+    cursor.execute("PRAGMA fullfsync=ON")
     cursor.close()
 
 
@@ -220,12 +221,11 @@ def _size(path: str) -> int:
 
 
 def _lock(path: str) -> IO[bytes]:
-    """Lock a file exclusively; the lock ends with this process, however it ends.
+    """Lock a file exclusively. The lock is released when this process ends, even by a crash.
 
-    Two servers on one file would each treat the other's running tasks as interrupted, and give the same numbers to
-    different events.
+    Two servers on one file would treat each other's running tasks as interrupted, and give different events the same numbers.
     """
-    file = os.fdopen(open_private_file(path), "a+b")  # held until the store is closed
+    file = os.fdopen(open_private_file(path), "a+b")  # open until the store is closed
     file.seek(0)
     if fcntl is None:
         return file

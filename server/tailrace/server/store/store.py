@@ -1,7 +1,7 @@
 """Persists tasks, events and conversations.
 
-One interface and one implementation over SQLAlchemy Core; `sqlite` and `postgresql` have the differences. The engine commits
-batches (see `tailrace.server.store.writer`), each in one transaction.
+There is one implementation over SQLAlchemy Core. The modules `sqlite` and `postgresql` contain the differences between databases.
+The engine commits batches, each in one transaction (see `tailrace.server.store.writer`).
 """
 
 from collections.abc import Sequence
@@ -75,37 +75,37 @@ _UNENDED = [
 ]
 
 MAX_SEARCHED = 1000
-"""Messages of a conversation, the newest ones, among which one can be replaced."""
+"""Number of the newest messages of a conversation that are searched for a message to replace."""
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""Bytes of the tasks of one page, as they are stored."""
+"""Maximum bytes of the stored tasks of one page."""
 
 MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
-"""Bytes of the messages of a conversation, or of a task, that are loaded at once, as they are stored; the newest count.
+"""Maximum bytes of the stored messages of a conversation or a task that are loaded. The newest messages are loaded.
 
-To join them to one request to the provider takes up to 20 ms, during which no other thread runs.
+Joining them for one request to the provider takes up to 20 ms, during which no other thread runs.
 """
 
 
 class Store(StoreWrites):
     """Tasks, events and conversations in a SQL database.
 
-    Every method raises StoreError when the database does not work or the store is not open. Cancelling a method that
-    writes ends the wait: the write is committed or rolled back as a whole.
+    Every method raises StoreError if the database is not available, or if the store is not open. Cancelling a method that writes
+    ends only the wait; the write is still committed or rolled back completely.
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` for memory only, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE``.
-        retention: Retention of events and tasks after their end.
+        retention: The retention of events, tasks and usage.
         durability: The failures that a commit on SQLite survives; see `Durability`.
-        database: Used in place of the URL's database.
+        database: A database that is used instead of the one of the URL.
 
     Attributes:
         completions: The stored chat completions.
         usage: The usage of attempts of model calls.
 
     Raises:
-        ConfigurationError: The URL is not one of a supported database, or its driver is missing.
+        ConfigurationError: The database of the URL is not supported, or its driver is missing.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Store(StoreWrites):
 
     @property
     def keys(self) -> SecretKeys:
-        """The keys of the installation; persistent once the store is open."""
+        """Return the keys of the installation. They are persistent after the store is opened."""
         return self._keys
 
     def use_keys(self, keys: SecretKeys) -> None:
-        """Set the keys of the installation; call it before `open`, which loads the stored secret into them."""
+        """Set the keys of the installation. This must precede `open`, which loads the stored secret into them."""
         self._keys = keys
         self._webhook_rows = PushConfigRows(keys)
 
@@ -134,7 +134,7 @@ class Store(StoreWrites):
         """Open the database, create or migrate its tables, and load the secret of the installation.
 
         Raises:
-            StoreError: It cannot be opened, is damaged, is of a newer version, or another process has it open.
+            StoreError: The database cannot be opened, is damaged, has a newer version, or is in use by another process.
         """
         await self._database.open()
         try:
@@ -156,17 +156,17 @@ class Store(StoreWrites):
         """Check that the database replies.
 
         Raises:
-            StoreError: It does not.
+            StoreError: The database does not reply.
         """
         await self._read(select(1))
 
     async def load_task(self, task_id: str, owner: str, *other_ids: str) -> StoredTask | None:
-        """Return a task's latest snapshot; None if this owner has no such task.
+        """Return the latest snapshot of a task; None if this owner has no such task.
 
         Args:
             task_id: The id of the task.
             owner: The owner.
-            other_ids: Ids that the task may have in place of the first one.
+            other_ids: Alternative ids of the task, which are tried in this order.
         """
         ids = (task_id, *other_ids)
         query = select(tasks.c.id, tasks.c.snapshot, tasks.c.number, tasks.c.node)
@@ -178,7 +178,7 @@ class Store(StoreWrites):
         return StoredTask(task, row.number, row.node)
 
     async def holds_task(self, task_id: str) -> bool:
-        """Return whether a task of that id exists, of any owner, or has events that are still to be deleted."""
+        """Return whether any owner has a task with this id, or events of a deleted task with this id exist."""
         exists = select(tasks.c.id).where(tasks.c.id == task_id)
         return bool(
             await self._read(exists.union(select(deletions.c.task_id).where(deletions.c.task_id == task_id)))
@@ -187,16 +187,16 @@ class Store(StoreWrites):
     async def load_events(
         self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]:
-        """Return the consecutive events after number ``after``, oldest first. The caller checks the owner.
+        """Return the consecutive events after number ``after``, oldest first. The caller of this method checks the owner.
 
         Args:
             task_id: The task.
             after: The number of the last known event.
             limit: The maximum number of events.
-            max_bytes: The maximum bytes of bodies, though always one event; None for no bound.
+            max_bytes: The maximum bytes of bodies; at least one event is returned. None for no limit.
 
         Raises:
-            EventsDropped: The next event was dropped after the task's end: the snapshot has its content.
+            EventsDropped: The next event was deleted after the end of the task. The snapshot has its content.
         """
         tail = read_events([row[1:] for row in self._database.tail(task_id) if row[1] > after])
         return await self._database.read(
@@ -212,7 +212,7 @@ class Store(StoreWrites):
     async def load_history(
         self, context_id: str, owner: str, limit: int
     ) -> tuple[list[Message], frozenset[str]]:
-        """Return messages as `load_conversation`, and which of their tasks run a turn at that moment."""
+        """Return messages like `load_conversation`, and the ids of those of their tasks that have a running turn."""
         running = select(tasks.c.id).where(
             tasks.c.owner == owner, tasks.c.context_id == context_id, has_running_turn()
         )
@@ -225,13 +225,13 @@ class Store(StoreWrites):
         return found, frozenset(row.task_id for row in rows if row.runs)
 
     async def load_task_messages(self, task_id: str, owner: str, limit: int | None = None) -> list[Message]:
-        """Return the newest ``limit`` messages of a task, all when None, within `MAX_CONVERSATION_BYTES`; oldest first."""
+        """Return the newest ``limit`` messages of a task (all if None) within `MAX_CONVERSATION_BYTES`, oldest first."""
         conditions = (messages.c.task_id == task_id, messages.c.owner == owner)
         rows = await self._newest_rows(messages.c.body, conditions=conditions, limit=limit)
         return await _parsed([row.body for row in rows], Message)
 
     async def load_send_key(self, owner: str, key: str) -> SendKey | None:
-        """Return the result of a message that the owner sent with this key; None if there is none (any more)."""
+        """Return the stored idempotency key of an owner's message; None if there is none."""
         query = select(send_keys.c.fingerprint, send_keys.c.task_id)
         rows = await self._read(query.where(send_keys.c.owner == owner, send_keys.c.key == key))
         return SendKey(key, rows[0].fingerprint, rows[0].task_id) if rows else None
@@ -239,16 +239,16 @@ class Store(StoreWrites):
     async def list_tasks(
         self, owner: str, task_filter: TaskFilter, *, after: TaskPosition | None, limit: int
     ) -> StoredPage:
-        """Return tasks of an owner as last persisted, newest status first.
+        """Return the tasks of an owner as last persisted, newest status first.
 
         Args:
             owner: The owner.
             task_filter: The filter.
-            after: The position after which to continue.
-            limit: The maximum number of tasks: fewer if they are larger than `MAX_PAGE_BYTES` together, but at least one.
+            after: The position after which the page begins; None for the first page.
+            limit: The maximum number of tasks. There are fewer if they have more than `MAX_PAGE_BYTES`, but at least one.
 
         Returns:
-            The tasks with their positions, and the number of all matching tasks, before and after ``after``.
+            The tasks with their positions, and the number of matching tasks on all pages.
         """
         conditions = [tasks.c.owner == owner, tasks.c.listed.is_(True)]
         if task_filter.context_id:
@@ -305,20 +305,20 @@ class Store(StoreWrites):
         )
 
     async def list_conversation_tasks(self, context_id: str, owner: str, limit: int) -> list[str]:
-        """Return the ids of tasks of a conversation, ``limit`` at most; none of another owner's conversation."""
+        """Return the ids of at most ``limit`` tasks of a conversation of this owner."""
         query = select(tasks.c.id).where(tasks.c.owner == owner, tasks.c.context_id == context_id)
         return [row.id for row in await self._read(query.limit(limit))]
 
     async def put_record(self, task: Task, owner: str, *, may_create: bool = True) -> bool:
-        """Persist a task without events, which lists do not have, in place of the record of this owner with its id.
+        """Insert or replace a record: an ended task without events that lists of tasks do not contain.
 
         Args:
-            task: The task, which has ended.
+            task: The task.
             owner: The owner.
-            may_create: Create the record if it does not exist.
+            may_create: True to create the record if it does not exist.
 
         Returns:
-            Whether the record is persisted; False if it does not exist, or another owner has the id.
+            True if the record is persisted; False if it does not exist, or if another owner has a task with this id.
         """
         values = {"snapshot": task.to_json(), "updated": task.status.timestamp}
         row = {"id": task.id, "owner": owner, "context_id": task.context_id, "state": task.status.state}
@@ -329,12 +329,12 @@ class Store(StoreWrites):
     async def replace_message(
         self, context_id: str, owner: str, current: Message, message: Message | None
     ) -> bool:
-        """Replace a message of a conversation, or delete it when None.
+        """Replace the message ``current`` of a conversation with ``message``. If this is None, delete ``current``.
 
         The newest `MAX_SEARCHED` messages within `MAX_CONVERSATION_BYTES` are searched.
 
         Returns:
-            Whether the message was replaced; False if the owner has no message with the content ``current`` among them.
+            True if the message was replaced; False if no message equals ``current``.
         """
         body = message.to_json() if message is not None else None
         conditions = (messages.c.owner == owner, messages.c.context_id == context_id)
@@ -351,11 +351,11 @@ class Store(StoreWrites):
     # --- webhooks -----------------------------------------------------------------------------------------------
 
     async def put_push_config(self, config: PushConfig) -> None:
-        """Store a webhook; replace the one with the same ids."""
+        """Store a webhook, or replace the webhook with the same ids."""
         await self._database.write(lambda connection: self._webhook_rows.put(connection, config))
 
     async def load_push_configs(self, task_id: str, owner: str) -> list[PushConfig]:
-        """Return the webhooks of a task of that owner by id, without those that cannot be decrypted."""
+        """Return the webhooks of a task of this owner in the order of their ids, without webhooks that cannot be decrypted."""
         query = (
             select(push_configs)
             .where(push_configs.c.task_id == task_id, push_configs.c.owner == owner)
@@ -369,24 +369,24 @@ class Store(StoreWrites):
         return bool(await self._read(select(push_configs.c.id).where(*conditions)))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
-        """Return every webhook with notifications to deliver, certain or possible, and whether they are certain."""
+        """Return every webhook that may have notifications to deliver, and whether events are undelivered."""
         return self._webhook_rows.read_open(await self._read(open_push_configs()))
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
-        """Delete a webhook, if it exists. The caller checks the owner."""
+        """Delete a webhook, if it exists. The caller of this method checks the owner."""
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
         await self._database.write(
             lambda connection: connection.execute(delete(push_configs).where(*conditions))
         )
 
     async def mark_delivered(self, task_id: str, config_id: str, number: int) -> None:
-        """Persist that a webhook received an event; do nothing if the webhook was deleted."""
+        """Persist that a webhook received an event. Do nothing if the webhook was deleted."""
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
         change = update(push_configs).where(*conditions).values(delivered=number)
         await self._database.write(lambda connection: connection.execute(change))
 
     async def load_status_numbers(self, task_id: str, after: int, limit: int) -> list[tuple[int, TaskState]]:
-        """Return the numbers of the events after ``after`` that changed the task's status, and the new states."""
+        """Return the numbers of the events after ``after`` that changed the status of the task, with the new states."""
         query = (
             select(events.c.number, events.c.state)
             .where(events.c.task_id == task_id, events.c.number > after, events.c.state.is_not(None))
@@ -398,9 +398,9 @@ class Store(StoreWrites):
     async def _newest_rows(
         self, *columns: ColumnElement[Any], conditions: Sequence[ColumnElement[bool]], limit: int | None
     ) -> list[Any]:
-        """Return the columns of the newest messages up to `MAX_CONVERSATION_BYTES`, but at least one; oldest first.
+        """Return columns of the newest messages within `MAX_CONVERSATION_BYTES`, at least one, oldest first.
 
-        Sizes are read first: PostgreSQL's driver loads all rows of a result.
+        Sizes are read first, because PostgreSQL's driver loads all rows of a result.
         """
         position = messages.c.position
         sizes = select(position, func.length(messages.c.body).label("size")).where(*conditions)
@@ -421,13 +421,13 @@ class Store(StoreWrites):
 
 
 async def _parsed(rows: Sequence[bytes], model: type[M]) -> list[M]:
-    """Parse rows into objects, in a thread if they are many or large."""
+    """Parse rows, in a thread if there are many or large rows."""
     cost = sum(4 + json_text_cost(row) for row in rows)
     return await run_bounded(cost, lambda: [model.from_json(row) for row in rows])
 
 
 def _row_of(rows: Sequence[Any], message: Message) -> Any:
-    """Return the newest row that has a message; None if none does."""
+    """Return the newest row that contains a message; None if there is none."""
     return next((row for row in reversed(rows) if Message.from_json(row.body) == message), None)
 
 
@@ -437,7 +437,7 @@ def _database(url: str, durability: Durability) -> Database:
         case "sqlite":
             return SqliteDatabase(parsed, durability)
         case "postgresql" | "postgres":
-            # Imported here: it imports SQLAlchemy's asyncio layer, which SQLite does not need.
+            # Imported here, because it imports SQLAlchemy's asyncio layer, which SQLite does not need.
             from tailrace.server.store.postgresql import PostgresqlDatabase
 
             return PostgresqlDatabase(parsed)

@@ -1,4 +1,4 @@
-"""Writes of task rows, in the transaction of a batch."""
+"""Writes rows of tasks in the transaction of a batch."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -30,19 +30,20 @@ _ACTIVE = [state.value for state in TaskState if not (state.terminal or state.in
 
 
 def has_running_turn() -> ColumnElement[bool]:
-    """Return the condition that a turn of a task runs, or did when its server ended.
+    """Return the condition that a task has a running turn, or a turn that was running when its server ended.
 
-    A turn may continue in AUTH_REQUIRED. The task has events after its snapshot then: the end of a turn updates the snapshot.
+    A turn may continue in AUTH_REQUIRED. In this case, the task has events after its snapshot, because only the end of a turn
+    updates the snapshot.
     """
     follows = exists().where(events.c.task_id == tasks.c.id, events.c.number > tasks.c.number)
     return or_(tasks.c.state.in_(_ACTIVE), (tasks.c.state == TaskState.AUTH_REQUIRED.value) & follows)
 
 
 class Bodies:
-    """The JSON of the messages and snapshots of writes, encoded before the transaction that stores them.
+    """The JSON of the messages and snapshots of writes. It is encoded before the transaction begins.
 
     Args:
-        writes: The writes, which the caller holds for as long as this object.
+        writes: The writes. They must exist as long as this object, which identifies their content by `id`.
     """
 
     def __init__(self, writes: Sequence[TaskWrite]) -> None:
@@ -51,7 +52,7 @@ class Bodies:
         self._bodies = {id(each): each.to_json() for each in (*messages, *snapshots)}
 
     def __getitem__(self, value: Message | Task) -> bytes:
-        """Return the JSON of one of them."""
+        """Return the JSON of a message or a snapshot."""
         return self._bodies[id(value)]
 
 
@@ -62,14 +63,14 @@ def keep_tasks(
     webhooks: PushConfigRows,
     node: str | None = None,
 ) -> None:
-    """Write all of a batch except its events, which are written before.
+    """Write a batch except its events, which are already written.
 
     Args:
-        connection: In a transaction.
+        connection: The connection, in a transaction.
         writes: The batch.
         bodies: The encoded bodies of at least these writes.
         webhooks: Writes the webhooks of the batch.
-        node: The node that has the tasks; None for a single server.
+        node: The node that owns the tasks; None for a single server.
     """
     messages = [
         {
@@ -97,7 +98,7 @@ def keep_tasks(
 
 
 def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
-    """Return whether all events of a batch exist, byte for byte; False for a batch without events."""
+    """Return whether all events of a batch exist with the same content; False for a batch without events."""
     new_events = [(write.task_id, item) for write in writes for item in write.events]
     for task_id, item in new_events:
         key = (events.c.task_id == task_id, events.c.number == item.number)
@@ -107,7 +108,7 @@ def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
 
 
 def _put_tasks(connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies, node: str | None) -> None:
-    """Update tasks with one statement each: the first batch of a turn has a snapshot and a status."""
+    """Insert or update the row of each task with one statement, although a batch may have several writes of a task."""
     changes: dict[str, tuple[TaskWrite, dict[str, Any]]] = {}
     new: set[str] = set()
     for write in writes:
@@ -126,7 +127,7 @@ def _put_tasks(connection: Connection, writes: Sequence[TaskWrite], bodies: Bodi
 
 
 def _values(write: TaskWrite, bodies: Bodies, node: str | None) -> dict[str, Any]:
-    """Return the changed columns of a task's row; empty if none changed."""
+    """Return the changed columns of the row of a task; empty if none changed."""
     task = write.snapshot
     if task is None and write.updated is None:
         return {}
@@ -157,7 +158,7 @@ def _put_task(connection: Connection, write: TaskWrite, values: dict[str, Any], 
 
 
 def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, Any]) -> None:
-    """Write a task without new events: its number stays, or is that of the last event."""
+    """Write a task without new events. The snapshot gets the number of the last event that exists."""
     where = (tasks.c.id == write.task_id, tasks.c.owner == write.owner)
     newest = {"number": _last_number(write.task_id, tasks.c.number)}
     changed = connection.execute(update(tasks).where(*where).values({**values, **newest}))
@@ -168,7 +169,7 @@ def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, 
 
 
 def put_record(connection: Connection, row: dict[str, Any], *, may_create: bool) -> bool:
-    """Write a task without events that is not listed; return whether it was written (see `Store.put_record`)."""
+    """Insert or replace a record, and return whether it was written (see `Store.put_record`)."""
     own = (tasks.c.id == row["id"], tasks.c.owner == row["owner"], tasks.c.listed.is_(False))
     change = update(tasks).where(*own).values(snapshot=row["snapshot"], updated=row["updated"])
     if connection.execute(change).rowcount:
@@ -182,10 +183,10 @@ def put_record(connection: Connection, row: dict[str, Any], *, may_create: bool)
         return True
     return may_create and bool(
         connection.execute(change).rowcount
-    )  # another server created it at the same time
+    )  # another server may have created the record at the same time
 
 
-# Created once: to build a statement takes longer than to run it.
+# Created only once, because building a statement takes longer than running it.
 _INSERT_MESSAGE = insert(messages)
 _INSERT_TASK = insert(tasks)
 _UPDATE_TASK = (
@@ -204,7 +205,7 @@ _UPDATE_STATUS = (
 
 @cache
 def _add_task(dialect: str) -> Executable:
-    """Return an INSERT that does nothing if the id exists. Each dialect has its own syntax, and takes megabytes."""
+    """Return an INSERT that does nothing if the id exists. The syntax differs between dialects."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:
@@ -213,7 +214,7 @@ def _add_task(dialect: str) -> Executable:
 
 
 def _last_number(task_id: str, otherwise: Any) -> Any:
-    """Return the number of a task's last event."""
+    """Return an expression for the number of a task's last event."""
     return func.coalesce(
         select(func.max(events.c.number)).where(events.c.task_id == task_id).scalar_subquery(), otherwise
     )

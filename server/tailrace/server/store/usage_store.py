@@ -1,4 +1,4 @@
-"""The ledger: the usage of each attempt of a model call. Rows are inserted in the transaction of the task's next events."""
+"""The usage ledger: the usage of each attempt of a model call. Rows are inserted in the transaction of the task's next events."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -15,7 +15,7 @@ from tailrace.server.store.schema import ledger
 MILLISECONDS_PER_DAY = 86_400_000
 
 GROUPS = ("day", "caller", "agent", "provider", "model", "state")
-"""The names by which usage can be grouped."""
+"""The columns by which usage can be grouped."""
 
 _DAY = (ledger.c.ended - ledger.c.ended % MILLISECONDS_PER_DAY).label("day")
 _SUMS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost")
@@ -25,8 +25,8 @@ class UsageFilter(msgspec.Struct, frozen=True):
     """A filter of attempts.
 
     Attributes:
-        start: The first end of an attempt, in milliseconds since 1970.
-        end: The end of the period, in milliseconds since 1970; attempts that end then are not in the period.
+        start: The start of the period, in milliseconds since 1970. An attempt belongs to the period in which it ends.
+        end: The end of the period (exclusive), in milliseconds since 1970.
         caller: The caller; None for all.
         agent: The agent; None for all.
         model: The requested model; None for all.
@@ -45,12 +45,12 @@ class UsageSum(msgspec.Struct, frozen=True):
     Attributes:
         group: The values of the group, in the order of the request. A day is a date in UTC.
         attempts: The number of attempts.
-        incomplete_attempts: The number of attempts that may have used more tokens than their counts.
-        unpriced_attempts: The number of attempts with tokens whose price is unknown.
+        incomplete_attempts: The number of attempts that may have used more tokens than were reported.
+        unpriced_attempts: The number of attempts with tokens but without a known price.
         input_tokens: The sum of the input tokens.
         cached_tokens: The sum of the cached input tokens.
         output_tokens: The sum of the output tokens.
-        reasoning_tokens: The sum of the tokens of reasoning.
+        reasoning_tokens: The sum of the reasoning tokens.
         cost: The sum of the costs, in 1e-9 US dollars.
     """
 
@@ -66,13 +66,14 @@ class UsageSum(msgspec.Struct, frozen=True):
 
 
 class SpentUsage(msgspec.Struct, frozen=True):
-    """What a model was used for in a period.
+    """The usage of a model in a period.
 
     Attributes:
         provider: The provider.
         model: The requested model.
         tokens: The sum of the reported tokens.
-        missing_tokens: The number of chunks of incomplete attempts, less their reported output.
+        missing_tokens: An estimate of the unreported output of incomplete attempts: their chunks, less their reported output
+            tokens.
         cost: The sum of the known costs, in 1e-9 US dollars.
     """
 
@@ -84,7 +85,7 @@ class SpentUsage(msgspec.Struct, frozen=True):
 
 
 class UsageStore:
-    """Reads the ledger.
+    """Reads the usage ledger.
 
     Args:
         database: The database.
@@ -98,8 +99,8 @@ class UsageStore:
 
         Args:
             usage_filter: The filter.
-            group_by: Names of `GROUPS`; empty for one sum. Without attempts, there is no group.
-            limit: The maximum number of groups.
+            group_by: Columns of `GROUPS`; empty for one sum. If there are no attempts, there is no group.
+            limit: The maximum number of groups. One more is returned if there are more.
 
         Raises:
             StoreError: The read failed.
@@ -124,7 +125,7 @@ class UsageStore:
         Args:
             caller: The caller; None for all.
             start: The start, in milliseconds since 1970.
-            end: The end; attempts that end then are not in the period.
+            end: The end (exclusive), in milliseconds since 1970.
 
         Raises:
             StoreError: The read failed.
@@ -160,7 +161,7 @@ class UsageStore:
 
 
 def insert_usage(connection: Connection, writes: Iterable[TaskWrite]) -> None:
-    """Insert the attempts of writes. An attempt that exists is not counted again."""
+    """Insert the attempts of writes. Existing attempts are not changed."""
     rows = [
         {"task_id": write.task_id or None, **msgspec.structs.asdict(record)}
         for write in writes
@@ -171,12 +172,12 @@ def insert_usage(connection: Connection, writes: Iterable[TaskWrite]) -> None:
 
 
 def forget_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Remove the ids of deleted tasks. The sums remain."""
+    """Remove the ids of deleted tasks from the ledger. The usage remains."""
     connection.execute(update(ledger).where(ledger.c.task_id.in_(task_ids)).values(task_id=None))
 
 
 def drop_usage(connection: Connection, before: datetime, limit: int) -> bool:
-    """Delete some of the attempts that ended before a time; return whether there may be more."""
+    """Delete a batch of the attempts that ended before a time, and return whether there may be more."""
     oldest = select(ledger.c.position).where(ledger.c.ended < milliseconds(before)).limit(limit)
     positions = connection.scalars(oldest).all()
     if positions:
@@ -185,7 +186,7 @@ def drop_usage(connection: Connection, before: datetime, limit: int) -> bool:
 
 
 def milliseconds(time: datetime) -> int:
-    """Return a time in milliseconds since 1970."""
+    """Convert a time to milliseconds since 1970."""
     return int(time.timestamp() * 1000)
 
 
@@ -217,7 +218,7 @@ def _conditions(usage_filter: UsageFilter) -> list[ColumnElement[bool]]:
 
 
 def _text(value: Any) -> str:
-    """Return a value of a group; a day as a date."""
+    """Convert a value of a group to text. A day becomes a date."""
     if isinstance(value, str):
         return value
     return str(date.fromordinal(_EPOCH + int(value) // MILLISECONDS_PER_DAY))
@@ -228,7 +229,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).toordinal()
 
 @cache
 def _insert(dialect: str) -> Executable:
-    """Return an INSERT that does nothing if the attempt exists. Each dialect has its own syntax."""
+    """Return an INSERT that does nothing if the attempt exists. The syntax differs between dialects."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:

@@ -1,4 +1,4 @@
-"""Writes to a store, and their grouping: one transaction for the writes of many tasks, which are published after it."""
+"""Writes to the store. One transaction contains the writes of many tasks; their events are published after the commit."""
 
 import asyncio
 import logging
@@ -29,15 +29,15 @@ from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST
 logger = logging.getLogger("tailrace.server")
 
 Committed = Callable[[Sequence[Event]], object]
-"""A function that is called with the events of a write after they are committed."""
+"""A function that receives the events of a write after they are committed."""
 
 Failed = Callable[[StoreError], object]
-"""A function that is called instead with the error if the events cannot be persisted."""
+"""A function that receives the error if the events of a write cannot be persisted."""
 
 LAG_BOUNDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
-_BYTES_OF_EVENT_COST = 512  # of an event, which is encoded already
+_BYTES_OF_EVENT_COST = 512  # bytes of an encoded event that count as one unit of cost
 
 _has_large_event: Callable[[TaskWrite], bool] = attrgetter("is_large")
 
@@ -48,27 +48,27 @@ _write_of: Callable[[_Write], TaskWrite] = itemgetter(0)
 class StoreWrites:
     """The writes of a store.
 
-    Every method raises StoreError when the database does not work or the store is not open. Cancelling a method ends the
-    wait: the write is committed or rolled back as a whole.
+    Every method raises StoreError if the database is not available, or if the store is not open. Cancelling a method ends only
+    the wait; the write is still committed or rolled back completely.
 
     Args:
         database: The database.
-        retention: Retention of events and tasks after their end.
+        retention: The retention of events, tasks and usage.
     """
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
         self._retention = retention
         self._in_doubt = False
-        self._has_deletions = False  # deleted tasks may have events
+        self._has_deletions = False  # deleted tasks may still have events
         self._keys = SecretKeys()
         self._webhook_rows = PushConfigRows(self._keys)
 
     async def try_writing(self) -> None:
-        """Write a row, and roll the transaction back.
+        """Test whether the store accepts writes: insert a row and delete it in one transaction.
 
         Raises:
-            StoreError: The database accepts no writes, or not from this server.
+            StoreError: The database accepts no writes, or no writes from this server.
         """
         trial = {"owner": "", "name": f"trial:{uuid4().hex}"}
         this = (claims.c.owner == trial["owner"], claims.c.name == trial["name"])
@@ -80,7 +80,7 @@ class StoreWrites:
         await self._database.write(work)
 
     async def commit(self, writes: Sequence[TaskWrite]) -> None:
-        """Persist a batch of writes in one transaction; they are durable on return.
+        """Persist a batch of writes in one transaction. The writes are durable when this method returns.
 
         Raises:
             StoreError: The transaction was rolled back.
@@ -88,8 +88,8 @@ class StoreWrites:
         try:
             await self._write(writes)
         except StoreError as error:
-            # If the connection is lost during a commit, its result is unknown: it succeeded if the next attempt finds
-            # the very same events.
+            # If the connection is lost during a commit, the result is unknown. The commit succeeded if the next attempt fails,
+            # and finds that the same events exist.
             was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
             if error.temporary or not was_in_doubt:
                 raise
@@ -115,17 +115,17 @@ class StoreWrites:
             await self._database.append(rows_of(writes), is_large=is_large)
 
     async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
-        """Encode what a transaction stores; in a thread if it is large, but not in that of `run_bounded`.
+        """Encode the content of a transaction, in a thread if it is large, but not in the thread of `run_bounded`.
 
-        There, all tasks would wait for the request that is being processed.
+        In that thread, all tasks would wait for the request that is being processed.
         """
         return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
 
     async def drop_expired(self) -> bool:
-        """Drop a small batch of expired rows, or of events of deleted tasks; return whether there may be more.
+        """Delete a small batch of expired rows, or of events of deleted tasks, and return whether there may be more.
 
-        A task that has ended keeps its snapshot, which has the content of all its events. Rows of running tasks, and
-        events that a webhook has yet to receive, are not dropped.
+        The snapshot of an ended task remains, and has the content of all its events. Rows of running tasks, and events that a
+        webhook has not received yet, are not deleted.
         """
         if self._has_deletions:
             self._has_deletions = await self._database.write(_drop_pending)
@@ -134,12 +134,12 @@ class StoreWrites:
         return await self._database.write(lambda connection: drop_expired(connection, self._retention, now))
 
     async def delete_task(self, task_id: str, owner: str) -> bool:
-        """Delete a task with its events, webhooks and messages; return whether it existed.
+        """Delete a task with its events, webhooks and messages, and return whether the task existed.
 
-        The caller ensures that no write of it is under way, and calls `purge` after the last deletion. Other writes need
-        not wait for the deletion of a long task: it has many short transactions. After the end of this call by an error, a
-        crash or a cancellation, the task exists without some of its messages, and can be deleted again; or it does not
-        exist, and `drop_expired` deletes the rest of its events.
+        The caller of this method ensures that no write of the task is running, and calls `purge` after the last deletion. The
+        deletion of a long task consists of many short transactions, so that other writes do not wait for it. An error, a crash or
+        a cancellation can interrupt the deletion. The task then either still exists, without some of its messages, and can be
+        deleted again; or it does not exist, and `drop_expired` deletes the rest of its events.
         """
         write, tasks = self._database.write, (task_id,)
         while await write(lambda connection: delete_messages(connection, task_id, owner)):
@@ -159,7 +159,7 @@ class StoreWrites:
 class Distribution:
     """A histogram for one thread, without locks.
 
-    An idle server commits each event separately, and the locks of a metrics library would take longer than the commit.
+    An idle server commits each event separately. The locks of a metrics library would take longer than the commit.
 
     Args:
         bounds: The upper bounds of the buckets, in ascending order.
@@ -184,29 +184,29 @@ class Distribution:
 
 
 class GroupWriter:
-    """The only writer of tasks' events.
+    """Writes the events of all tasks. No other code writes events.
 
-    There is no timer: the writes that arrive during one transaction form the next. An idle store is written to at once; a
-    busy one gets fewer, larger transactions.
+    There is no timer. All writes that arrive during a transaction form the next transaction. An idle store commits a write
+    immediately, and a busy store commits fewer, larger transactions.
 
-    Between the others, small transactions drop expired rows, with pauses: they take a bounded part of the store's time,
-    regardless of the number of rows to drop and to write. After a transaction that failed, the store is tried at intervals
-    with a row that is rolled back, so that a server that is not ready recovers without a message.
+    Expired rows are deleted in small transactions between the other transactions. There are pauses between them, so that they
+    take a limited part of the time, regardless of the number of rows. After a failed transaction, the store is tested at
+    intervals (`StoreWrites.try_writing`), so that a server that is not ready becomes ready again without a new message.
 
     Args:
         store: The store.
-        max_waiting: Producers wait (`room`) while more events than this wait to be written.
-        retry_delays: Seconds between the attempts of a transaction that fails; after the last, its writes fail.
+        max_waiting: The maximum number of waiting events. If there are more, producers must wait (`room`).
+        retry_delays: Seconds between the attempts of a transaction that fails. After the last attempt, its writes fail.
         drop_interval: Seconds between two searches for expired rows.
-        drop_pause: Seconds between two transactions that drop some of them.
-        trial_interval: Seconds after which a store that failed is tried again, if nothing else is to be written.
-        commit_failed: Called after each attempt to commit that failed.
+        drop_pause: Seconds between two transactions that delete expired rows.
+        trial_interval: Seconds between tests of a store that failed, if there are no writes.
+        commit_failed: Called after each failed attempt to commit.
 
     Attributes:
-        last_error: The error of the last transaction, or of the last trial since; None if it succeeded.
-        is_full: Too many events wait to be written: producers must wait for `room`.
-        lag: Seconds from the oldest event of a transaction to its commit.
-        group_sizes: The numbers of events in a transaction.
+        last_error: The error of the last transaction or test; None if it succeeded.
+        is_full: Whether too many events wait, so that producers must wait for `room`.
+        lag: The distribution of the seconds from the oldest event of a transaction to its commit.
+        group_sizes: The distribution of the numbers of events in a transaction.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class GroupWriter:
         self.lag = Distribution(LAG_BOUNDS)
         self.group_sizes = Distribution(GROUP_BOUNDS)
         self._commit_failed = commit_failed
-        self._oldest = 0.0  # time at which the oldest waiting write arrived
+        self._oldest = 0.0  # the time when the oldest waiting write arrived
         self._store = store
         self._max_waiting = max_waiting
         self._retry_delays = retry_delays
@@ -242,9 +242,7 @@ class GroupWriter:
         self._closing = False
         self._closed = False
         self._no_retries = False
-        self._failed: StoreError | None = (
-            None  # the error of the last attempt, if there is no time for another attempt
-        )
+        self._failed: StoreError | None = None  # the error of the last attempt, if there are no more retries
 
     def put(self, write: TaskWrite, committed: Committed, failed: Failed) -> None:
         """Add a write to the next transaction, and return immediately.
@@ -252,7 +250,7 @@ class GroupWriter:
         Args:
             write: The write.
             committed: Called after the write is committed.
-            failed: Called if the write failed in all attempts.
+            failed: Called if all attempts to commit the write failed.
         """
         if self._closed:
             failed(StoreError("the store is closed"))
@@ -266,18 +264,18 @@ class GroupWriter:
 
     @property
     def waiting(self) -> int:
-        """Return the number of events that wait to be written."""
+        """Return the number of waiting events."""
         return self._count
 
     async def room(self) -> None:
-        """Wait until fewer than the maximum number of events wait to be written."""
+        """Wait until the number of waiting events is not above the maximum."""
         while self.is_full:
             if self._less is None:
                 self._less = anyio.Event()
             await self._less.wait()
 
     def stop_retries(self) -> None:
-        """Make no more retries, because the server stops. If a transaction fails from now on, all waiting writes fail."""
+        """Disable retries, because the server is stopping. If a transaction fails from now on, all waiting writes fail."""
         self._no_retries = True
 
     def close(self) -> None:
@@ -287,7 +285,8 @@ class GroupWriter:
 
     async def run(self) -> None:
         """Write until `close` is called. If the store recovers during the retries, no write is lost."""
-        loop = asyncio.get_running_loop()  # called once, since it makes a system call before CPython 3.12
+        # Called only once, because it makes a system call before CPython 3.12.
+        loop = asyncio.get_running_loop()
         self._closed = self._no_retries = False
         self._failed = None
         async with anyio.create_task_group() as group:
@@ -310,7 +309,7 @@ class GroupWriter:
         self._closed, self._closing = True, False
 
     async def _wait_or_try(self, more: asyncio.Future[None]) -> None:
-        """Wait for a write. If none arrives within the interval and the last transaction failed, test the store."""
+        """Wait for a write. If none arrives within the interval, test the store."""
         with anyio.move_on_after(self._trial_interval):
             await more
             return
@@ -329,7 +328,7 @@ class GroupWriter:
             self.last_error = None
 
     async def _call_for_drops(self) -> None:
-        """Schedule the removal of expired rows; `run` removes them, since it alone writes."""
+        """Schedule the deletion of expired rows. `run` deletes them, because no other code writes."""
         pause = 0.0
         while True:
             await anyio.sleep(pause)
@@ -372,7 +371,7 @@ class GroupWriter:
         if error.temporary:
             self._settle(batch, error)
             return
-        # The store rejects a write of one of the tasks, so each task is written separately.
+        # The store rejects the write of one of the tasks. Commit each task separately.
         tasks: dict[str, list[_Write]] = {}
         for item in batch:
             tasks.setdefault(item[0].task_id, []).append(item)
@@ -405,7 +404,7 @@ class GroupWriter:
                     self._failed = error
                 if delay is None or self._no_retries or not error.temporary:
                     return error
-            except Exception as error:  # all tasks share this writer, so it must survive an error of one task
+            except Exception as error:  # the writer continues, because all tasks share it
                 logger.exception("the store raised an unexpected error")
                 return StoreError(f"cannot write to the store: {error}", temporary=False)
             await anyio.sleep(delay)
@@ -420,10 +419,10 @@ class GroupWriter:
         return withdrawn
 
     def _wake(self) -> None:
-        """Resume `run` in the second-next tick of the event loop.
+        """Resume `run` in the tick after the next tick of the event loop.
 
-        Other coroutines run before: a new turn sends its request to the provider before its first event is written, and a store
-        that commits in the event loop does not block the loop for long.
+        Other coroutines can run before. A new turn can thus send its request to the provider before its first event is written,
+        and a store that commits in the event loop does not block the loop for long.
         """
         more, self._more = self._more, None
         if more is not None:
@@ -436,9 +435,9 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
-    """Return the writes that have more than events which do not change the task's status."""
+    """Return the writes with other content than events that do not change the status."""
     further: list[TaskWrite] = []
-    for write in writes:  # for every token: a comprehension is a call
+    for write in writes:  # runs for every token, and a comprehension would be a function call
         if (
             write.snapshot is not None
             or write.updated is not None
@@ -475,7 +474,7 @@ def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
 
 
 def _drop_pending(connection: Connection) -> bool:
-    """Drop some of the events of a deleted task; return whether there was one."""
+    """Delete a batch of the events of a deleted task, and return whether there was such a task."""
     task_id = pending_deletion(connection)
     if task_id is not None:
         drop_deleted(connection, task_id)
