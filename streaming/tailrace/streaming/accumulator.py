@@ -137,13 +137,9 @@ class Accumulator:
 
     def end_attempt(self) -> None:
         """End the current attempt. If it was to replace the earlier content and had no content, the earlier content remains."""
+        self._is_empty = self.is_attempt_empty
         if self._replaced is not None:
             self.choices, self._replaced = self._replaced, None
-            self._is_empty = True
-        elif self._joined_at is not None:
-            self._is_empty = self.first is None or len(self.first.plain_text) == self._joined_at
-        else:
-            self._is_empty = not self.choices
 
     def continue_response(self, attempt: Attempt, route: Route) -> None:
         """Begin another attempt of an interrupted response. Call `end_attempt` first.
@@ -168,6 +164,13 @@ class Accumulator:
         for choice in self.choices.values():
             choice.resume()
             self._joined_at = len(choice.plain_text)
+
+    @property
+    def is_attempt_empty(self) -> bool:
+        """Return whether the current attempt has no content yet. An attempt that attaches again has that of the one before."""
+        if self._joined_at is not None:
+            return self.first is None or len(self.first.plain_text) == self._joined_at
+        return self._replaced is not None or not self.choices
 
     @property
     def reported_error(self) -> UpstreamError | None:

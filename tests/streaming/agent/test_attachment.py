@@ -14,6 +14,7 @@ from support.upstream import Cut, Hang, Head, Received, ScriptedUpstream, Step, 
 from tailrace.streaming import Agent
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.agent.continuation import ContinuationPolicy, InterruptedResponse
+from tailrace.streaming.instrumentation import RUN_OBSERVER, ResponseObservation, RunObserver
 
 PIECES = ["Water", " flows", " down", " the", " river", " to", " the", " sea", "."]
 CUTS = 10
@@ -87,25 +88,108 @@ async def test_connections_are_replaced_as_long_as_more_arrives() -> None:
     assert server.attachments > len(PIECES)
 
 
-async def test_connections_that_deliver_nothing_are_attempts() -> None:
+_NOTHING = (Head(headers={"content-type": "text/event-stream"}), Cut())
+
+
+@pytest.mark.parametrize(
+    "steps", [_NOTHING, (Head(503, {"content-type": "application/json"}), b'{"error": {"message": "busy"}}')]
+)
+async def test_connections_that_deliver_nothing_are_attempts(steps: Sequence[Step]) -> None:
+    """After them, the response begins again, and the provider does not go on with the first one."""
     server = background()
     server.cut = server.first_body.index(b" river")
 
     def respond(request: Received) -> Sequence[Step]:
         if request.method == "GET":
-            return [Head(headers={"content-type": "text/event-stream"}), Cut()]
+            return steps
         return server.respond(request)
 
     run = Run()
     async with ScriptedUpstream(respond) as upstream:
-        agent = Agent(server.model(upstream), continuation=ContinuationPolicy(attempts=2, delay=0.0))
-        await run.drive(agent)
-        requests = [request.path for request in upstream.requests if request.method == "GET"]
+        model = server.model(upstream, max_retries=0)
+        await run.drive(Agent(model, continuation=ContinuationPolicy(attempts=2, delay=0.0)))
+        paths = [request.path for request in upstream.requests]
+    assert run.record.state is TaskState.COMPLETED
+    assert run.texts == {"text": server.SECOND + "".join(PIECES)}
+    assert run.routes == ["attach", "attach", "replace"]
+    # Created, the item, and four deltas have arrived.
+    attach = "/v1/responses/resp_1?stream=true&starting_after=5"
+    assert paths == ["/v1/responses", attach, attach, "/v1/responses/resp_1/cancel", "/v1/responses"]
+
+
+async def test_a_response_of_which_no_attempt_delivers_more_is_cancelled_at_the_provider() -> None:
+    """The provider does not go on with a response that nothing reads."""
+    server = background()
+    server.cut = server.first_body.index(b" river")
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "GET" or (server.generations and not request.path.endswith("/cancel")):
+            return Head(503, {"content-type": "application/json"}), b'{"error": {"message": "busy"}}'
+        return server.respond(request)
+
+    run = Run()
+    async with ScriptedUpstream(respond) as upstream:
+        model = server.model(upstream, max_retries=0)
+        await run.drive(Agent(model, continuation=PROMPT))
+        paths = [request.path for request in upstream.requests]
     assert run.record.state is TaskState.FAILED
     assert run.texts == {"text": "Water flows down the"}
-    assert run.routes == ["attach", "attach"]
-    # Created, the item, and four deltas have arrived.
-    assert requests == ["/v1/responses/resp_1?stream=true&starting_after=5"] * 2
+    assert paths.count("/v1/responses/resp_1/cancel") == 1
+
+
+class _Observed(ResponseObservation):
+    """Sets an event at the end of an attempt."""
+
+    def __init__(self, ended: anyio.Event) -> None:
+        self._ended = ended
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+
+class _EndObserver(RunObserver):
+    """Sets an event at the end of the first attempt."""
+
+    def __init__(self, ended: anyio.Event) -> None:
+        self._ended = ended
+
+    def observe_response(self, model: object, options: object, turn: object) -> ResponseObservation:
+        return _Observed(self._ended)
+
+
+@pytest.mark.parametrize("moment", ["before the connection", "before its response"])
+async def test_a_response_is_cancelled_at_the_provider_while_no_connection_reads_it(moment: str) -> None:
+    """The turn ends while the next connection is awaited."""
+    server = background()
+    server.cut = server.first_body.index(b" river")
+    attached = anyio.Event()
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "GET":
+            attached.set()
+            return [Hang()]
+        return server.respond(request)
+
+    is_paused = moment == "before the connection"
+    policy = ContinuationPolicy(deadline=1000.0, delay=1000.0 if is_paused else 0.0)
+    async with ScriptedUpstream(respond) as upstream:
+        async with (
+            Agent(server.model(upstream), continuation=policy) as agent,
+            anyio.create_task_group() as group,
+        ):
+            ended = anyio.Event()
+
+            async def drive() -> None:
+                RUN_OBSERVER.set(_EndObserver(ended))
+                async with aclosing(agent.steps(agent.begin(QUESTION))) as steps:
+                    async for _ in steps:
+                        pass
+
+            group.start_soon(drive)
+            await (ended if is_paused else attached).wait()
+            group.cancel_scope.cancel()
+        paths = [request.path for request in upstream.requests if request.method == "POST"]
+    assert paths == ["/v1/responses", "/v1/responses/resp_1/cancel"]
 
 
 async def test_a_response_that_is_gone_begins_again() -> None:

@@ -11,7 +11,7 @@ from support.continued_runs import Run
 from support.continuing import FORMAT_OF, PREFILLING, ContinuingServer
 from support.cut_responses import PROMPT, cut_response
 from support.provider_cases import CASES
-from support.upstream import Cut, Head, ScriptedUpstream, openai_chunk, sse
+from support.upstream import Cut, Head, Received, ScriptedUpstream, Step, openai_chunk, sse
 from tailrace.streaming import Accumulator, Agent
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.agent.continuation import CircuitBreaker, ContinuationPolicy, ResponseAttempts
@@ -81,6 +81,105 @@ async def test_a_server_that_refuses_to_continue_begins_again() -> None:
         again = Run()
         await again.drive(Agent(server.model(upstream)))
         assert again.routes == ["prefill", "replace"]  # another model object
+
+
+_RIVER = "The long river flows to the sea. It carries a lot of water"
+_REPEATED = {"ollama": ["It carries", " a lot"], "mistral": [_RIVER[:20], _RIVER[20:40]]}
+
+
+@pytest.mark.parametrize("ending", ["close", "error"])
+@pytest.mark.parametrize("kind", sorted(_REPEATED))
+async def test_a_repetition_that_breaks_off_is_not_published(kind: str, ending: str) -> None:
+    """The second attempt breaks off in the sentence or text that it repeats; the third one continues."""
+    server = ContinuingServer(kind, [_RIVER, " and fish."])
+    server.cut = server.first_body.index(b" and fish")
+    case = server.case
+
+    def respond(request: Received) -> Sequence[Step]:
+        steps = server.respond(request)
+        if server.prefills != 1:
+            return steps
+        body = server.body([*_REPEATED[kind], "?"], (3, 2), call=False)
+        broken = body[: body.index(b"?")].rpartition(b"\n")[0] + b"\n"
+        return case.response(broken, Cut() if ending == "close" else case.failure("overloaded"))
+
+    run = Run()
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        await run.drive(Agent(server.model(upstream), continuation=ContinuationPolicy(attempts=2, delay=0.0)))
+    assert run.texts == {"text": _RIVER + " and fish."}
+    assert (run.routes, run.replaced) == (["prefill", "prefill"], 0)
+
+
+def _refused(status: int) -> Sequence[Step]:
+    return Head(status, {"content-type": "application/json"}), b'{"error": {"message": "no", "code": 400}}'
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_refused"),
+    [
+        (_refused(400), True),
+        (_refused(500), True),
+        (_refused(503), False),
+        (_refused(429), False),
+        (_refused(200), True),
+        ((Head(), sse({"error": {"message": "no", "code": 400}})), True),
+        ((Head(), sse({"error": {"message": "busy", "type": "overloaded_error"}})), False),
+        ((Head(), sse("[DONE]")), False),
+        ((Head(), sse(openai_chunk({"reasoning_content": "Hm"}), openai_chunk({}, finish="stop"))), True),
+        ((Head(), sse(openai_chunk({"content": "<thi"}), openai_chunk({"content": "nk>Hm"}))), True),
+    ],
+)  # fmt: skip
+async def test_a_response_whose_continuation_fails_begins_again(
+    steps: Sequence[Step], is_refused: bool
+) -> None:
+    """A server that refuses continuations, or reasons again instead, does not receive another one."""
+    server = ContinuingServer("llamacpp", ["Water flows", " down."])
+    server.cut = server.first_body.index(b" down")
+    prefills = 0
+
+    def respond(request: Received) -> Sequence[Step]:
+        nonlocal prefills
+        if request.method == "POST" and request.json["messages"][-1]["role"] == "assistant":
+            prefills += 1
+            return steps
+        return server.respond(request)
+
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        model = server.model(upstream, max_retries=0)
+        for count in (1, 1 if is_refused else 2):
+            run, server.generations = Run(), 0
+            await run.drive(Agent(model, continuation=PROMPT))
+            assert run.record.state is TaskState.COMPLETED
+            assert run.texts == {"text": "Again: Water flows down."}
+            assert run.routes[-1] == "replace"
+            assert prefills == count
+
+
+async def test_a_continuation_that_fails_begins_again_only_before_the_deadline() -> None:
+    server = ContinuingServer("llamacpp", ["Water flows", " down."])
+    server.cut = server.first_body.index(b" down")
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "POST" and request.json["messages"][-1]["role"] == "assistant":
+            head = Head(429, {"content-type": "application/json", "retry-after": "100"})
+            return head, b'{"error": {"message": "later"}}'
+        return server.respond(request)
+
+    run = Run()
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        await run.drive(Agent(server.model(upstream), continuation=PROMPT))
+    assert run.record.state is TaskState.FAILED
+    assert (run.texts, run.routes) == ({"text": "Water flows"}, ["prefill"])
+
+
+async def test_an_error_after_the_finish_reason_does_not_replace_a_complete_response() -> None:
+    failure = {"error": {"message": "internal", "type": "server_error", "code": "internal"}}
+    script = [Head(), sse(openai_chunk({"content": "Complete."}), openai_chunk({}, finish="stop"), failure)]
+    run = Run()
+    async with ScriptedUpstream(script) as upstream:
+        await run.drive(Agent(CASES["openai"].model(upstream.base_url), continuation=PROMPT))
+    assert run.record.state is TaskState.COMPLETED
+    assert (run.texts, run.routes) == ({"text": "Complete."}, [])
 
 
 async def test_an_attempt_with_fewer_choices_replaces_all_choices() -> None:

@@ -4,7 +4,7 @@
 `tailrace.streaming.agent.continuation` selects the method, the model and the time of a continuation.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 
 from tailrace.wrappers.assembly.continuation_join import TextJoin
 from tailrace.wrappers.chunks import ChunkWrapper, FinishMessage, ReadWrapper, ToolCallDelta, Usage
-from tailrace.wrappers.errors import UpstreamError
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
 
 class Route(StrEnum):
@@ -48,48 +48,57 @@ class Prefill(msgspec.Struct, frozen=True):
 class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
     """The chunks of a continuation, without characters that repeat the interrupted text.
 
+    If the provider refuses the continuation inside the stream, or begins to reason again, the response has to begin again.
+
     Args:
         batches: The chunks as the provider sent them.
         join: Removes the repetition.
+        refused: Called if the server does not continue texts.
     """
 
-    __slots__ = ("_batches", "_error", "_is_over", "_join")
+    __slots__ = ("_batches", "_has_begun", "_join", "_refused")
 
-    def __init__(self, batches: AsyncIterator[Sequence[ChunkWrapper[Any]]], join: TextJoin) -> None:
+    def __init__(
+        self,
+        batches: AsyncIterator[Sequence[ChunkWrapper[Any]]],
+        join: TextJoin,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
         self._batches = batches
         self._join = join
-        self._is_over = False
-        self._error: UpstreamError | None = None
+        self._refused = refused
+        self._has_begun = False
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
-        while not self._is_over:
+        # Held text is dropped if the stream breaks off: it may be the beginning of a repetition.
+        while True:
             try:
                 chunks = await anext(self._batches)
-            except StopAsyncIteration:
-                self._is_over = True
-                chunks = ()
             except UpstreamError as error:
-                self._is_over = True
-                self._error = error
-                chunks = ()
+                self._check(error)
+                raise
             joined = [each for chunk in chunks for each in self._joined(chunk)]
-            if self._is_over and (rest := self._join.close()):
-                joined.append(ReadWrapper[Any](None, text=rest))
             if joined:
                 return joined
-        if self._error is None:
-            raise StopAsyncIteration
-        error, self._error = self._error, None
-        raise error
+
+    def _check(self, error: UpstreamError) -> None:
+        """Report a refusal inside the stream: an error of the request in place of a text."""
+        if not self._has_begun and not error.concerns_provider:
+            self._refused()
 
     def _joined(self, chunk: ChunkWrapper[Any]) -> Sequence[ChunkWrapper[Any]]:
         join = self._join
-        if join.is_over:
+        if join.is_over and not chunk.get_reasoning():
             return (chunk,)
         given = chunk.get_text()
+        self._has_begun = self._has_begun or bool(given)
         text = join.feed(given) if given else ""
-        error = chunk.details is not None and chunk.details.error is not None
-        if error or chunk.get_tool_calls() or chunk.get_finish_message() is not None:
+        if chunk.get_reasoning() or join.has_reasoning:
+            self._refused()
+            raise UpstreamError("the continuation of the text has reasoning", fault=UpstreamFault.INVALID)
+        if chunk.details is not None and chunk.details.error is not None:
+            self._check(chunk.details.error)
+        elif chunk.get_tool_calls() or chunk.get_finish_message() is not None:
             text += join.close()  # nothing more of the text follows
         if text == given:
             return (chunk,)

@@ -113,6 +113,15 @@ class Model(ABC):
         """
         return None
 
+    async def release(self, held: ChunkBatches | str) -> None:  # noqa: B027 — most providers hold no response
+        """Cancel a response that the provider holds and whose rest is not requested (unless `MAY_CANCEL` returns False).
+
+        By default, nothing is sent.
+
+        Args:
+            held: As for `attachment`.
+        """
+
     @abstractmethod
     async def aclose(self) -> None:
         """Close the pooled connections."""

@@ -214,6 +214,10 @@ class GatedModel(Model):
         request = self._model.attachment(broken, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
+    async def release(self, held: ChunkBatches | str) -> None:
+        """Cancel a response as the model does, without a permit."""
+        await self._model.release(held)
+
     async def _stream(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
         owner = OWNER.get()
         await self._gate.enter(owner)

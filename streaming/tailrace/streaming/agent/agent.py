@@ -376,35 +376,39 @@ class Agent(Generic[T]):
                     attempts = ResponseAttempts(self._models, self._continuation)
                     further, interrupted = attempts.first(response, interrupted, action.options), None
                     held_back = None
-                    while further is not None:
-                        request, step = await _begin_attempt(response, attempts, further, action)
-                        if step is not None:
-                            yield view.take(step)
-                        batches = None
-                        with observer.observe_response(attempts.model, action.options, fold) as watch:
-                            try:
-                                async with watch.sent(request) as batches:
-                                    async for batch in batches:
-                                        batch = batch if batch.__class__ is list else _wrappers(batch)
-                                        if not watch.chunks:
-                                            watch.first_chunk()
-                                            yield view.take(attempts.begun(batches))
-                                        watch.chunks += len(batch)
-                                        for chunks in (batch,) if self._merge_reads else zip(batch):
-                                            changes = response.add_all(chunks)
-                                            if changes:
-                                                yield received(changes)
-                                        if response.error is not None:
-                                            break  # the rest of the response is not needed
-                                        batch = chunks = (
-                                            changes
-                                        ) = ()  # free the memory while the next batch is awaited
-                            except UpstreamError as failure:
-                                turn.fail(
-                                    failure.with_traceback(None)
-                                )  # its frames would keep the turn alive
-                            further = attempts.ended(response, batches, watch.chunks)
-                            held_back = turn.end_response() if further is None else []
+                    try:
+                        while further is not None:
+                            request, step = await _begin_attempt(response, attempts, further, action)
+                            if step is not None:
+                                yield view.take(step)
+                            batches = None
+                            with observer.observe_response(attempts.model, action.options, fold) as watch:
+                                try:
+                                    async with watch.sent(request) as batches:
+                                        attempts.connected()
+                                        async for batch in batches:
+                                            batch = batch if batch.__class__ is list else _wrappers(batch)
+                                            if not watch.chunks:
+                                                watch.first_chunk()
+                                                yield view.take(attempts.begun(batches))
+                                            watch.chunks += len(batch)
+                                            for chunks in (batch,) if self._merge_reads else zip(batch):
+                                                changes = response.add_all(chunks)
+                                                if changes:
+                                                    yield received(changes)
+                                            if response.error is not None:
+                                                break  # the rest of the response is not needed
+                                            batch = chunks = (
+                                                changes
+                                            ) = ()  # free the memory while the next batch is awaited
+                                except UpstreamError as failure:
+                                    turn.fail(
+                                        failure.with_traceback(None)
+                                    )  # its frames would keep the turn alive
+                                further = attempts.ended(response, batches, watch.chunks)
+                                held_back = turn.end_response() if further is None else []
+                    finally:
+                        await attempts.release()
                     yield view.take(ResponseEnded(held_back or []))
                 else:
                     items = self._run_tools(
@@ -607,6 +611,8 @@ async def _begin_attempt(
         request, route = model.stream(action.history, action.options), Route.REPLACE
     if response.error is None:
         return request, None
+    if route is not Route.ATTACH:
+        await attempts.release()
     broken = attempts.broken(response)
     attempts.begin(attempt, route)
     response.continue_response(broken, route)

@@ -22,9 +22,10 @@ from tailrace.wrappers.chunks import ReadWrapper
 from tailrace.wrappers.continuation import Route
 from tailrace.wrappers.decoding.lenient_json import as_count, as_mapping, as_mappings, as_text
 from tailrace.wrappers.model import ChunkBatches, Model
-from tailrace.wrappers.request_options import RequestOptions
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
+_SUCCESSFUL = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS})
 # The client of the model has already retried requests with these faults.
 _REPEATED = frozenset({UpstreamFault.CONNECTION, UpstreamFault.STATUS})
 _CONNECTION_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
@@ -140,6 +141,7 @@ class ResponseAttempts:
     Attributes:
         model: The model of the current attempt.
         route: The route of the current attempt; None for the first.
+        held: The response that its provider holds although no connection reads it, and the model; None if there is none.
     """
 
     __slots__ = (
@@ -150,8 +152,10 @@ class ResponseAttempts:
         "_may_repeat",
         "_models",
         "_number",
+        "_options",
         "_policy",
         "_position",
+        "held",
         "model",
         "route",
     )
@@ -175,7 +179,9 @@ class ResponseAttempts:
         self._interrupted: Attempt | None = (
             None  # the attempt of another process that the first one continues
         )
+        self._options = NO_OPTIONS
         self.route: Route | None = None
+        self.held: tuple[Model, ChunkBatches | str] | None = None
         self.model, breaker = models[self._position]
         breaker.begin()
 
@@ -197,9 +203,10 @@ class ResponseAttempts:
             return FurtherAttempt(self.model, 0.0, may_join=False)
         self._may_repeat = not interrupted.has_provider_tool
         position = self._position_of(interrupted.model)
-        rest = None
+        self._options = options
         if position is not None and interrupted.stored_id:
-            rest = self._models[position][0].attachment(interrupted.stored_id, options)
+            self.held = self._models[position][0], interrupted.stored_id
+        rest = self._rest()
         if rest is None and not self._may_repeat:
             raise AgentError(_UNKNOWN_EFFECTS)
         may_join = position is not None and bool(interrupted.text) and not self._models[position][1].is_open
@@ -228,6 +235,17 @@ class ResponseAttempts:
         attempt = attempt or Attempt(name_of(self.model), self.route)
         return msgspec.structs.replace(attempt, error=response.error, usage=response.usage)
 
+    def connected(self) -> None:
+        """Register that the request of the current attempt was accepted: its connection reads a response that was held."""
+        self.held = None
+
+    async def release(self) -> None:
+        """Cancel a held response whose rest is not needed (`Model.release`)."""
+        held, self.held = self.held, None
+        if held is not None:
+            model, response = held
+            await model.release(response)
+
     def begun(self, batches: ChunkBatches) -> ResponseBegun:
         """Return the step for the first chunk of the current attempt.
 
@@ -255,34 +273,42 @@ class ResponseAttempts:
         breaker = self._models[self._position][1]
         has_attached = self.route is Route.ATTACH and received > 0
         breaker.end(None if has_attached else error)
-        if error is None or (self._policy.attempts == 0 and len(self._models) == 1):
+        if batches is not None and error is not None and error.fault in _INTERRUPTIONS:
+            self.held = (self.model, batches) if self.model.stored_id(batches) else None
+        has_no_attempts = self._policy.attempts == 0 and len(self._models) == 1 and self.route is None
+        if error is None or has_no_attempts:
             return None
-        if response.finished and error.fault in _CONNECTION_FAULTS:
-            response.error = None  # only the end of the stream is missing
+        if _is_complete(response, error):
+            response.error = self.held = None
             return None
-        if self._is_refused(error):
-            return FurtherAttempt(self.model, 0.0, may_join=False) if self._can_repeat(response) else None
+        can_repeat = self._can_repeat(response)
+        # Nothing of a continuation has arrived: the provider may refuse the continuation, not the conversation.
+        has_failed = self.route is Route.PREFILL and response.is_attempt_empty
+        has_failed = has_failed or (self.route is Route.ATTACH and not received)
+        if self._is_refused(error, has_failed):
+            if error.fault is UpstreamFault.STATUS or error.code == "cancelled":
+                self.held = None
+            return FurtherAttempt(self.model, 0.0, may_join=False) if can_repeat else None
         if has_attached:
             self._number, self._deadline = 0, None  # as long as more arrives, connections are replaced
-        rest = None
-        if batches is not None and error.fault in _INTERRUPTIONS:
-            rest = self.model.attachment(batches)
-        if not error.concerns_provider or not (rest is not None or self._can_repeat(response)):
+        rest = self._rest() if error.is_temporary else None
+        if not error.concerns_provider or not (rest is not None or can_repeat):
             return None
         now = self._clock()
         if self._deadline is None:
             self._deadline = now + self._policy.deadline
         delay = self._delay(error)
-        repeats = error.is_temporary and error.fault not in _REPEATED and not breaker.is_open
-        if (
-            (self._position == 0 or rest is not None)
-            and repeats
-            and self._number < self._policy.attempts
-            and now + delay <= self._deadline
-        ):
+        may_request = not breaker.is_open and now + delay <= self._deadline
+        may_join = (self._position == 0 or rest is not None) and (
+            rest is not None or error.fault not in _REPEATED
+        )
+        if may_request and may_join and error.is_temporary and self._number < self._policy.attempts:
             self._number += 1
             return FurtherAttempt(self.model, delay, may_join=not response.finished, rest=rest)
-        following = self._usable(self._position + 1) if self._can_repeat(response) else None
+        following = self._usable(self._position + 1) if can_repeat else None
+        is_reachable = error.fault is not UpstreamFault.CONNECTION or following is None
+        if has_failed and can_repeat and may_request and is_reachable:
+            return FurtherAttempt(self.model, delay, may_join=False)
         if following is None or now > self._deadline:
             return None
         self._position = following
@@ -296,12 +322,28 @@ class ResponseAttempts:
     def _can_repeat(self, response: Accumulator) -> bool:
         return self._may_repeat and can_repeat(response)
 
-    def _is_refused(self, error: UpstreamError) -> bool:
-        """Return whether the provider refused the route of the current attempt, not the conversation."""
-        if self.route is Route.ATTACH and (error.fault is UpstreamFault.INVALID or error.code == "cancelled"):
+    def _rest(self) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Return the request for the rest of the held response; None if there is none."""
+        if self.held is None:
+            return None
+        model, response = self.held
+        return model.attachment(response, self._options)
+
+    def _is_refused(self, error: UpstreamError, has_failed: bool) -> bool:
+        """Return whether the provider refused the route of the current attempt, not the conversation.
+
+        Args:
+            error: The error.
+            has_failed: Nothing of the continuation has arrived.
+        """
+        if self.route not in (Route.ATTACH, Route.PREFILL):
+            return False
+        if error.fault is UpstreamFault.INVALID or (self.route is Route.ATTACH and error.code == "cancelled"):
             return True
-        is_further = self.route in (Route.ATTACH, Route.PREFILL)
-        return is_further and error.fault is UpstreamFault.STATUS and not error.is_temporary
+        is_refusal = error.fault is UpstreamFault.STATUS or (
+            has_failed and error.fault is UpstreamFault.PROVIDER
+        )
+        return is_refusal and not error.is_temporary
 
     def _usable(self, start: int) -> int | None:
         """Return the position of the next model whose breaker is closed."""
@@ -312,6 +354,14 @@ class ResponseAttempts:
         if error.retry_after is not None:
             return error.retry_after
         return min(self._policy.delay * 2**self._number, _LONGEST_PAUSE) * (1 - 0.5 * self._choose())
+
+
+def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
+    """Return whether a response is complete although an error follows its finish reason."""
+    if not response.finished or error.fault not in (*_CONNECTION_FAULTS, UpstreamFault.PROVIDER):
+        return False
+    reasons = {choice.finish_reason for choice in response.choices.values()} - {None}
+    return error.fault is not UpstreamFault.PROVIDER or reasons <= _SUCCESSFUL
 
 
 def can_repeat(response: Accumulator) -> bool:

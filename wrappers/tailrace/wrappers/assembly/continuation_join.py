@@ -2,6 +2,8 @@
 
 import re
 
+from tailrace.wrappers.decoding.think_tags import OPENING
+
 MIN_REPEATED = 16
 """Minimum length of the last line or sentence that counts as repeated; shorter ones may be repeated on purpose."""
 
@@ -18,7 +20,7 @@ class TextJoin:
        `MIN_REPEATED` characters: removed, unless the server is known to continue exactly;
     2. the white space with which the text ended, or the beginning of it: removed.
 
-    Characters are held only while they are such a repetition so far. The cost is linear in the text.
+    Characters are held only while they are such a repetition so far, or a part of a ``<think>`` tag. The cost is linear in the text.
 
     Args:
         text: The text before the cut, as it was published.
@@ -26,11 +28,13 @@ class TextJoin:
         has_prefix: The server returns the complete text first, of any length.
     """
 
-    __slots__ = ("_candidates", "_held", "_matched", "_space", "is_over")
+    __slots__ = ("_candidates", "_held", "_matched", "_space", "has_reasoning", "is_over")
 
     def __init__(self, text: str, *, is_exact: bool = False, has_prefix: bool = False) -> None:
         self.is_over = False
         """All further text is passed on unchanged."""
+        self.has_reasoning = False
+        """The continuation begins with a ``<think>`` tag, so that it does not continue the text."""
         sent = text.rstrip()
         self._space = text[len(sent) :]
         line = sent[sent.rfind("\n") + 1 :]
@@ -59,13 +63,16 @@ class TextJoin:
         if open_candidates:
             return ""
         rest = self._held[self._matched :]
-        space = self._space
+        space, begun = self._space, rest.lstrip()
+        self.has_reasoning = begun.startswith(OPENING)
+        if len(begun) < len(OPENING) and OPENING.startswith(begun):
+            return ""
         if len(rest) < len(space) and space.startswith(rest):
             return ""
         return self._release(rest)
 
     def close(self) -> str:
-        """End the continuation; return the held text that repeats nothing."""
+        """End a complete continuation; return the held text that repeats nothing."""
         return "" if self.is_over else self._release(self._held[self._matched :])
 
     def _release(self, rest: str) -> str:

@@ -179,11 +179,15 @@ class HTTPModel(Model):
         try:
             batches, leave = await model._ask(history.with_message(message), options, prefill.members)
         except UpstreamError as error:
-            if error.fault is UpstreamFault.STATUS and not error.concerns_provider:
-                self._refuses_prefill = True
+            # llama.cpp's server returns 500 if the template of the model does not support a continuation.
+            if error.fault is UpstreamFault.STATUS and (not error.concerns_provider or error.status == 500):
+                self._refuse_prefill()
             raise
         join = TextJoin(text, is_exact=prefill.is_exact, has_prefix=prefill.has_prefix)
-        return JoinedChunks(batches, join), leave
+        return JoinedChunks(batches, join, self._refuse_prefill), leave
+
+    def _refuse_prefill(self) -> None:
+        self._refuses_prefill = True
 
     def _at(self, root: str) -> "HTTPModel":
         """Return this model at another path of its server, with the same connections."""

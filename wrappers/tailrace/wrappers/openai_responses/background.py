@@ -46,8 +46,8 @@ class BackgroundStream(ChunkStream):
 
     @property
     def is_over(self) -> bool:
-        """Return True if the response is complete or its connection broke."""
-        return self._is_over
+        """Return True if the response has ended or its connection broke."""
+        return self._is_over or self._events.done
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
         chunks = await super().__anext__()

@@ -159,12 +159,19 @@ class ResponsesModel(DirectModel):
         try:
             return await leave(kind, error, trace)
         finally:
-            if stream.response_id and not stream.is_over:
-                url, headers = self._address(f"/{quote(stream.response_id, safe='')}/cancel", {})
-                with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(OSError):
-                    if await MAY_CANCEL.get()():
-                        response = await self._client().request("POST", url, headers, b"")
-                        response.close()
+            if not stream.is_over:
+                await self.release(stream)
+
+    async def release(self, held: ChunkBatches | str) -> None:
+        """Cancel a background response, see `Model.release`."""
+        response_id = held if isinstance(held, str) else self.stored_id(held)
+        if not response_id:
+            return
+        url, headers = self._address(f"/{quote(response_id, safe='')}/cancel", {})
+        with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(OSError):
+            if await MAY_CANCEL.get()():
+                response = await self._client().request("POST", url, headers, b"")
+                response.close()
 
     def _address(self, path: str, query: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
         """Return the URL of a path below the endpoint, and the headers of a request."""
