@@ -1,7 +1,7 @@
 """The connections of a node to Valkey or Redis, with timeouts and a health state.
 
-Every failure raises a `BrokerError`, and the next request reconnects. Writers do not wait for a failed broker: `Broker.works`
-is false until a probe of `Broker.watch` succeeds.
+Every failure raises a `BrokerError`, and the next request reconnects. After `Broker.fail`, `Broker.works` is False until a probe
+of `Broker.watch` succeeds, so that writers do not wait for a failed broker.
 """
 
 import asyncio
@@ -36,23 +36,23 @@ _SETTINGS = {
     "appendfsync": ("always", "the events of the last seconds may be lost when it stops"),
     "maxmemory-policy": ("noeviction", "it may evict streams that are still read"),
 }
-"""The settings of the broker that prevent the loss of published events, and the consequence of other values."""
+"""The values of the broker's settings that prevent the loss of published events, with the consequence of other values."""
 
 
 class Broker:
     """The broker of a node's events and commands.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``, in redis-py's form.
-        timeout: Seconds for connecting and for a reply.
+        url: The URL of the broker in the format of redis-py: ``redis://``, ``rediss://`` or ``unix://``.
+        timeout: Seconds within which a connection must be established, and within which a command must get a reply.
 
     Attributes:
         writing: The connection for writes.
         reading: The connection for reads.
-        refuses: The broker replies but accepts no writes: it is out of memory, or read-only.
+        refuses: Whether the broker replies, but rejects writes, because it is out of memory or read-only.
 
     Raises:
-        ConfigurationError: The address is not valid, or the client library is not installed.
+        ConfigurationError: The URL is not valid, or the client library is not installed.
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
@@ -74,19 +74,19 @@ class Broker:
     def subscriber(
         self, began: Callable[[bytes], None], on_message: Callable[[bytes, bytes], None]
     ) -> Subscriber:
-        """Open another connection for published messages; arguments as for `Subscriber`."""
+        """Open another connection for published messages. The arguments are as for `Subscriber`."""
         subscriber = Subscriber(self._address, began, on_message, self._timeout)
         self._connections.add(subscriber)
         return subscriber
 
     def drop_buffers(self) -> None:
-        """Release the buffers of all connections, which have content of earlier replies."""
+        """Release the buffers of all connections, because they contain data of earlier replies."""
         for connection in self._connections:
             connection.drop_buffer()
 
     @property
     def works(self) -> bool:
-        """Return whether the last request succeeded."""
+        """Return whether the broker can be used: no failure was recorded since the last successful probe."""
         return self._works
 
     def fail(self, error: BrokerError) -> None:
@@ -103,7 +103,7 @@ class Broker:
             )
 
     async def watch(self) -> None:
-        """Probe the broker regularly while it fails. The method runs until it is cancelled."""
+        """Probe the broker at intervals after a failure, until it works again. This method runs until it is cancelled."""
         probe = self.link()
         try:
             while True:
@@ -125,11 +125,11 @@ class Broker:
         return await _does(self.reading, (b"PING",))
 
     async def weaknesses(self) -> list[tuple[str, str]]:
-        """Return the risks of data loss in the broker's configuration, each with a remedy; empty for none.
+        """Return the settings of the broker that risk data loss, each with advice.
 
         Raises:
             ReplyError: Reading the configuration is not permitted.
-            BrokerError: The broker does not work.
+            BrokerError: The broker is not available.
         """
         commands = [(b"CONFIG", b"GET", name.encode()) for name in _SETTINGS]
         replies = await self.reading.run(*commands)
@@ -172,10 +172,10 @@ async def _does(link: Link, command: Command) -> bool:
 
 
 def parse_address(url: str) -> Address:
-    """Read the URL of a broker, with the options that the client library knows.
+    """Parse the URL of a broker, with the options that the client library supports.
 
     Raises:
-        ConfigurationError: The URL cannot be used, or the client library is missing.
+        ConfigurationError: The URL is not valid, or the client library is not installed.
     """
     if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
         raise ConfigurationError(
@@ -186,10 +186,10 @@ def parse_address(url: str) -> Address:
     except ImportError:
         raise ConfigurationError("TAILRACE_EVENTS needs a client: pip install 'tailrace[redis]'") from None
     try:
-        # Never connected: its attributes are the parts of the URL.
+        # This connection is never opened. Its attributes are the parsed parts of the URL.
         parts: Any = cast("Any", ConnectionPool).from_url(url, protocol=2).make_connection()
     except (ValueError, TypeError) as error:
-        # The address may contain a password: it is not repeated.
+        # The message does not contain the URL, because the URL may contain a password.
         raise ConfigurationError(
             f"TAILRACE_EVENTS: the address cannot be used ({type(error).__name__})"
         ) from None

@@ -1,8 +1,9 @@
 """Connections to Valkey or Redis: pipelined commands, and subscriptions to channels.
 
-Each connection is a protocol on an asyncio transport; the client library parses the address only. Commands are written at once,
-however many wait for replies, and replies are assigned in their order: no request waits for the round trip of another, during
-which the broker may write to its disk. A connection has one timer for timeouts, not one a command.
+Each connection is an asyncio protocol on a transport. The client library only parses the URL and the replies. Commands are
+written immediately, even if other commands wait for replies; replies are assigned to commands in their order. A request therefore
+does not wait for the round trip of another request, during which the broker may write to its disk. All timeouts of a connection
+share one timer.
 """
 
 import asyncio
@@ -20,10 +21,13 @@ from tailrace.wrappers import StoreError
 logger = logging.getLogger("tailrace.server")
 
 TIMEOUT = 2.0
-"""Seconds for connecting and for a reply; a shorter time would treat a pause of a shared machine as a failure."""
+"""Seconds within which a connection must be established, and within which a command must get a reply.
+
+With a shorter time, a pause of a shared machine would count as a failure.
+"""
 
 PING_INTERVAL = 1.0
-"""Seconds between checks whether an idle connection is alive."""
+"""Seconds between checks that an idle connection is alive."""
 
 _NOT_YET: Any = object()
 
@@ -34,8 +38,8 @@ class Address(NamedTuple):
     """The address of a broker.
 
     Attributes:
-        connect: Connects a protocol that the given function creates.
-        greeting: Commands that begin a connection: authentication, and the choice of the database.
+        connect: Opens a connection to the broker, with the protocol that the given function creates.
+        greeting: The first commands of each connection: authentication, client name, and selection of the database.
     """
 
     connect: Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
@@ -60,9 +64,9 @@ class ReplyError(BrokerError):
 
 def pack(command: Command) -> bytes:
     """Encode a command in the broker's protocol."""
-    import hiredis  # with the client
+    import hiredis  # installed with the client library
 
-    packing: Any = hiredis  # its types allow commands of one word only
+    packing: Any = hiredis  # its type annotations do not allow commands of several words
     return packing.pack_command(tuple(command))
 
 
@@ -74,11 +78,11 @@ class _PendingRequest(NamedTuple):
 
 
 class _Exchange(asyncio.Protocol):
-    """A connection, from its first byte to its end.
+    """A connection, until it is closed.
 
     Attributes:
-        over: Has the error once the connection ended.
-        on_message: Receives every reply, on a connection that is subscribed to channels.
+        over: A future that gets the error when the connection ends.
+        on_message: Receives every reply, if the connection is subscribed to channels.
     """
 
     def __init__(self) -> None:
@@ -101,7 +105,7 @@ class _Exchange(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, data: bytes, count: int, seconds: float) -> asyncio.Future[list[Any]]:
-        """Write commands; return their replies, a `ReplyError` for an error.
+        """Write commands, and return a future with their replies. An error is returned as a `ReplyError`.
 
         Raises:
             BrokerError: The connection is closed.
@@ -116,7 +120,7 @@ class _Exchange(asyncio.Protocol):
         return future
 
     def send(self, data: bytes) -> None:
-        """Write a command whose reply is not awaited."""
+        """Write a command without waiting for a reply."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -140,7 +144,7 @@ class _Exchange(asyncio.Protocol):
             self.end(error)
 
     def drop_buffer(self) -> None:
-        """Release the buffer of the parser, which has earlier replies; do nothing within a reply."""
+        """Release the buffer of the parser, because it contains earlier replies. Do nothing if a reply is incomplete."""
         if not self._reader.has_data():
             self._reader = self._create_reader()
 
@@ -150,7 +154,7 @@ class _Exchange(asyncio.Protocol):
         self._lost.set()
 
     def end(self, error: BaseException | None) -> None:
-        """Close the connection; pending commands fail."""
+        """Close the connection. Pending commands fail."""
         if self.over.done():
             return
         reason = str(error or "the connection was closed") or type(error).__name__
@@ -202,11 +206,11 @@ async def _open(address: Address, seconds: float) -> _Exchange:
 
 
 class Link:
-    """One connection to the broker, opened at its first use, and again after an error.
+    """One connection to the broker. It is opened at its first use, and reopened after an error.
 
     Args:
         address: The address of the broker.
-        timeout: Seconds for connecting, and for a reply.
+        timeout: As for `tailrace.server.cluster.broker.Broker`.
     """
 
     def __init__(self, address: Address, timeout: float = TIMEOUT) -> None:
@@ -216,16 +220,16 @@ class Link:
         self._opening = anyio.Lock(fast_acquire=True)
 
     async def run(self, *commands: Command, waits: float = 0.0) -> list[Any]:
-        """Run commands in one round trip; return their replies, a `ReplyError` for an error.
+        """Run commands in one round trip, and return their replies. An error is returned as a `ReplyError`.
 
-        After a cancellation the commands may have run or not; commands of other callers are not affected.
+        After a cancellation, it is unknown whether the commands ran. Commands of other callers are not affected.
 
         Args:
-            commands: At least one.
-            waits: Seconds for which one of them blocks at the broker. Other commands on this connection wait, too.
+            commands: The commands, at least one.
+            waits: Seconds for which a command blocks at the broker. Other commands on this connection wait, too.
 
         Raises:
-            BrokerError: There is no reply; the commands may have run or not.
+            BrokerError: There is no reply. It is unknown whether the commands ran.
         """
         exchange = self._exchange
         if exchange is None or exchange.over.done():
@@ -239,7 +243,7 @@ class Link:
             self._exchange.drop_buffer()
 
     async def close(self) -> None:
-        """Close the connection; it can be used again."""
+        """Close the connection. The next use opens it again."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             await exchange.close()
@@ -255,7 +259,7 @@ class Link:
 
 
 class Script:
-    """A script that runs at the broker, which stores it once.
+    """A script that runs at the broker. It is sent to the broker only once.
 
     Args:
         source: The Lua source.
@@ -268,21 +272,21 @@ class Script:
     async def run(
         self, link: Link, *calls: Command, accept: Callable[[object], bool] = lambda _: False
     ) -> list[Any]:
-        """Run it once for each call (a key, and arguments) in one round trip; return the results.
+        """Run the script once for each call, in one round trip, and return the results.
 
         Args:
             link: The connection.
-            calls: A key and arguments each.
-            accept: Return errors as results, in place of raising the first.
+            calls: The key and the arguments of each call.
+            accept: Returns whether an error is returned as the result of its call. The first other error is raised.
 
         Raises:
-            ReplyError: One of them failed; the others ran.
+            ReplyError: A call failed with an error that ``accept`` does not accept. The other calls ran.
             BrokerError: As for `Link.run`.
         """
         commands = [(b"EVALSHA", self._name, 1, *call) for call in calls]
         replies = await link.run(*commands)
         unknown = [at for at, reply in enumerate(replies) if _is_unknown_script(reply)]
-        if unknown:  # the broker was restarted, or has not stored it yet
+        if unknown:  # the broker was restarted, or has not received the script yet
             again = await link.run((b"SCRIPT", b"LOAD", self._source), *(commands[at] for at in unknown))
             for at, reply in zip(unknown, again[1:], strict=True):
                 replies[at] = reply
@@ -303,7 +307,7 @@ class Subscriber:
         address: The address of the broker.
         began: Called with a channel when its subscription is confirmed.
         on_message: Called with the channel and a published message.
-        timeout: Seconds for connecting, and for a reply.
+        timeout: As for `tailrace.server.cluster.broker.Broker`.
     """
 
     def __init__(
@@ -321,12 +325,12 @@ class Subscriber:
         self._last = 0.0
 
     def subscribe(self, *channels: bytes) -> None:
-        """Subscribe to further channels; do nothing without a connection."""
+        """Subscribe to further channels. Do nothing without a connection."""
         if channels and self._exchange is not None:
             self._exchange.send(pack((b"SUBSCRIBE", *channels)))
 
     def unsubscribe(self, channel: bytes) -> None:
-        """Unsubscribe from a channel; do nothing without a connection."""
+        """Unsubscribe from a channel. Do nothing without a connection."""
         if self._exchange is not None:
             self._exchange.send(pack((b"UNSUBSCRIBE", channel)))
 
@@ -339,10 +343,10 @@ class Subscriber:
         """Receive messages until the connection breaks.
 
         Args:
-            channels: Returns the first channels, when the connection is open.
+            channels: Returns the initial channels. It is called when the connection is open.
 
         Raises:
-            BrokerError: There is no connection (any more); messages published from now on are lost.
+            BrokerError: The connection failed. Messages that are published from now on are lost.
         """
         self._last = asyncio.get_running_loop().time()
         exchange = await _open(self._address, self._timeout)
@@ -367,7 +371,7 @@ class Subscriber:
         if isinstance(reply, ReplyError):
             raise reply
         if not isinstance(reply, list):
-            return  # the first message on a new connection is no subscription
+            return  # not a message or subscription, for example the reply to the first PING
         kind, channel, *rest = cast("list[bytes]", reply)
         if kind == b"message":
             self._on_message(channel, rest[0])

@@ -1,16 +1,16 @@
-"""The events of tasks in the broker: one stream a task, to which only the task's node can add.
+"""The events of tasks in the broker. Each task has a stream, to which only the owner of the task can add entries.
 
-Every entry is signed (`message_authentication`); entries that are not authentic or cannot be read are skipped. The scripts below read
-unsigned fields, since the broker has no key: they can only refuse an addition because of them, and PostgreSQL then decides
-whether the task is this node's (`ClusterStore`).
+Every entry is signed (`message_authentication`). Entries that are not authentic, or cannot be read, are skipped. The scripts
+below read unsigned fields, because the broker has no key. Because of a forged field, a script can only refuse an addition.
+PostgreSQL then decides whether this node owns the task (`ClusterStore`).
 
-An entry has one event or several consecutive ones, and its id is ``<number of the last of them>-0``: a subscriber that has
-seen event *n* continues after ``n-0``. An entry also names the node that wrote it. A node adds only behind an entry of its
-own (or to an empty stream), and a node that takes over a task writes an entry without events first (`TaskStreams.fence`):
-from then on the broker itself refuses additions of the previous node.
+An entry has one or more consecutive events. Its id is ``<number of its last event>-0``, so that a subscriber that has received
+event *n* continues after ``n-0``. An entry also has the name of the node that wrote it. A node can only add to an empty stream,
+or after an entry of its own. A node that takes over a task first writes an entry without events, a fence (`TaskStreams.fence`).
+From then on, the broker refuses additions of the previous node.
 
-Added entries are also published, on the channel with the stream's name, for subscribers that follow it. The broker does not
-store publications: a node that was not connected reads the stream.
+Added entries are also published on the channel with the name of the stream. The broker does not store publications, so a node
+that was not connected reads the stream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,18 +28,18 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 LARGE_ENTRY = 1024 * 1024
-"""Bytes of an entry from which it is signed and verified in a thread: 32 MiB take 50 ms."""
+"""Size in bytes above which an entry is signed and verified in a thread. 32 MiB take 50 ms."""
 
 WORKING_TTL = 7 * 24 * 3600
-"""Seconds for which the stream of a task is kept that does not end."""
+"""Seconds after which the broker deletes the stream of a task that does not end."""
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
     """The entries of one read of a stream.
 
     Attributes:
-        events: In order, without repetition; there may be gaps.
-        is_full: The stream may have more.
+        events: The events in order, without duplicates. There may be gaps.
+        is_full: Whether the stream may have more entries.
     """
 
     events: list[Event]
@@ -51,9 +51,9 @@ class Addition(msgspec.Struct, frozen=True):
 
     Attributes:
         task_id: The task.
-        events: In order.
-        begins: The stream may be empty: it is new, or this node takes it over.
-        ttl: Seconds for which the stream is kept from now on; 0 leaves its expiry unchanged.
+        events: The events in order.
+        begins: Whether the stream may be empty, or end with an entry of another node. If not, either is an error.
+        ttl: Seconds after which the stream expires; 0 to leave its expiry unchanged.
     """
 
     task_id: str
@@ -67,11 +67,11 @@ class Outcome(IntEnum):
 
     ADDED = 0
     THERE = 1
-    """The events were there: the reply to an earlier attempt was lost."""
+    """The stream already has the events, because the reply to an earlier attempt was lost."""
     REFUSED = 2
-    """Another node has written to the stream, or the last entry was not written by a node; nothing was added."""
+    """Nothing was added, because the last entry was written by another node, or is not an entry of a node."""
     MISSING = 3
-    """The stream is gone although it should have earlier events; nothing was added."""
+    """Nothing was added, because the stream does not exist, although it should have earlier events."""
 
 
 _ADD = b"""
@@ -98,7 +98,7 @@ return tonumber(top)
 
 
 def stream_key(task_id: str) -> bytes:
-    """Return the key of a task's stream; in braces, so that all keys of a task are on one node of a broker cluster."""
+    """Return the key of a task's stream. With the braces, all keys of a task are on one node of a broker cluster."""
     return b"tailrace:{%b}:events" % task_id.encode("utf-8", "surrogatepass")
 
 
@@ -107,7 +107,7 @@ _decode = msgspec.msgpack.Decoder(list[bytes | tuple[bytes, str]]).decode
 
 
 def _encode_events(events: Iterable[Event]) -> bytes:
-    """Encode consecutive events; their numbers are in the entry's id."""
+    """Encode consecutive events without their numbers, which follow from the id of the entry."""
     return _encode(
         [event.body if event.state is None else (event.body, event.state.value) for event in events]
     )
@@ -125,7 +125,7 @@ def _numbered(last: int, items: list[bytes | tuple[bytes, str]]) -> list[Event]:
     return events
 
 
-# Errors of a key that holds another program's value. All other errors concern the broker.
+# Errors of a key with a value of another program. All other errors concern the broker.
 _KEY_ERRORS = (
     "WRONGTYPE",
     "ERR The ID specified in XADD",
@@ -142,16 +142,16 @@ _ADD_SCRIPT, _FENCE_SCRIPT = Script(_ADD), Script(_FENCE)
 
 
 class TaskStreams:
-    """Adds to the streams of tasks, and reads them.
+    """Adds events to the streams of tasks, and reads them.
 
-    Every method that uses the broker raises `BrokerError` when it does not work.
+    Every method that uses the broker raises `BrokerError` if the broker is not available.
 
     Args:
         broker: The broker with the streams.
         authentication: Signs and verifies the entries.
 
     Attributes:
-        broker: As given.
+        broker: The broker with the streams.
     """
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
@@ -159,14 +159,14 @@ class TaskStreams:
         self._authentication = authentication
 
     async def add(self, node: str, additions: Sequence[Addition]) -> list[Outcome]:
-        """Add to several streams in one round trip; the events are persisted on return.
+        """Add events to several streams in one round trip. The broker has the events when this method returns.
 
         Args:
-            node: The writing node.
-            additions: One a task.
+            node: The name of this node.
+            additions: The additions, at most one for each task.
 
         Returns:
-            The result of each; `Outcome.REFUSED` also if the key is not a stream.
+            The result of each addition. It is `Outcome.REFUSED` also if the key is not a stream.
         """
         writer = node.encode()
         calls: list[Command] = []
@@ -188,9 +188,9 @@ class TaskStreams:
         return self._authentication.sign("event", body, *context)
 
     async def fence(self, node: str, task_id: str) -> None:
-        """Take over a task's stream: no other node can add to it any more.
+        """Take over the stream of a task, so that no other node can add to it.
 
-        A key that cannot be added to at all needs no fence: it refuses the other nodes, too.
+        If the key cannot be used, no fence is needed, because other nodes cannot add to the key either.
         """
         key = stream_key(task_id)
         call = (key, node, WORKING_TTL)
@@ -199,16 +199,16 @@ class TaskStreams:
             self._reject_key(key, reply)
 
     async def read(self, task_id: str, after: int, limit: int) -> Page:
-        """Return the events after a number, of ``limit`` entries at most."""
+        """Return the events after a number, from at most ``limit`` entries."""
         [page] = await self.read_several([(task_id, after)], limit)
         return page
 
     async def read_several(self, positions: Sequence[tuple[str, int]], limit: int) -> list[Page]:
-        """Read several tasks as `read`, in one round trip.
+        """Read the streams of several tasks like `read`, in one round trip.
 
         Args:
-            positions: Tasks, each with a number.
-            limit: Entries of each at most.
+            positions: The id of each task, and the number after which it is read.
+            limit: The maximum number of entries of each stream.
         """
         keys = [stream_key(task_id) for task_id, _ in positions]
         commands = [
@@ -228,7 +228,7 @@ class TaskStreams:
         return pages
 
     def read_message(self, key: bytes, message: bytes) -> list[Event]:
-        """Return the events of a message on a stream's channel; none if it is rejected.
+        """Return the events of a message on the channel of a stream; none if the message is rejected.
 
         Args:
             key: The name of the stream and of the channel.
@@ -252,7 +252,7 @@ class TaskStreams:
             if len(fields) != 4 or fields[0] != b"w" or fields[2] != b"e":
                 self._authentication.reject("event", key, "it has other fields than an entry of a node")
                 continue
-            if not fields[3]:  # a fence, which names the writing node only
+            if not fields[3]:  # a fence, which has no events
                 continue
             entry = (key, name.partition(b"-")[0], fields[1], fields[3])
             found = (
@@ -274,7 +274,7 @@ class TaskStreams:
             return _numbered(int(number), _decode(held))
         except EntryRejected as error:
             return error
-        except ValueError:  # a node of another version signed it
+        except ValueError:  # it was signed by a node of another version
             return EntryRejected("its content cannot be decoded")
 
     def _accepted(self, key: bytes, found: list[Event] | EntryRejected) -> list[Event]:

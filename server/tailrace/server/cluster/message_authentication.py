@@ -1,12 +1,12 @@
 """Authentication of all entries and messages that nodes exchange through the broker.
 
-Without it, a program with write access to the broker could add events to any task and send commands to any node. Each entry
-and message therefore begins with a format version and an HMAC-SHA256 under a key of the installation (`SecretKeys`). The tag
-covers the body and its context: the name of the stream or channel, and for events their position and the node that wrote
-them. An entry that is moved to another task, position or node no longer matches.
+Without authentication, a program with write access to the broker could add events to any task, and send commands to any node.
+Each entry and message therefore begins with a format version and an HMAC-SHA256 with a key of the installation (`SecretKeys`).
+The tag covers the body and its context: the name of the stream or channel and, for events, their position and the writing node.
+If an entry is moved to another task or position, or its node is changed, the tag no longer matches.
 
-Entries that do not match are counted, logged and skipped. A subscriber never fails because of them: it reads the missing
-events from PostgreSQL.
+Entries that do not match are counted, logged and skipped. Subscribers do not fail because of them, but read the missing events
+from PostgreSQL.
 """
 
 import hmac
@@ -25,7 +25,7 @@ FORMAT = 1
 """Version of the format. Entries of other versions are skipped."""
 
 TAG_BYTES = 16
-"""Length of the authentication tag, an HMAC-SHA256 that is truncated to 128 bits."""
+"""Length of the authentication tag: an HMAC-SHA256, truncated to 128 bits."""
 
 LOG_INTERVAL = 10.0
 """Seconds between two log lines about rejected entries."""
@@ -45,8 +45,8 @@ class Authentication:
     """Signs the entries that this node sends, and verifies those that it receives.
 
     Args:
-        keys: The keys of the installation. Read at each use, so that the stored secret may be loaded later.
-        observer: Notified of rejected entries.
+        keys: The keys of the installation. They are read at each use, because the stored secret may be loaded later.
+        observer: Receives rejected entries.
     """
 
     def __init__(self, keys: SecretKeys, observer: Observer = NO_OBSERVER) -> None:
@@ -56,12 +56,12 @@ class Authentication:
         self._unlogged = 0
 
     def sign(self, purpose: Purpose, body: bytes, *context: bytes) -> bytes:
-        """Return a body with version and tag in front of it.
+        """Return a body with the version and the tag in front of it.
 
         Args:
-            purpose: The kind of entry; each has a key of its own.
+            purpose: The kind of entry. Each kind has a key of its own.
             body: The content.
-            context: The place of the entry, equal in `verify`; the number of parts depends on the purpose only.
+            context: The location of the entry, which must be equal in `verify`. The number of parts depends only on the purpose.
         """
         key = self._keys.derive(f"broker {purpose}")
         return b"".join((_HEADER, _tag(key, body, context), body))
@@ -84,12 +84,12 @@ class Authentication:
         )
 
     def reject(self, purpose: Purpose, name: bytes, reason: object) -> None:
-        """Count a rejected entry; log it, at most once in `LOG_INTERVAL`.
+        """Count a rejected entry. Log it, but at most once in `LOG_INTERVAL`.
 
         Args:
             purpose: The expected kind of entry.
             name: The name of the stream or channel.
-            reason: The reason, without content of the entry.
+            reason: The reason. It must not have content of the entry.
         """
         self._observer.broker_entry_rejected(purpose)
         now = time.monotonic()
@@ -107,5 +107,5 @@ class Authentication:
 
 
 def _tag(key: bytes, body: bytes, context: tuple[bytes, ...]) -> bytes:
-    # MessagePack puts a length in front of each part, so that no two contexts and bodies give the same bytes.
+    # MessagePack encodes the length of each part, so that different contexts and bodies always have different encodings.
     return hmac.digest(key, _encode((FORMAT, context, body)), "sha256")[:TAG_BYTES]

@@ -1,9 +1,9 @@
-"""A node of a cluster: its registration and its heartbeat.
+"""A node of a cluster: its registration, and its heartbeat.
 
-A node has a row in the table ``nodes`` and updates the time in it (its heartbeat). A node without a row is dead: another node
-removes the row when the heartbeat is too old, and the node itself when it stops. Every write transaction of a node checks its
-row (`Node.check`), so that a dead node cannot write. A node that could not write a heartbeat within its time to live, by its
-own clock, stops writing before that.
+A node has a row in the table ``nodes``, and regularly updates the time in this row (the heartbeat). A node without a row is dead.
+Another node removes the row if the heartbeat is too old; the node itself removes it when it stops. Every write transaction of a
+node checks its row (`Node.check`), so that a dead node cannot write. In addition, a node stops writing if it could not write a
+heartbeat within its time to live, by its own clock.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tailrace.server.store.schema import nodes
 from tailrace.wrappers import StoreError
 
 BEATS = 5
-"""Heartbeats in a node's time to live: some may fail."""
+"""Number of heartbeats within the time to live of a node, so that some heartbeats may fail."""
 
 _TAKE_SHARED_LOCK = text(
     "SELECT pg_try_advisory_lock_shared(hashtextextended('tailrace:' || current_schema(), 0))"
@@ -38,9 +38,9 @@ class Node:
         ttl: Seconds without a heartbeat after which a node is dead.
 
     Attributes:
-        id: The name of the node; a new one after each `join`. Empty before the first.
-        ttl: As given.
-        renamed: Set when the node has another name; a new event each time.
+        id: The name of the node. Each `join` creates a new name. Empty before the first `join`.
+        ttl: Seconds without a heartbeat after which a node is dead.
+        renamed: Set when the node gets another name. The event is then replaced with a new one.
     """
 
     def __init__(self, ttl: float) -> None:
@@ -51,11 +51,11 @@ class Node:
 
     @property
     def may_write(self) -> bool:
-        """Return whether no other node can have removed this one yet, by this node's clock."""
+        """Return whether the last heartbeat is, by this node's clock, so recent that no other node can have removed this node."""
         return bool(self.id) and time.monotonic() - self._beat < self.ttl
 
     async def join(self, database: "NodeDatabase") -> None:
-        """Add a row with a new name.
+        """Add a row with a new name for this node.
 
         Raises:
             StoreError: The row cannot be written.
@@ -69,10 +69,10 @@ class Node:
         renamed.set()
 
     async def beat(self, database: "NodeDatabase") -> bool:
-        """Write a heartbeat; return False if other nodes have removed this one.
+        """Write a heartbeat. Return False if another node has removed this node.
 
         Raises:
-            StoreError: The database does not work.
+            StoreError: The database is not available.
         """
         now = time.monotonic()
         change = update(nodes).where(nodes.c.id == self.id).values(beat=func.now())
@@ -82,22 +82,22 @@ class Node:
         return True
 
     async def remove_dead_nodes(self, database: "NodeDatabase") -> list[str]:
-        """Remove the nodes whose heartbeat is too old, by the database's clock; return their ids.
+        """Remove the nodes with a heartbeat that is too old, by the clock of the database, and return their ids.
 
         Raises:
-            StoreError: The database does not work.
+            StoreError: The database is not available.
         """
         oldest = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, self.ttl)
-        # Nodes that are in a transaction at this moment are found at the next call.
+        # The rows of nodes that have a running transaction are locked. The next call finds these nodes.
         dead = select(nodes.c.id).where(nodes.c.beat < oldest).with_for_update(skip_locked=True)
         gone = delete(nodes).where(nodes.c.id.in_(dead.scalar_subquery())).returning(nodes.c.id)
         return list(await database.beside(lambda connection: connection.scalars(gone).all()))
 
     async def leave(self, database: "NodeDatabase") -> None:
-        """Remove this node's row: other nodes may take over its tasks at once.
+        """Remove the row of this node, so that other nodes can take over its tasks immediately.
 
         Raises:
-            StoreError: The database does not work; other nodes detect the end by the age of the heartbeat.
+            StoreError: The database is not available. Other nodes will detect the end of this node by the age of its heartbeat.
         """
         name, self.id = self.id, ""
         await database.beside(lambda connection: connection.execute(delete(nodes).where(nodes.c.id == name)))
@@ -106,8 +106,8 @@ class Node:
         """Check that this node is alive, and lock its row until the transaction ends.
 
         Raises:
-            NotOurs: Other nodes have removed it.
-            StoreError: They may have.
+            NotOurs: Another node has removed this node.
+            StoreError: Another node may have removed this node.
         """
         if not self.may_write:
             raise StoreError(
@@ -119,11 +119,11 @@ class Node:
 
 
 class NodeDatabase(PostgresqlDatabase):
-    """A PostgreSQL database that nodes share: only living nodes write.
+    """A PostgreSQL database that nodes share. Only living nodes can write.
 
     Args:
-        url: Its address.
-        node: The writing node; without a name while the database is opened.
+        url: The URL of the database.
+        node: This node. It has no name while the database is opened.
 
     Raises:
         ConfigurationError: The driver is not installed.
@@ -132,15 +132,15 @@ class NodeDatabase(PostgresqlDatabase):
     def __init__(self, url: URL, node: Node) -> None:
         super().__init__(url)
         self._node = node
-        self._seconds = node.ttl  # a node that waits for longer is dead
+        self._seconds = node.ttl  # a node that waits longer than this is dead
 
     async def beside(self, work: Work[T]) -> T:
-        """Run a short write transaction beside the others, without a check of the node.
+        """Run a short write transaction in parallel with other transactions, and without a check of the node.
 
-        Cancellation rolls it back.
+        Cancellation rolls the transaction back.
 
         Raises:
-            StoreError: It was rolled back.
+            StoreError: The transaction was rolled back.
         """
         if self._engine is None:
             raise StoreError("the store is closed")
@@ -149,12 +149,12 @@ class NodeDatabase(PostgresqlDatabase):
                 return await connection.run_sync(work)
 
     def _session(self) -> dict[str, str]:
-        # A node that hangs in the middle of a transaction must not hold its row against those that remove it.
+        # If a node hangs during a transaction, the lock of its row must be released, so that other nodes can remove the row.
         idle = str(max(1, round(self._node.ttl * 500)))
         return {**super()._session(), "idle_in_transaction_session_timeout": idle}
 
     def _migrate_schema(self, connection: Connection) -> None:
-        connection.execute(_ONE_AT_A_TIME)  # nodes are started together
+        connection.execute(_ONE_AT_A_TIME)  # nodes may be started at the same time
         super()._migrate_schema(connection)
 
     def _check_place(self, connection: Connection) -> None:

@@ -1,12 +1,14 @@
-"""Requests from one node to another: a channel at the broker for each node, with replies on the channel of the requester.
+"""Requests from one node to another.
 
-The broker stores none of these messages, so none waits for its disk. A message that no node receives is published again, as
-long as the requester waits. A request is carried out once: nodes remember the ids of requests, and reject requests that are
-so old that the requester may have given up (by the broker's clock, so that a node that was suspended carries out nothing
-late). The requester waits for a bounded time and then returns a retryable error.
+Each node has a channel at the broker, and replies are published on the requester's channel.
 
-Messages are signed (`message_authentication`) together with their channel and the time at which they were sent. A message that is
-recorded and published again is rejected, by its id or its age.
+The broker does not store these messages, so they do not wait for its disk. A message without a receiver is published again as
+long as the requester waits. The requester waits for a limited time, and then raises a retryable error. Each request is executed
+at most once: nodes store the ids of recent requests, and ignore requests that are so old that the requester may no longer wait.
+The age is measured by the clock of the broker, so that a node that was suspended does not execute old requests.
+
+Messages are signed (`message_authentication`) together with their channel and the time at which they were sent. If a third party
+publishes a recorded message again, it is rejected because of its id or its age.
 """
 
 import logging
@@ -32,33 +34,36 @@ from tailrace.wrappers import StoreError, TailraceError
 logger = logging.getLogger("tailrace.server")
 
 REQUEST_TIMEOUT = 5.0
-"""Seconds for a reply from another node."""
+"""Seconds within which another node must reply."""
 
 MAX_AGE = 4.0
-"""Seconds from its first publication after which a request is no longer begun: the requester is about to give up."""
+"""Seconds after its first publication during which the execution of a request may begin.
+
+It is less than the time that requesters wait.
+"""
 
 REPEAT_INTERVAL = 1.0
-"""Seconds after which a request without a reply is published again: it may have been lost."""
+"""Seconds after which a request without a reply is published again, because it may have been lost."""
 
 ABSENCE_PAUSE = 0.05
-"""Seconds after which a message without a receiver is published again: the node may be reconnecting."""
+"""Seconds after which a message without a receiver is published again, because the node may be reconnecting."""
 
 MAX_REQUESTS = 1_000
-"""Requests that wait or are carried out; further ones are dropped, and published again by the requester."""
+"""Maximum number of waiting and running requests. Further requests are ignored; their requesters publish them again."""
 
 REMEMBERED = 10_000
-"""Request ids that a node remembers."""
+"""Number of request ids that a node stores."""
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
-    """Cancel a task; the reply is the task."""
+    """Cancel a task. The reply is the task."""
 
     task_id: str
     owner: str
 
 
 class Send(msgspec.Struct, tag=True, frozen=True):
-    """Send a message to a task, as `Engine.start`; the reply is a `Sent`."""
+    """Send a message to a task, like `Engine.start`. The reply is a `Sent`."""
 
     task_id: str
     owner: str
@@ -67,7 +72,7 @@ class Send(msgspec.Struct, tag=True, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The start of a message's stream: the number of an event, and an event to send before."""
+    """The start of the stream of a message: the number after which it begins, and an event to send first, if any."""
 
     task_id: str
     after: int
@@ -75,7 +80,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class SetWebhook(msgspec.Struct, tag=True, frozen=True):
-    """Set a webhook; the reply is the webhook."""
+    """Set a webhook. The reply is the webhook."""
 
     task_id: str
     owner: str
@@ -84,7 +89,7 @@ class SetWebhook(msgspec.Struct, tag=True, frozen=True):
 
 
 class DeleteWebhook(msgspec.Struct, tag=True, frozen=True):
-    """Delete a webhook; the reply is empty."""
+    """Delete a webhook. The reply is empty."""
 
     task_id: str
     owner: str
@@ -99,7 +104,7 @@ class Look(msgspec.Struct, tag=True, frozen=True):
 
 
 class Forget(msgspec.Struct, tag=True, frozen=True):
-    """Drop a deleted task from memory; the reply is empty."""
+    """Remove a deleted task from memory. The reply is empty."""
 
     task_id: str
     owner: str
@@ -127,7 +132,7 @@ class _Answer(msgspec.Struct, tag=True, frozen=True):
     fault: _Fault | None = None
 
 
-_TIME_BYTES = 8  # before each message: milliseconds since the epoch, by the broker's clock
+_TIME_BYTES = 8  # size of the time before each message: milliseconds since 1970, by the broker's clock
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Request | _Answer).decode
@@ -140,23 +145,23 @@ _ERRORS: dict[str, type[A2AError]] = {
 
 
 class NotHere(TailraceError):
-    """The requested node does not run the task; another node may."""
+    """The requested node does not run the task. Another node may run it."""
 
 
 class NoReply(OverloadedError):
-    """The node that runs the task did not reply in time; the request may have been carried out."""
+    """The node that runs the task did not reply in time. It is unknown whether the request was executed."""
 
 
 CarryOut = Callable[[Command], Awaitable[bytes]]
 
 
 class Commands:
-    """Sends requests to other nodes, and carries out theirs.
+    """Sends requests to other nodes, and executes requests of other nodes.
 
     Args:
-        broker: The broker with the nodes' channels.
+        broker: The broker with the channels of the nodes.
         authentication: Signs and verifies messages.
-        carry_out: Carries out a request and returns the reply.
+        carry_out: Executes a request, and returns the reply.
     """
 
     def __init__(self, broker: Broker, authentication: Authentication, carry_out: CarryOut) -> None:
@@ -166,20 +171,20 @@ class Commands:
         self._sending = broker.link()
         self._subscriber = broker.subscriber(lambda _: None, self._receive)
         self._requests: list[tuple[int, _Request]] = []
-        self._open = 0  # requests that wait or are carried out
+        self._open = 0  # number of waiting and running requests
         self._has_requests = anyio.Event()
         self._waiting: dict[str, tuple[anyio.Event, list[_Answer]]] = {}
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._node = ""
 
     async def ask(self, node: str, command: Command) -> bytes:
-        """Send a request to another node and return its reply.
+        """Send a request to another node, and return the reply.
 
         Raises:
             NotHere: The node does not run the task.
-            NoReply: The node cannot be reached, or does not reply.
-            A2AError: The error of the node.
-            StoreError: The error of the node.
+            NoReply: The node cannot be reached, or did not reply.
+            A2AError: The node replied with this error.
+            StoreError: The node replied with this error.
         """
         request = _Request(uuid4().hex, self._node, command)
         answered, answers = self._waiting[request.id] = anyio.Event(), []
@@ -200,7 +205,7 @@ class Commands:
         return answer.body
 
     async def run(self, node: str) -> None:
-        """Receive requests and replies for this node, without end.
+        """Receive requests and replies for this node, until this method is cancelled.
 
         Args:
             node: The name of the node.
@@ -229,7 +234,7 @@ class Commands:
         except EntryRejected as error:
             self._authentication.reject("command", channel, error)
             return
-        except msgspec.DecodeError:  # a node of another version signed it
+        except msgspec.DecodeError:  # it was signed by a node of another version
             self._authentication.reject("command", channel, "its content cannot be decoded")
             return
         if isinstance(message, _Request):
@@ -279,12 +284,12 @@ class Commands:
             )
 
     async def _now(self) -> float:
-        """Return the time in seconds by the broker's clock, which all nodes share."""
+        """Return the time in seconds by the clock of the broker, because all nodes share this clock."""
         seconds, microseconds = await self._run((b"TIME",))
         return int(seconds) + int(microseconds) / 1e6
 
     async def _send(self, node: str, message: _Request | _Answer, sent_at: float) -> None:
-        """Publish a message to a node until the node receives it."""
+        """Publish a message repeatedly until the node receives it."""
         channel, milliseconds = _channel(node), round(sent_at * 1e3)
         encoded = milliseconds.to_bytes(_TIME_BYTES, "big") + _encode(message)
         signed = self._authentication.sign("command", encoded, channel)

@@ -1,4 +1,4 @@
-"""Creation of a node from the settings."""
+"""Creates the parts of a node from the settings."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +24,16 @@ class Cluster:
     """The connected parts of a node.
 
     Args:
-        settings: With ``events``, the address of the broker.
-        retention: Retention of events and tasks.
-        keys: The keys of the installation; the same on all nodes.
-        observer: Notified of rejected entries of the broker.
+        settings: The settings. ``events`` has the URL of the broker.
+        retention: The retention of events, tasks and usage.
+        keys: The keys of the installation, which must be the same on all nodes.
+        observer: Receives rejected entries of the broker.
 
     Attributes:
         store: The store that the nodes share.
 
     Raises:
-        ConfigurationError: Settings contradict each other, or a package is missing.
+        ConfigurationError: The store is not on PostgreSQL, a URL is not valid, or a package is missing.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Cluster:
         )
 
     def engine(self, agents: "Handler | ServedAgents", **options: Any) -> ClusterEngine:
-        """Create the node's engine; ``options`` as for `Engine`."""
+        """Create the engine of the node. ``options`` are as for `Engine`."""
         return ClusterEngine(
             self.store,
             agents,

@@ -1,9 +1,9 @@
-"""The store of a node: PostgreSQL for the authoritative state, the broker's streams for the events in between.
+"""The store of a node: PostgreSQL for the authoritative state, and the streams of the broker for most events.
 
-Of a write, changes of the task as a whole (status, snapshot, history, webhooks, keys) go to PostgreSQL, together with the
-events of that write; the events of all writes go to the tasks' streams. PostgreSQL comes first: if the node dies between the
-two, the stream lacks events that PostgreSQL has, and every subscriber reads them there. While the broker does not work, all
-events go to PostgreSQL, and subscribers find them in the same way.
+A write that changes the status, snapshot, history, webhooks or keys of a task is written to PostgreSQL, with its events. The
+events of all writes are added to the streams of the tasks. PostgreSQL is written first: if the node dies between the two, the
+stream lacks events, and every subscriber reads them from PostgreSQL. While the broker is not available, all events are written to
+PostgreSQL, and subscribers read them there.
 """
 
 from collections.abc import Collection, Sequence
@@ -38,10 +38,10 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import StoreError
 
 ENTRIES = 500
-"""Entries of a stream in one read."""
+"""Maximum number of entries of a stream in one read."""
 
 TAKE_OVER_BATCH = 50
-"""Tasks of dead nodes that one call takes over."""
+"""Maximum number of tasks of dead nodes that one call takes over."""
 
 _WAITING = [state.value for state in TaskState if state.interrupted]
 
@@ -51,14 +51,14 @@ _DROPS_ALONE = text(
 
 
 class TaskLocation:
-    """The node that writes a task.
+    """The owner of a task: the node that writes it.
 
     Attributes:
         task_id: The id of the task.
-        node: The node that writes it, or None.
-        is_alive: Whether that node is alive.
-        state: The task's state in PostgreSQL.
-        has_turn: A turn runs, or ran when the node ended.
+        node: The owner, or None.
+        is_alive: Whether the owner is alive.
+        state: The state of the task in PostgreSQL.
+        has_turn: Whether a turn is running, or was running when the owner ended.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class ClusterStore(Store):
     """A store that nodes share.
 
     Args:
-        url: The address of the PostgreSQL database.
+        url: The URL of the PostgreSQL database.
         node: This node.
         streams: The events of tasks in the broker.
         retention: As for `Store`.
-        stream_ttl: Seconds after a task's end for which its stream is kept; after that, its events count as dropped.
+        stream_ttl: Seconds after the end of a task after which its stream expires. Its events then count as deleted.
 
     Attributes:
         database: The PostgreSQL database.
-        streams: As given.
+        streams: The events of tasks in the broker.
 
     Raises:
-        ConfigurationError: As `Store`.
+        ConfigurationError: As for `Store`.
     """
 
     def __init__(
@@ -103,22 +103,22 @@ class ClusterStore(Store):
         self._node = node
         self.streams = streams
         self._stream_ttl = max(1, round(stream_ttl))
-        # The tasks that this node writes during a turn, and whether it has added to their streams.
+        # The tasks with a turn that this node runs, and whether this node has added to their streams.
         self._ours: dict[str, bool] = {}
-        # Of a batch that is retried: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
+        # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._persisted: list[TaskWrite] = []
         self._foreign: set[str] = set()
-        # Tasks that this node began under a name that it lost, before any of their events was persisted.
+        # Tasks that this node began under an earlier name, and of which no event was persisted under that name.
         self._abandoned: set[str] = set()
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[TaskWrite]) -> None:
-        """Persist writes as `Store.commit`.
+        """Persist writes like `Store.commit`.
 
         Raises:
-            TasksRefused: Other nodes have taken over some of the tasks; the other writes are persisted.
-            StoreError: No write is known to be persisted.
+            TasksRefused: Other nodes have taken over some of the tasks. The writes of the other tasks are persisted.
+            StoreError: It is unknown whether any write was persisted.
         """
         if not self._node.may_write:
             raise StoreError(
@@ -159,7 +159,7 @@ class ClusterStore(Store):
             raise TasksRefused(refused)
 
     async def _write_bound(self, bound: list[TaskWrite]) -> None:
-        """Write PostgreSQL's part of a batch in one transaction, and only once however often the batch is retried."""
+        """Write PostgreSQL's part of a batch in one transaction. If the batch is retried, skip writes that PostgreSQL has."""
         persisted = set(map(id, self._persisted))
         missing = [write for write in bound if id(write) not in persisted]
         if missing:
@@ -211,12 +211,12 @@ class ClusterStore(Store):
     async def _add(
         self, additions: list[Addition], refused: dict[str, StoreError], *, are_kept: bool = False
     ) -> None:
-        """Add to streams, or to PostgreSQL while the broker does not work.
+        """Add events to streams, or to PostgreSQL while the broker is not available.
 
         Args:
             additions: The events to add.
-            refused: Receives the tasks that other nodes have taken over.
-            are_kept: PostgreSQL has the events already.
+            refused: Errors by task id. Tasks that other nodes have taken over are added.
+            are_kept: Whether PostgreSQL already has the events.
         """
         if not additions:
             return
@@ -232,7 +232,7 @@ class ClusterStore(Store):
                 for each, outcome in zip(additions, outcomes, strict=True):
                     self._ours[each.task_id] = True
                     if outcome is Outcome.REFUSED:
-                        # By a node that took the task over, or by a forged entry: PostgreSQL decides.
+                        # Another node took the task over, or the last entry is forged. PostgreSQL decides.
                         contested.append(each)
                     elif outcome is Outcome.MISSING:
                         missing.append(each)
@@ -243,7 +243,7 @@ class ClusterStore(Store):
                     unkept = contested + missing
         if unkept:
             await self._add_to_database(unkept, refused)
-        for each in missing:  # the broker has lost its data: start the stream again
+        for each in missing:  # the broker has lost its data; the next addition may start a new stream
             self._ours[each.task_id] = False
 
     async def _add_to_database(self, additions: list[Addition], refused: dict[str, StoreError]) -> None:
@@ -259,7 +259,7 @@ class ClusterStore(Store):
             foreign = ids - _ours_of(connection, ids, node)
             mine = [row for row in rows if row["task_id"] not in foreign]
             if mine:
-                # An attempt whose reply was lost may have succeeded.
+                # An earlier attempt may have succeeded, although its reply was lost.
                 connection.execute(insert(events).on_conflict_do_nothing(), mine)
             return foreign
 
@@ -267,37 +267,37 @@ class ClusterStore(Store):
             refused[task_id] = NotOurs("another node has taken over the task")
 
     async def _taken_over(self, additions: list[Addition]) -> list[str]:
-        """Return the tasks that other nodes have taken over."""
+        """Return the ids of the tasks that other nodes have taken over."""
         if not additions:
             return []
         of_others = tasks.c.id.in_([each.task_id for each in additions]) & (tasks.c.node != self._node.id)
         return [row.id for row in await self._read(select(tasks.c.id).where(of_others))]
 
     def note_fenced(self, task_id: str) -> None:
-        """Record that no other node can add to a task's stream."""
+        """Record that this node has fenced the stream of a task (`TaskStreams.fence`)."""
         self._ours[task_id] = True
 
     def forget_ours(self, unkept: Collection[str] = ()) -> None:
-        """Drop all tasks: this node has a new name.
+        """Forget the tasks of this node, because it has a new name.
 
         Args:
-            unkept: Tasks of which nothing was persisted. A write that is under way must not persist their beginning:
-                under the new name, it would be a task of this node that no turn works on.
+            unkept: Tasks of which no event is persisted. A write in progress must not persist their first events. Under the new
+                name, they would belong to this node, although no turn runs.
         """
         self._ours.clear()
         self._abandoned.update(unkept)
 
     async def delete_task(self, task_id: str, owner: str) -> bool:
-        """Delete a task as `Store.delete_task`, and its stream."""
+        """Delete a task like `Store.delete_task`, and delete its stream."""
         is_deleted = await super().delete_task(task_id, owner)
         if is_deleted:
             await self.streams.remove(task_id)
         return is_deleted
 
     async def drop_expired(self) -> bool:
-        """Drop expired rows as `Store.drop_expired`, on one node at a time, and the stream of a deleted task."""
+        """Delete expired rows like `Store.drop_expired`, on one node at a time, and the stream of a deleted task."""
         now = datetime.now(UTC)
-        deleted = await self._database.read(pending_deletion)  # maybe by a node that ended
+        deleted = await self._database.read(pending_deletion)  # possibly by a node that has ended
         if deleted is not None:
             await self.streams.remove(deleted)
             await self._database.write(lambda connection: drop_deleted(connection, deleted))
@@ -314,16 +314,17 @@ class ClusterStore(Store):
     async def load_events(
         self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]:
-        """Return events as `Store.load_events`: from the stream, or from PostgreSQL if the stream lacks them.
+        """Return events like `Store.load_events`, from the stream, or from PostgreSQL if the stream lacks them.
 
         Raises:
-            EventsDropped: Neither has the next event.
-            StoreError: One of them cannot be read, and may have the next event.
+            EventsDropped: Neither the stream nor PostgreSQL has the next event.
+            StoreError: The stream or PostgreSQL cannot be read, and may have the next event.
         """
         failure: BrokerError | None = None
         first = 0
         for attempt in range(2):
-            # Events added meanwhile are in PostgreSQL first; the second read of the stream finds the ones before them.
+            # During the first attempt, events may be added, which are in PostgreSQL first. The second attempt finds earlier
+            # events in the stream.
             try:
                 found = await self._read_stream(task_id, after, limit, max_bytes)
             except BrokerError as error:
@@ -335,7 +336,7 @@ class ClusterStore(Store):
                 return rows
             first = min((number for number in (first, found[0].number if found else 0) if number), default=0)
             if failure is not None and (over_since is None or (first and not self._has_expired(over_since))):
-                raise failure  # they may be in the stream
+                raise failure  # the stream may have the events
             if not first:
                 return []
             if attempt:
@@ -343,11 +344,11 @@ class ClusterStore(Store):
         raise EventsDropped(first)
 
     def _has_expired(self, over_since: datetime) -> bool:
-        """Return whether the broker has dropped the stream of a task that ended at that time."""
+        """Return whether the stream of a task that ended at this time has expired."""
         return datetime.now(UTC) - over_since > timedelta(seconds=self._stream_ttl)
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
-        """Return the consecutive events of a stream after a number."""
+        """Return consecutive events from a stream after a number."""
         if not self.streams.broker.works:
             raise BrokerError("the broker (TAILRACE_EVENTS) does not work at present")
         found: list[Event] = []
@@ -370,11 +371,11 @@ class ClusterStore(Store):
     async def _read_rows(
         self, task_id: str, after: int, limit: int, max_bytes: int | None
     ) -> tuple[list[Event], int, datetime | None]:
-        """Return the events in PostgreSQL after a number.
+        """Return consecutive events from PostgreSQL after a number.
 
         Returns:
-            The next events, if PostgreSQL has them; the number of the first event that it has, or would have, 0 for
-            none; and the time of the task's end, None before it.
+            The events, if PostgreSQL has the next event; the number of the first later event that exists or would be next in
+            PostgreSQL (0 if there is none); and the time of the end of the task (None before the end).
         """
 
         def work(connection: Connection) -> tuple[list[Event], int, datetime | None]:
@@ -400,13 +401,13 @@ class ClusterStore(Store):
         return {row.id: row.last for row in await self._read(query)}
 
     async def load_unfinished(self) -> list[tuple[str, str]]:
-        """Return none: unfinished tasks belong to a node, or `take_over` returns them."""
+        """Return an empty list. Unfinished tasks belong to a living node, or `take_over` returns them."""
         return []
 
     # --- ownership of tasks -------------------------------------------------------------------------------------
 
     async def locate(self, task_id: str, owner: str) -> TaskLocation | None:
-        """Return the node that writes a task of this owner; None without such a task."""
+        """Return the node that owns a task; None if the caller ``owner`` has no such task."""
         is_alive = exists().where(nodes.c.id == tasks.c.node).label("is_alive")
         query = select(tasks.c.node, tasks.c.state, is_alive, has_running_turn().label("has_turn"))
         rows = await self._read(query.where(tasks.c.id == task_id, tasks.c.owner == owner))
@@ -418,10 +419,10 @@ class ClusterStore(Store):
         )
 
     async def claim_task(self, task_id: str) -> list[PushConfig] | None:
-        """Claim an ownerless input-required task.
+        """Make this node the owner of a waiting task that has no living owner.
 
         Returns:
-            The webhooks of the task, which this node delivers from now on; None if another node claimed it first.
+            The webhooks of the task, to which this node delivers from now on; None if another node claimed the task first.
         """
         node = self._node.id
         free = or_(tasks.c.node.is_(None), tasks.c.node == node, ~exists().where(nodes.c.id == tasks.c.node))
@@ -437,10 +438,10 @@ class ClusterStore(Store):
         return await self._database.write(work)
 
     async def take_over(self) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
-        """Claim some of the tasks that dead nodes ran, with their webhooks.
+        """Claim some of the tasks with a turn that dead nodes ran, with their webhooks.
 
         Returns:
-            Ids and owners; and the webhooks, as `load_open_push_configs`.
+            The ids and owners of the tasks, and the webhooks in the format of `load_open_push_configs`.
         """
         node = self._node.id
         orphaned = or_(tasks.c.node.is_(None), ~exists().where(nodes.c.id == tasks.c.node))
@@ -454,14 +455,14 @@ class ClusterStore(Store):
         def work(connection: Connection) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
             rows = [(row.id, row.owner) for row in connection.execute(taken)]
             connection.execute(delete(claims).where(claims.c.node.not_in(select(nodes.c.id)), ~_is_claimed()))
-            # Together with the task: only the node that runs it learns of its events.
+            # Webhooks are claimed together with their task, because only the node that runs the task is notified of its events.
             of_tasks = push_configs.c.task_id.in_([task_id for task_id, _ in rows])
             return rows, self._take_webhooks(connection, open_push_configs().where(of_tasks), node)
 
         return await self._database.write(work)
 
     async def owned(self, task_ids: Collection[str]) -> set[str]:
-        """Return the tasks that this node writes, among some tasks."""
+        """Return those of the given tasks that this node owns."""
         query = select(tasks.c.id).where(tasks.c.id.in_(list(task_ids)), tasks.c.node == self._node.id)
         return {row.id for row in await self._read(query)}
 
@@ -472,17 +473,17 @@ class ClusterStore(Store):
     # --- claims -------------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, name: str, task_id: str | None = None) -> bool:
-        """Claim a name for this node, which may have it already; False while another living node has it.
+        """Claim a name for this node, and return whether this node has the claim. Another living node may have it.
 
         Args:
             owner: The owner of the name.
-            name: The name.
-            task_id: The task for whose turn the name is claimed, if it is a conversation. The claim of another task whose
-                turn runs, or is to be taken over from a dead node, is respected.
+            name: The claimed name.
+            task_id: For a conversation, the task for whose turn the name is claimed. The claim then also fails if another task
+                has the claim, and its turn is running or was interrupted by the death of a node.
         """
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)
-        # Not EXISTS: SQLAlchemy would not correlate it with the existing row.
+        # Not EXISTS, because SQLAlchemy would not correlate it with the existing row.
         free = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
         if task_id is not None:
             free &= (claims.c.task_id == task_id) | ~_is_claimed()
@@ -492,25 +493,25 @@ class ClusterStore(Store):
         return await self._database.write(lambda connection: connection.scalar(mine)) == node
 
     async def release(self, owner: str, name: str) -> None:
-        """Release a claim; do nothing if it is not this node's."""
+        """Release a claim. Do nothing if another node has it."""
         node = self._node.id
         await self._database.write(lambda connection: _release(connection, owner, name, node))
 
     # --- webhooks -----------------------------------------------------------------------------------------------
 
     async def put_push_config(self, config: PushConfig) -> None:
-        """Store a webhook as `Store.put_push_config`; this node delivers its notifications."""
+        """Store a webhook like `Store.put_push_config`. This node delivers its notifications."""
         node = self._node.id
         await self._database.write(lambda connection: self._webhook_rows.put(connection, config, node))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
-        """Return none: `take_over_webhooks` takes over those of dead nodes."""
+        """Return an empty list. `take_over_webhooks` returns webhooks that no living node delivers."""
         return []
 
     async def take_over_webhooks(self) -> list[tuple[PushConfig, bool]]:
-        """Claim the open webhooks that no living node delivers, in the form of `load_open_push_configs`.
+        """Claim the open webhooks that no living node delivers. Return them in the format of `load_open_push_configs`.
 
-        Except those of running tasks: they move together with the task (`take_over`).
+        Webhooks of tasks with a running turn are excluded, because `take_over` claims them with the task.
         """
         node = self._node.id
         orphaned = or_(push_configs.c.node.is_(None), ~exists().where(nodes.c.id == push_configs.c.node))
@@ -529,12 +530,12 @@ class ClusterStore(Store):
 
 
 def conversation_claim(context_id: str) -> str:
-    """Return the name of the claim that a node holds during a turn of a conversation."""
+    """Return the name of the claim that a node has during a turn of a conversation."""
     return f"conversation:{context_id}"
 
 
 def _is_claimed() -> ColumnElement[bool]:
-    """Return the condition that the turn of a claim's task has not ended."""
+    """Return the condition that the task of a claim has a running or interrupted turn."""
     return exists().where(tasks.c.id == claims.c.task_id, has_running_turn()).correlate(claims)
 
 
@@ -543,7 +544,7 @@ def _is_running(state: TaskState) -> bool:
 
 
 def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addition]:
-    """Return the events of writes as one addition a task."""
+    """Return one addition for each task, with the events of its writes."""
     by_task: dict[str, list[Event]] = {}
     for write in writes:
         if write.events:
@@ -554,7 +555,7 @@ def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addit
 
 
 def _ours_of(connection: Connection, task_ids: set[str], node: str) -> set[str]:
-    """Return the tasks that this node writes, among some tasks."""
+    """Return those of the given tasks that this node owns."""
     if not task_ids:
         return set()
     return set(connection.scalars(select(tasks.c.id).where(tasks.c.id.in_(task_ids), tasks.c.node == node)))

@@ -1,10 +1,9 @@
-"""Follows tasks that other nodes run, over one connection to the broker, however many clients subscribe.
+"""Follows tasks that other nodes run. All tasks and subscribers share one connection to the broker.
 
-A followed task is a `ActiveTask`, whose record and log are fed with the published events. When the broker confirms the
-subscription, the stream is read once, for the events added before; it is read again when a number is missing or the
-connection was lost. Events that the stream does not have are read from PostgreSQL: at once if a number is missing, and at
-intervals in any case, since a node that cannot reach the broker writes to PostgreSQL only. A task without subscribers is
-dropped.
+A followed task is an `ActiveTask`. Published events are added to its record and its log. When the broker confirms the
+subscription, the stream is read once for earlier events. It is read again when an event is missing, or when the connection was
+lost. Events that the stream lacks are read from PostgreSQL: immediately if an event is missing, and also at intervals, because a
+node that cannot reach the broker writes only to PostgreSQL. A task without subscribers is no longer followed.
 """
 
 import logging
@@ -27,16 +26,16 @@ from tailrace.wrappers import StoreError
 logger = logging.getLogger("tailrace.server")
 
 ENTRIES = 200
-"""Entries of each stream in one read."""
+"""Maximum number of entries of each stream in one read."""
 
 STREAMS = 20
-"""Streams in one read."""
+"""Maximum number of streams in one read."""
 
 POLL_INTERVAL = 1.0
-"""Seconds between two reads of PostgreSQL for events that no stream has."""
+"""Seconds between two reads of PostgreSQL for events that streams lack."""
 
 REPEATED_POLL_INTERVAL = 0.1
-"""Seconds between two such reads while events are missing."""
+"""Seconds between two of these reads while events are missing."""
 
 
 class _Followed:
@@ -48,18 +47,18 @@ class _Followed:
         self.is_repairing = False
 
     def task(self) -> ActiveTask | None:
-        """Return the task while it has subscribers and has not ended."""
+        """Return the task; None if it has no subscribers, has moved, or has ended."""
         active = self.reference()
         return None if active is None or active.moved or active.log.ended else active
 
 
 class Following:
-    """Feeds the followed tasks.
+    """Adds the events of followed tasks to their logs.
 
     Args:
-        store: Has the events that a stream does not have.
-        streams: The streams.
-        gone: Called with a task whose events are missing everywhere; its record is loaded again.
+        store: The store, which has the events that a stream lacks.
+        streams: The streams of the tasks.
+        gone: Called with a task if its next event exists nowhere. Its record must be loaded again.
     """
 
     def __init__(self, store: ClusterStore, streams: TaskStreams, gone: Any) -> None:
@@ -70,27 +69,27 @@ class Following:
         self._followed: dict[bytes, _Followed] = {}
         self._some = anyio.Event()
         self._subscriber = self._broker.subscriber(self._begin, self._take)
-        # The streams with entries that were not published to this node.
+        # The streams to read, because entries may not have been published to this node.
         self._unread: dict[bytes, _Followed] = {}
         self._some_unread = anyio.Event()
         self._group: TaskGroup | None = None
 
     def follow(self, active: ActiveTask) -> None:
-        """Feed a task from its present number on, while it has subscribers."""
+        """Follow a task from its present number, as long as it has subscribers."""
         followed = _Followed(active)
         self._followed[followed.key] = followed
         self._some.set()
         self._subscriber.subscribe(followed.key)
 
     async def refresh(self, active: ActiveTask) -> None:
-        """Feed a task all persisted events, as far as broker and store can be reached."""
+        """Add all persisted events to a task, as far as the broker and the store are available."""
         try:
             await self._catch_up(active)
         except BrokerError:
-            pass  # the task remains at its present number until the broker works again
+            pass  # the task keeps its present number until the broker is available again
 
     async def run(self) -> None:
-        """Feed the followed tasks, without end."""
+        """Follow the tasks until this method is cancelled."""
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._listen)
             self._group.start_soon(self._read_streams)
@@ -120,7 +119,7 @@ class Following:
         if followed is None or active is None:
             self._drop(key)
             return
-        # A large entry is read from the stream, where it is verified in a thread.
+        # A large entry is read from the stream instead, because there it is verified in a thread.
         if len(message) > LARGE_ENTRY or not feed(active, self._streams.read_message(key, message)):
             self._read_soon(followed)
         elif active.log.ended:
@@ -146,7 +145,7 @@ class Following:
             await self._read_some(some)
 
     async def _read_some(self, some: Sequence[_Followed]) -> None:
-        # A function of its own: its references are released on return, not at the next read.
+        # A separate function, so that its references to tasks are released when it returns, not at the next read.
         held = [(followed, active) for followed in some if (active := followed.task()) is not None]
         positions = [(active.record.id, active.record.number) for _, active in held]
         if not positions:
@@ -155,7 +154,7 @@ class Following:
             found = await self._streams.read_several(positions, ENTRIES)
         except (
             BrokerError
-        ) as error:  # logged by the subscriber; when the broker works again, all streams are read
+        ) as error:  # the subscriber logs the error; when the broker is available again, all streams are read
             self._broker.fail(error)
             await anyio.sleep(PROBE_INTERVAL)
             for followed, _ in held:
@@ -177,8 +176,8 @@ class Following:
             pause = await self._poll()
 
     async def _poll(self) -> float:
-        """Read the last numbers of the followed tasks; return the seconds until the next read."""
-        # A function of its own, as `_read_some`.
+        """Read the last event numbers of the followed tasks, and return the seconds until the next read."""
+        # A separate function, for the same reason as `_read_some`.
         for key, followed in list(self._followed.items()):
             if followed.task() is None:
                 self._drop(key)
@@ -194,7 +193,7 @@ class Following:
         pause = POLL_INTERVAL
         for task_id, followed in tasks.items():
             active = followed.reference()
-            if active is not None and task_id not in known:  # it was deleted
+            if active is not None and task_id not in known:  # the task was deleted
                 active.log.end()
             elif active is not None and known[task_id] > active.record.number:
                 pause = REPEATED_POLL_INTERVAL
@@ -212,7 +211,7 @@ class Following:
             if active is not None:
                 await self._catch_up(active)
         except BrokerError:
-            pass  # logged by the reader of the streams; the next read tries again
+            pass  # the reader of the streams logs the error; the next read tries again
         except StoreError as error:  # the next read tries again
             logger.warning("the events of a followed task cannot be read: %s", error)
         finally:
@@ -230,10 +229,10 @@ class Following:
 
 
 def feed(active: ActiveTask, events: Sequence[Event]) -> bool:
-    """Add received events to a followed task; skip those that it has.
+    """Add received events to a followed task. Events that the task already has are skipped.
 
     Returns:
-        False if an event before them is missing: none of the events after the gap were added.
+        False if there is a gap before or between the events. Events after the gap are not added.
     """
     record = active.record
     if active.moved or active.log.ended or not events or events[-1].number <= record.number:

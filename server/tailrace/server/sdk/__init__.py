@@ -1,12 +1,12 @@
 """Interoperation with the official ``a2a-sdk`` 1.x, an extra: ``pip install 'tailrace[sdk]'``.
 
-- `RequestHandler`: the engine behind the routes of the SDK.
-- `AgentExecutor`: a handler or a model in a server of the SDK.
-- `TaskStore`: the database of tailrace for such a server.
+- `RequestHandler`: serves the engine with the routes of the SDK.
+- `AgentExecutor`: runs a handler or a model in a server of the SDK.
+- `TaskStore`: stores the tasks of a server of the SDK in the database of tailrace.
 - `RemoteAgent`, `RemoteAgentHandler`, `AgentTool`: client, handler and tool for a remote agent.
 - `to_sdk`, `from_sdk`, `to_sdk_error`, `from_sdk_error`: conversion of objects and errors.
-- The older names of the SDK's objects (`tailrace.server.sdk.aliases`): ``Skill``, ``Capabilities``, …, and their older
-  forms of construction.
+- Older names of the SDK's objects, such as ``Skill`` and ``Capabilities``, with their older constructor arguments
+  (`tailrace.server.sdk.aliases`).
 
 Raises:
     ImportError: The SDK is not installed. The message has the command that installs it.

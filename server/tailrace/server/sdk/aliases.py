@@ -1,4 +1,4 @@
-"""The names that agents were written with before the official SDK had its own, over the SDK's objects.
+"""Names of objects from before the official SDK, as aliases of the SDK's objects.
 
 ==========================  ==========================================
 ``Skill``                   ``AgentSkill``
@@ -16,10 +16,10 @@
 ``A2AFastAPIApplication``   `tailrace.server.sdk.application.A2AServer`
 ==========================  ==========================================
 
-Names that did not change are here too. Since A2A 1.0 parts of all kinds are one class: ``TextPart``, ``FilePart``,
-``DataPart``, ``FileWithBytes`` and ``FileWithUri`` are functions that make one. Constructions from before A2A 1.0
-(``AgentCard(url=…)``, ``TaskState.completed``, ``messageId=``) build the object of 1.0 and issue a `DeprecationWarning`;
-see `tailrace.server.sdk.legacy_constructors`.
+The module also exports names that did not change. In A2A 1.0, parts of all kinds are one class: ``TextPart``, ``FilePart``,
+``DataPart``, ``FileWithBytes`` and ``FileWithUri`` are functions that create a part. Forms from before A2A 1.0
+(``AgentCard(url=…)``, ``TaskState.completed``, ``messageId=``) create the object of 1.0, and issue a `DeprecationWarning`
+(`tailrace.server.sdk.legacy_constructors`).
 """
 
 from base64 import b64decode
@@ -100,7 +100,7 @@ A2AFastAPIApplication = A2AServer
 
 
 def TextPart(text: str, metadata: Mapping[str, Any] | None = None) -> Part:
-    """A part of text."""
+    """Create a text part."""
     return fill(types.Part(), {"text": text, **_metadata(metadata)})
 
 
@@ -113,18 +113,18 @@ def FilePart(
     media_type: str = "",
     metadata: Mapping[str, Any] | None = None,
 ) -> Part:
-    """A part with a file: its bytes, or where it can be fetched.
+    """Create a part with a file, from its bytes or its URL.
 
     Args:
-        file: The file as `FileWithBytes` or `FileWithUri` makes it; in the place of the other arguments but metadata.
-        raw: Its bytes.
-        url: Its address.
-        filename: Its name.
-        media_type: Its media type.
+        file: A file from `FileWithBytes` or `FileWithUri`. It replaces all other arguments except ``metadata``.
+        raw: The bytes of the file.
+        url: The URL of the file.
+        filename: The name of the file.
+        media_type: The media type.
         metadata: The metadata of the part.
 
     Raises:
-        ValueError: Not exactly one of ``file``, ``raw`` and ``url`` is given.
+        ValueError: None, or more than one, of ``file``, ``raw`` and ``url`` is given.
     """
     if file is not None and raw is None and not url:
         part = types.Part()
@@ -137,7 +137,7 @@ def FilePart(
 
 
 def FileWithBytes(bytes: str, name: str = "", mime_type: str = "", *, mimeType: str = "") -> Part:
-    """A file by its content in base64, as A2A 0.3 has it; since 1.0 ``FilePart(raw=…, filename=…, media_type=…)``.
+    """Create a file from base64, like in A2A 0.3. In 1.0, use ``FilePart(raw=…, filename=…, media_type=…)``.
 
     Raises:
         ValueError: The content is not base64.
@@ -148,7 +148,7 @@ def FileWithBytes(bytes: str, name: str = "", mime_type: str = "", *, mimeType: 
 
 
 def FileWithUri(uri: str, name: str = "", mime_type: str = "", *, mimeType: str = "") -> Part:
-    """A file by its address, as A2A 0.3 has it; since 1.0 ``FilePart(url=…, filename=…, media_type=…)``."""
+    """Create a file from its URL, like in A2A 0.3. In 1.0, use ``FilePart(url=…, filename=…, media_type=…)``."""
     warn_older("FileWithUri(…)", "use FilePart(url=…, filename=…, media_type=…)")
     return FilePart(url=uri, filename=name, media_type=mime_type or mimeType)
 
@@ -156,16 +156,16 @@ def FileWithUri(uri: str, name: str = "", mime_type: str = "", *, mimeType: str 
 def DataPart(
     data: Any, metadata: Mapping[str, Any] | None = None, *, media_type: str = "", mimeType: str = ""
 ) -> Part:
-    """A part with any JSON value.
+    """Create a part with any JSON value.
 
     Args:
         data: The value.
         metadata: The metadata of the part.
-        media_type: Its media type.
-        mimeType: The same, under its name before A2A 1.0.
+        media_type: The media type.
+        mimeType: The media type, by its name from before A2A 1.0.
 
     Raises:
-        InternalError: As `tailrace.server.sdk.to_sdk`.
+        InternalError: As for `tailrace.server.sdk.to_sdk`.
     """
     if mimeType:
         warn_older("DataPart(mimeType=…)", "use media_type=")

@@ -1,4 +1,4 @@
-"""Builder of a FastAPI application for a request handler, in the API of the official SDK before 1.0."""
+"""Builds a FastAPI application for a request handler, with the API of the official SDK before 1.0."""
 
 from a2a.server.request_handlers import RequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
@@ -10,7 +10,7 @@ class A2AServer:
     """Builds a FastAPI application with the SDK's routes: the card, JSON-RPC and HTTP+JSON.
 
     Args:
-        agent_card: The card to publish.
+        agent_card: The agent card to publish.
         http_handler: Executes the requests: a `tailrace.server.sdk.RequestHandler`, or a request handler of the SDK.
     """
 
@@ -19,7 +19,7 @@ class A2AServer:
         self._handler = http_handler
 
     def build(self, rpc_url: str = "/") -> FastAPI:
-        """Return the application.
+        """Create the application.
 
         Args:
             rpc_url: The path of the JSON-RPC endpoint.

@@ -1,4 +1,4 @@
-"""Storage of the messages of conversations for an executor: the SDK stores only tasks."""
+"""Storage of the messages of conversations for an executor, because the SDK stores only tasks."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class RecentConversations:
         self._messages: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
-        """Return the newest messages; empty if the conversation is not stored (any more)."""
+        """Return the newest messages; none if the conversation is not stored."""
         messages = self._messages.get((owner, context_id), [])
         return messages[-limit:] if limit else []
 

@@ -1,4 +1,4 @@
-"""Agent executor of the official SDK for a handler or a model.
+"""An agent executor of the official SDK that runs a handler or a model.
 
 ::
 
@@ -6,8 +6,8 @@
     handler = DefaultRequestHandler(agent_executor=executor, task_store=…, agent_card=…)
 
 The server of the SDK manages the tasks: it stores and streams them, and restricts access to them. The executor sends the updates
-of the handler in the order that the SDK requires: first the task, then artifacts and statuses. The last status is terminal, or the
-task waits for input; all artifacts are complete before it.
+of the handler in the order that the SDK requires: first the task, then artifacts and statuses. All artifacts are complete before
+the last status, which is terminal or input-required.
 """
 
 import asyncio
@@ -65,13 +65,13 @@ class AgentExecutor(SdkAgentExecutor):
 
     Args:
         handler: The handler; `running` starts and stops it.
-        conversations: Stores the messages of conversations, so that a conversation may have several tasks; None to store
-            them in memory. A `tailrace.server.sdk.TaskStore` stores them with the tasks.
+        conversations: Stores the messages of conversations, so that a conversation can have several tasks. A
+            `tailrace.server.sdk.TaskStore` stores them with the tasks. None to store them in memory.
         max_history_messages: Maximum number of messages in the history of a turn.
-        caller: Returns the caller from the context of the SDK. Each conversation belongs to one caller.
-        keys: Keys of the installation, for ids that the handler sends to other systems; None for ids that change with
-            every process.
-        file_schemes: Allowed schemes of file URLs; see the setting of this name.
+        caller: A function that returns the caller from the context of the SDK. Each conversation belongs to one caller.
+        keys: Keys of the installation. Ids that the handler sends to other systems are derived from them. None for ids that
+            change with every process.
+        file_schemes: The allowed schemes of file URLs (see the setting ``file_schemes``).
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class AgentExecutor(SdkAgentExecutor):
         self._running: dict[str, _Run] = {}
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Run one turn, until the task is finished or waits for input.
+        """Run one turn, until the task ends or waits for input.
 
-        A cancellation of this call stops the handler and does not change the task; see `cancel`.
+        Cancelling this coroutine stops the handler, but does not change the task. `cancel` cancels the task.
 
         Raises:
-            InvalidParamsError: The message is not valid. The class is that of the SDK.
+            InvalidParamsError: The message is not valid. The error class is that of the SDK.
         """
         try:
             message, task = _message_and_task(context)
@@ -119,7 +119,7 @@ class AgentExecutor(SdkAgentExecutor):
         await self._conversations.remember(record.context_id, owner, record.id, [turn.message, *messages])
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Cancel a task. Return when the SDK has received its last event."""
+        """Cancel a task, and wait until the SDK has received the last event of the task."""
         run = self._running.get(context.task_id or "")
         if run is not None:
             run.cancel()
@@ -131,7 +131,7 @@ class AgentExecutor(SdkAgentExecutor):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Provide the resources of the handler (connections, tools); use it in the lifespan of the server."""
+        """Hold the resources of the handler (connections, tools) during the block. Use this in the lifespan of the server."""
         async with self._handler.running():
             yield self
 
@@ -143,7 +143,7 @@ class AgentExecutor(SdkAgentExecutor):
             record.context_id, owner, self._max_history - 1
         )
         if not messages and task is not None:
-            # Of a task that another process created, only the history is available.
+            # If another process created the task, only the history of the task is available.
             questions = (task.status.message,) if task.status.message is not None else ()
             messages = [item for item in (*task.history, *questions) if item.message_id != message.message_id]
         conversation = (*messages, message)
@@ -173,14 +173,14 @@ def _history_of(messages: Iterable[Message]) -> History:
 
 
 class _Publisher:
-    """Applies updates to the record of a task, and sends each one to the SDK immediately."""
+    """Applies updates to the record of a task, and sends each event to the SDK immediately."""
 
     def __init__(self, record: TaskRecord, queue: EventQueue) -> None:
         self.record = record
         self._queue = queue
 
     async def submit(self) -> None:
-        """Send the task, without an event number: only the event log of a tailrace server has numbers."""
+        """Send the task without an event number, because only the event log of a tailrace server has numbers."""
         self.record.submitted()
         task = self.record.snapshot()
         task = task.model_copy(update={"metadata": without_extension_metadata(task.metadata, "number")})
@@ -255,7 +255,7 @@ class _Run:
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is None or current.cancelling():
-                raise  # the server ends this turn
+                raise  # the server cancels this turn
             logger.exception(
                 "the handler of task %s raised CancelledError without a cancellation", self.record.id
             )
@@ -278,11 +278,11 @@ class _Run:
             await self._publisher.submit()
 
     async def _drive(self, updates: AsyncIterator[Item]) -> StatusUpdate | Message | None:
-        """Publish the updates of a turn. Return the last one: a status, a direct message, or None without either."""
+        """Publish the updates of a turn. Return the last status or a direct message; None if the handler yields neither."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         async for item in updates:
             if self._scope.cancel_called:
-                return None  # ignore a handler that suppresses the cancellation
+                return None  # the handler suppressed the cancellation; ignore its updates
             if isinstance(item, Message):
                 if self._has_begun:
                     raise InvalidAgentResponseError(
@@ -302,7 +302,7 @@ class _Run:
         return None
 
     def _add_message(self, message: Message) -> None:
-        """Add a message to the conversation. It has the content of the artifacts so far."""
+        """Add a message to the conversation. It contains the content of the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
         self._messages.append(message.model_copy(update=ids))
         self.record.take_changed()
@@ -316,7 +316,7 @@ class _Run:
         )
 
     async def _end(self, ending: StatusUpdate) -> Sequence[Message]:
-        """End the turn with the last update of the handler, which may be invalid."""
+        """End the turn with the last update of the handler. If the update is invalid, fail the task."""
         for update in self.record.closing_updates():
             await self._publisher.apply(update)
         message = messages_from_artifacts(self.record.take_changed(), self.record)

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 envelopes and error codes under the names that agents were written with."""
+"""JSON-RPC 2.0 envelopes and error codes, with their names from before the official SDK."""
 
 from enum import IntEnum
 from typing import Any, Literal
@@ -16,8 +16,8 @@ class JSONRPCRequest(BaseModel):
 
     Attributes:
         jsonrpc: The version of JSON-RPC.
-        id: Repeated in the response.
-        method: For A2A 1.0 ``"SendMessage"``, ``"GetTask"``, ….
+        id: The id of the request, which is repeated in the response.
+        method: The method, for A2A 1.0 for example ``"SendMessage"``.
         params: The parameters of the method.
     """
 
@@ -28,11 +28,11 @@ class JSONRPCRequest(BaseModel):
 
 
 class JSONRPCResponse(BaseModel):
-    """A JSON-RPC response, which holds a result or an error.
+    """A JSON-RPC response with a result or an error.
 
     Attributes:
         jsonrpc: The version of JSON-RPC.
-        id: That of the request.
+        id: The id of the request.
         result: The result; None for an error.
         error: The error; None for a result.
     """

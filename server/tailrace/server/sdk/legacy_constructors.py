@@ -1,7 +1,7 @@
-"""Construction of objects of the official SDK with the arguments from before A2A 1.0.
+"""Constructors of objects of the official SDK that accept arguments from before A2A 1.0.
 
-Each name builds the object of A2A 1.0 and issues a `DeprecationWarning` that states the form of 1.0. A keyword argument
-that exists in neither raises `TypeError`.
+Each constructor creates the object of A2A 1.0, and issues a `DeprecationWarning` with the form of 1.0 for each older argument. A
+keyword argument that exists neither in A2A 1.0 nor before it raises `TypeError`.
 """
 
 import json
@@ -14,7 +14,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 Fields = dict[str, Any]
 Conversion = tuple[str, Callable[[Fields, Any], None]]
-"""Form of a keyword argument in A2A 1.0, and a function that sets the fields of 1.0 from its value."""
+"""The form of a keyword argument in A2A 1.0, and a function that sets fields of 1.0 from the value of the argument."""
 
 
 class OlderObject:
@@ -25,8 +25,8 @@ class OlderObject:
 
     Args:
         kind: The SDK's class.
-        conversions: Conversions by keyword argument. Names of fields in camelCase need none.
-        enums: Enums by field, for fields that accept older values as text.
+        conversions: Conversions by keyword argument. Field names in camelCase need no conversion.
+        enums: Enums by field, for fields that accept older values as strings.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class OlderEnum:
         self._title: str = wrapper.DESCRIPTOR.name
 
     def __call__(self, value: str | int) -> int:
-        """Return the number of a value: an older one, such as ``"input-required"``, a name of A2A 1.0, or a number.
+        """Return the number of a value: an older value such as ``"input-required"``, a name of A2A 1.0, or a number.
 
         Raises:
             ValueError: The enum has no such value.
@@ -111,7 +111,7 @@ class OlderEnum:
         return getattr(self._wrapper, name) if number is None else number
 
     def number_of(self, value: str | int, older: str, frames: int) -> int:
-        """Return the number of a value, with the warning of `warn_older` for an older one.
+        """Return the number of a value. For an older value, issue the warning of `warn_older`.
 
         Raises:
             ValueError: The enum has no such value.
@@ -136,18 +136,18 @@ class OlderEnum:
 
 
 def warn_older(older: str, current: str, frames: int = 2) -> None:
-    """Issue the warning that a form is from before A2A 1.0.
+    """Issue a warning about a form from before A2A 1.0.
 
     Args:
-        older: The form.
+        older: The older form.
         current: The form of A2A 1.0.
-        frames: Number of stack frames between this function and the code with the older form, including this function.
+        frames: The number of stack frames from this function (included) to the code with the older form.
     """
     warnings.warn(f"{older} is from before A2A 1.0: {current}", DeprecationWarning, stacklevel=frames + 1)
 
 
 def renamed(name: str) -> Conversion:
-    """Return the conversion of an argument that A2A 1.0 has under another name."""
+    """Return the conversion of an argument that has another name in A2A 1.0."""
 
     def convert(fields: Fields, value: Any) -> None:
         fields.setdefault(name, value)
@@ -156,7 +156,7 @@ def renamed(name: str) -> Conversion:
 
 
 def _drop(_fields: Fields, _value: Any) -> None:
-    """Ignore a value that A2A 1.0 does not have."""
+    """Ignore the value of an argument that A2A 1.0 does not have."""
 
 
 def _add_interface(fields: Fields, url: str) -> None:
@@ -178,7 +178,7 @@ CARD: Mapping[str, Conversion] = {
         _add_interface,
     )
 }
-"""Arguments of ``AgentCard``."""
+"""Conversions of arguments of ``AgentCard``."""
 
 _IN_DESCRIPTION = f"{AgentSkill.DESCRIPTOR.name} has no schemas; the description holds it now"
 
@@ -188,7 +188,7 @@ SKILL: Mapping[str, Conversion] = {
     "outputSchema": (_IN_DESCRIPTION, _add_schema("Output")),
     "output_schema": (_IN_DESCRIPTION, _add_schema("Output")),
 }
-"""Arguments of ``AgentSkill``."""
+"""Conversions of arguments of ``AgentSkill``."""
 
 _NO_CAPABILITY = "there is no such capability; it is left out"
 
@@ -196,10 +196,10 @@ CAPABILITIES: Mapping[str, Conversion] = dict.fromkeys(
     ("stateManagement", "state_management", "stateTransitionHistory", "state_transition_history"),
     (_NO_CAPABILITY, _drop),
 )
-"""Arguments of ``AgentCapabilities``."""
+"""Conversions of arguments of ``AgentCapabilities``."""
 
 PROVIDER: Mapping[str, Conversion] = {"name": renamed("organization")}
-"""Arguments of ``AgentProvider``."""
+"""Conversions of arguments of ``AgentProvider``."""
 
 
 def _take_root(fields: Fields, part: ProtoMessage) -> None:
@@ -208,7 +208,7 @@ def _take_root(fields: Fields, part: ProtoMessage) -> None:
 
 
 PART: Mapping[str, Conversion] = {"root": ("a part has no root; use the part by itself", _take_root)}
-"""The argument of ``Part`` that held a part of its kind."""
+"""Conversions of arguments of ``Part``: ``root`` contained a part of a specific kind."""
 
 KIND: Mapping[str, Conversion] = {"kind": ("the members of an object state its kind; leave kind= out", _drop)}
-"""The argument that A2A 0.3 has in tasks and messages."""
+"""Conversions of the argument ``kind``, which A2A 0.3 has in tasks and messages."""

@@ -1,4 +1,4 @@
-"""Request handler of the official SDK for the engine: it serves JSON-RPC, HTTP+JSON and gRPC with the routes of the SDK.
+"""A request handler of the official SDK, which serves the engine over JSON-RPC, HTTP+JSON and gRPC with the SDK's routes.
 
 ::
 
@@ -9,8 +9,7 @@
         ...  # serve the routes
 
 The routes of the SDK define the wire format. They do not support ids of SSE events and minor versions of the protocol. The number
-of an event is in the metadata of the extension. A subscription resumes after the number in ``Last-Event-ID``, which the SDK passes
-on.
+of an event is therefore in the extension's metadata. A subscription resumes after the number in the header ``Last-Event-ID``.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
@@ -40,19 +39,19 @@ CURSOR_HEADER = "last-event-id"
 
 
 def caller_of(context: ServerCallContext) -> Caller:
-    """Return the caller from the SDK's context: its user, if it is authenticated, and its tenant."""
+    """Return the caller from the SDK's context: the user, if authenticated, and the tenant."""
     user = context.user
     return Caller(user.user_name if user.is_authenticated else "", context.tenant)
 
 
 class RequestHandler(SdkRequestHandler):
-    """Runs the requests of the SDK with the engine.
+    """Executes the requests of the SDK with the engine.
 
-    All methods raise error classes of the SDK, which its routes encode. Closing a stream does not cancel the task.
+    All methods raise errors of the SDK, which its routes encode. Closing a stream does not cancel the task.
 
     Args:
-        operations: Executes the operations; its engine must be running.
-        caller: Returns the caller from the context of the SDK. Callers have access to their own tasks.
+        operations: Executes the operations. The engine must be running.
+        caller: A function that returns the caller from the context of the SDK. Callers can access only their own tasks.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class RequestHandler(SdkRequestHandler):
     async def on_message_send(
         self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
     ) -> a2a_pb2.Task | a2a_pb2.Message:
-        """SendMessage: return the task when it is finished or waits for input, or a direct message."""
+        """SendMessage: return the task when it has ended or waits for input, or return a direct message."""
         with _raising_sdk_errors():
             result = await self._ask(Operation.SEND_MESSAGE, params, context)
             return (
@@ -80,7 +79,7 @@ class RequestHandler(SdkRequestHandler):
     def on_subscribe_to_task(
         self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SubscribeToTask: return the task and its further events, or the events after a cursor."""
+        """SubscribeToTask: return the task and its further events. With a cursor, return the events after it."""
         return self._stream(Operation.SUBSCRIBE_TO_TASK, params, context)
 
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
@@ -145,7 +144,7 @@ class RequestHandler(SdkRequestHandler):
     async def _ask(self, operation: Operation, params: ProtoMessage, context: ServerCallContext) -> A2AModel:
         request = from_sdk(params, REQUESTS[operation])
         result = await self._operations.execute(operation, request, self._caller_of(context, request))
-        return cast("A2AModel", result)  # the result of a deletion is None; it is not used
+        return cast("A2AModel", result)  # the result of a deletion is None, and is not used
 
     async def _stream(
         self, operation: Operation, params: ProtoMessage, context: ServerCallContext
@@ -162,7 +161,7 @@ class RequestHandler(SdkRequestHandler):
                         yield to_sdk_event(event)
 
     def _caller_of(self, context: ServerCallContext, request: A2AModel) -> Caller:
-        # The context of the SDK has the tenant in a path or in JSON-RPC's params; that in another body is in the request.
+        # The context has the tenant from a path or from the params of JSON-RPC. Otherwise, the request has the tenant.
         if not context.tenant:
             context = context.model_copy(update={"tenant": getattr(request, "tenant", "")})
         extensions = self._operations.capabilities.activated(context.requested_extensions)

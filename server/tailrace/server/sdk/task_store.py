@@ -1,4 +1,4 @@
-"""Task store of the official SDK that uses the database of tailrace.
+"""A task store of the official SDK that uses the database of tailrace.
 
 ::
 
@@ -8,8 +8,8 @@
     async with tasks.running():
         ...  # serve
 
-The SDK saves the complete task with each event, so that the cost of an event grows with the length of the response. Concurrent
-writes share transactions. The tables are those of a tailrace server, which can use the same file.
+The SDK saves the complete task with each event, so the cost of an event grows with the length of the response. Concurrent writes
+share transactions. The tables are the same as those of a tailrace server, which can use the same file.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -44,12 +44,12 @@ from tailrace.wrappers import StoreError
 class TaskStore(SdkTaskStore):
     """Stores the tasks of the SDK, and the conversations of `tailrace.server.sdk.AgentExecutor`.
 
-    Each method has access only to the tasks of its caller. The methods raise error classes of the SDK: InternalError if
-    the database fails, InvalidAgentResponseError for a task that violates the protocol (the SDK does not validate tasks).
+    Each method accesses only the tasks of the caller. The methods raise errors of the SDK: InternalError if the database fails,
+    and InvalidAgentResponseError for a task that violates the protocol, because the SDK does not validate tasks.
 
     Args:
-        store: The store or its URL; `running` opens and closes it.
-        caller: Returns the caller, who owns the tasks, from the context of the SDK.
+        store: The store or its URL. `running` opens and closes the store.
+        caller: A function that returns the caller, who owns the tasks, from the context of the SDK.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class TaskStore(SdkTaskStore):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Open the database for the duration of the block. Tasks that a crash interrupted end as FAILED.
+        """Open the database for the block. Tasks that a crash interrupted are failed.
 
         Raises:
-            StoreError: The database cannot be opened, or another process uses it.
+            StoreError: The database cannot be opened, or is in use by another process.
         """
         await self._store.open()
         try:
@@ -80,7 +80,7 @@ class TaskStore(SdkTaskStore):
                 await self._store.close()
 
     async def save(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> None:
-        """Store a task in place of its earlier state. It is durable when the call returns."""
+        """Store a task, and replace its earlier state. The task is durable when this method returns."""
         try:
             model = from_sdk(task, Task)
         except InvalidParamsError as error:
@@ -91,7 +91,7 @@ class TaskStore(SdkTaskStore):
         """Store a new task.
 
         Raises:
-            InvalidParamsError: A task with this id exists. The class is that of the SDK.
+            InvalidParamsError: A task with this id exists. The error class is that of the SDK.
         """
         if await self._store.holds_task(task.id):
             raise to_sdk_error(InvalidParamsError("a task with this id already exists"))
@@ -102,7 +102,7 @@ class TaskStore(SdkTaskStore):
         """Store a task that already exists.
 
         Raises:
-            TaskNotFoundError: The caller has no such task. The class is that of the SDK.
+            TaskNotFoundError: The caller has no such task. The error class is that of the SDK.
         """
         if await self.get(task.id, context) is None:
             raise to_sdk_error(TaskNotFoundError(metadata={"taskId": task.id}))
@@ -120,10 +120,10 @@ class TaskStore(SdkTaskStore):
     async def list(
         self, params: a2a_pb2.ListTasksRequest | None = None, context: ServerCallContext | None = None
     ) -> a2a_pb2.ListTasksResponse:
-        """Return a page of the tasks of the caller that match, by the time of their status, newest first.
+        """Return a page of the matching tasks of the caller. The task with the newest status is first.
 
         Raises:
-            InvalidParamsError: A filter or the page token is not valid. The class is that of the SDK.
+            InvalidParamsError: A filter or the page token is not valid. The error class is that of the SDK.
         """
         try:
             request = from_sdk(params, ListTasksRequest) if params is not None else ListTasksRequest()
@@ -144,7 +144,7 @@ class TaskStore(SdkTaskStore):
     async def delete(  # pyright: ignore[reportIncompatibleMethodOverride] — the SDK returns None, older versions a bool
         self, task_id: str, context: ServerCallContext | None = None
     ) -> bool:
-        """Delete a task with its events and messages. Return False if the caller has no such task."""
+        """Delete a task with its events and messages. Return False if the caller has no task with this id."""
         try:
             return await self._store.delete_task(task_id, self._owner(context))
         except StoreError as error:
@@ -157,7 +157,7 @@ class TaskStore(SdkTaskStore):
         return await self._store.load_conversation(context_id, owner, limit)
 
     async def remember(self, context_id: str, owner: str, task_id: str, messages: Sequence[Message]) -> None:
-        """Add messages to a conversation. They are durable when the call returns."""
+        """Add messages to a conversation. The messages are durable when this method returns."""
         await self._keep(TaskWrite(task_id, owner, context_id, (), messages=messages))
 
     # --- storage ------------------------------------------------------------------------------------------------

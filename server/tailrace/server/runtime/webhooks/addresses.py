@@ -30,7 +30,7 @@ MAX_SECRET_LENGTH = 8192
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """A function that resolves a host name and a port to IP addresses as text."""
 
-# Metadata services of clouds whose addresses are neither link-local nor private.
+# Addresses of the metadata services of clouds. Some of them are neither link-local nor private.
 _METADATA = frozenset(
     map(
         ip_address,
@@ -48,12 +48,12 @@ _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052): an IPv4 address is in the last 32 bits
 _COMPATIBLE = IPv6Network(
     "::/96"
-)  # deprecated IPv4-compatible addresses, also with an IPv4 address in the last 32 bits
+)  # deprecated IPv4-compatible addresses, with an IPv4 address in the last 32 bits
 
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-# Number of separate threads for name resolution, so that a hanging resolver does not occupy all shared threads.
+# Number of threads for name resolution. They are separate, so that a hanging resolver does not occupy all shared threads.
 _LOOKUP_THREADS = 16
 
 
@@ -68,7 +68,7 @@ class Reach(Enum):
 
 
 class ForbiddenAddress(Exception):
-    """The host of a webhook has no permitted address. The text contains no address, since callers may see the text."""
+    """The host of a webhook has no permitted address. The message contains no address, because callers may see it."""
 
 
 def reach_of(address: IPv4Address | IPv6Address) -> Reach:
@@ -100,7 +100,7 @@ class WebhookGuard:
 
     Args:
         allow_private: True to allow webhooks on this machine and in its network.
-        lookup: Resolves host names; None to use the resolver of the operating system.
+        lookup: A function that resolves host names; None to use the resolver of the operating system.
     """
 
     def __init__(self, *, allow_private: bool = False, lookup: Lookup | None = None) -> None:
@@ -176,7 +176,7 @@ class WebhookGuard:
 
 
 def _literal(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the IP address that a URL's host contains; None if the host is a name."""
+    """Return the host of a URL as an IP address; None if the host is a name."""
     try:
         return ip_address(host)
     except ValueError:

@@ -1,7 +1,7 @@
 """The HTTP client that posts notifications to webhooks (A2A 1.0, section 4.3.3).
 
-It retries temporary failures (no connection, a timeout, 408, 425, 429, 5xx) with increasing pauses. Any other status ends the
-attempts for the notification. It does not follow redirects.
+The client retries after temporary failures (no connection, a timeout, 408, 425, 429, 5xx), with increasing pauses. After any
+other status, it makes no further attempts for the notification. The client does not follow redirects.
 """
 
 import logging
@@ -44,8 +44,8 @@ an event, and ``TASK/NUMBER/task`` for the complete task after the last event.""
 
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 — the name of a header
 
-# Concurrent requests of one caller to one origin, and at most half of all requests, so that a hanging host does not delay other
-# webhooks.
+# Maximum number of concurrent requests of one caller to one origin. The maximum is also half of all requests, so that a hanging
+# host does not delay other webhooks.
 _MAX_REQUESTS_PER_ORIGIN = 64
 _MAX_RETRY_AFTER = 120.0  # maximum seconds that the client waits for a webhook's Retry-After
 _RETRIED = frozenset({408, 425, 429})
@@ -74,9 +74,9 @@ class WebhookClient:
         first_pause: Seconds before the second attempt. The pause doubles before each further attempt, and is randomly
             shortened by up to half.
         longest_pause: The maximum pause in seconds.
-        max_requests: The maximum number of concurrent requests, of which one authenticated caller can have three quarters; None
-            for an eighth of the process's file descriptor limit, and at most 128.
-        observer: Receives a notification of each attempt.
+        max_requests: The maximum number of concurrent requests. One authenticated caller can have three quarters of them. None
+            for an eighth of the process's file descriptor limit, but at most 128.
+        observer: Receives failed attempts, and the outcome of each notification.
 
     Attributes:
         guard: Checks the webhooks.
@@ -118,7 +118,7 @@ class WebhookClient:
                 await session.aclose()
 
     def stop(self) -> None:
-        """Make no more attempts. Calls of `send` and `pause` that wait raise `Stopping`."""
+        """Make no more attempts. Waiting calls of `send` and `pause` raise `Stopping`."""
         self._stopping.set()
 
     async def pause(self, seconds: float) -> None:
@@ -150,8 +150,8 @@ class WebhookClient:
             name: The identifier of the notification, for `EVENT_HEADER`.
             body: The body of the request.
             media_type: The media type of the body.
-            owner: The owner of the task, for the share of requests.
-            sign: Signs each attempt; credentials of the webhook have precedence. None for no signature.
+            owner: The owner of the task, to limit the requests of each caller.
+            sign: Returns headers that sign an attempt. Credentials of the webhook override these headers. None for no signature.
             once: True to make only one attempt.
 
         Returns:
@@ -190,12 +190,12 @@ class WebhookClient:
     def _pause_after(self, attempt: int, requested: float | None) -> float:
         if requested is not None:
             return min(requested, _MAX_RETRY_AFTER)
-        # Randomised, so that the webhooks of a recovered host do not all retry at once.
+        # Randomised, so that the webhooks of a recovered host do not all receive retries at the same time.
         longest = min(self._first_pause * 2 ** min(attempt - 1, 32), self._longest_pause)
         return longest * (1 - 0.5 * random.random())  # noqa: S311
 
     async def _post(self, address: str, body: bytes, headers: dict[str, str], owner: str) -> _Failure | None:
-        """Make one attempt; return None if the webhook accepted the notification."""
+        """Make one attempt, and return the failure; None if the webhook accepted the notification."""
         try:
             url = self.guard.check_url(address)
         except InvalidParamsError:
@@ -266,7 +266,7 @@ def _retry_after(value: str) -> float | None:
 
 
 def _origin(url: str) -> str:
-    """Return the scheme, host and port of a URL for the log, since the path and the query may contain secrets."""
+    """Return the scheme, host and port of a URL for the log, because the path and the query may contain secrets."""
     try:
         return str(URL(url).origin())
     except ValueError:

@@ -1,14 +1,16 @@
 """Push notifications: delivers changes of a task's status to webhooks (A2A 1.0, section 4.3).
 
-Each webhook has a cursor in the store. Delivery reads persisted events after this cursor, so it continues correctly after a restart,
-and a slow webhook needs no memory for its undelivered events. A separate asyncio task delivers to each webhook, so a slow webhook
-delays neither tasks nor other webhooks.
+Each webhook has a cursor in the store. Delivery reads persisted events after this cursor. It therefore continues correctly after
+a restart, and a slow webhook needs no memory for its undelivered events. A separate asyncio task delivers to each webhook, so
+that a slow webhook delays neither tasks nor other webhooks.
 
-A webhook receives each status change in order, in the JSON format of stream events. After the last change, it receives the complete
-task with its artifacts. It does not receive chunks of artifacts. A webhook of an older protocol version receives the complete task
-for each change, in the format of this version. If more than `MAX_MISSED` changes wait, the webhook receives only the current task.
+A webhook receives each status change in order, in the JSON format of stream events. After the last change, the webhook receives
+the complete task with its artifacts. Chunks of artifacts are not delivered. A webhook of an older protocol version receives the
+complete task for each change, in the format of this version. If more than `MAX_MISSED` changes wait, the webhook receives only
+the current task.
 
-A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is deleted then. Callers neither see nor change it.
+A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is then deleted. Callers cannot read or
+change it.
 """
 
 import base64
@@ -58,7 +60,7 @@ _OLDER: dict[str, Dialect] = {"0.3": Version03(), "0.1": Version01()}
 _OPERATOR = "operator:"  # begins the ids and dialects of the operator's webhooks
 
 LoadTask = Callable[[str, str], Awaitable[Task]]
-"""A function that takes a task id and an owner, and returns the task as far as it is persisted."""
+"""A function that returns the persisted state of a task, by its id and its owner."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,15 +69,15 @@ class _Webhook:
 
     Attributes:
         owner: The owner of the task.
-        dialect: The protocol version of its notifications.
+        dialect: The protocol version of the notifications.
         config: The caller's configuration.
         delivered: The number of the last event that was delivered, or whose delivery failed in all attempts.
         is_lagging: True if there may be events to deliver.
         running: True if an asyncio task delivers notifications to this webhook.
         failing: True if the last notification failed in all attempts.
         is_over: True if the webhook received the end of the task.
-        is_gone: It was deleted, perhaps by another node with its task.
-        scope: The cancel scope of the delivery; cancelled when the webhook is deleted or replaced.
+        is_gone: True if the webhook was deleted, possibly by another node together with its task.
+        scope: The cancel scope of the delivery. It is cancelled when the webhook is deleted or replaced.
     """
 
     owner: str
@@ -96,8 +98,8 @@ class PushNotifier:
     Args:
         store: The store with webhooks and events. It must be open during `running`.
         client: Posts the notifications.
-        grace: Seconds for attempts in progress when the server stops. The remaining notifications are delivered after the
-            next start.
+        grace: Seconds within which attempts in progress must complete when the server stops. Remaining notifications are
+            delivered after the next start.
         sign: Signs notifications to the webhooks of callers; None for no signatures.
         forms: The forms of the operator's webhooks, by name.
     """
@@ -132,7 +134,7 @@ class PushNotifier:
 
         Args:
             load_task: Returns a task by its id and owner.
-            load_snapshot: Returns a task with a history of only the caller's messages and the status messages.
+            load_snapshot: Returns a task with a history that has only the caller's messages and the status messages.
 
         Raises:
             StoreError: The webhooks cannot be read.
@@ -158,7 +160,7 @@ class PushNotifier:
         Args:
             config: The caller's configuration, with the task's id.
             owner: The owner of the task.
-            dialect: The protocol version of its notifications.
+            dialect: The protocol version of the notifications.
             after: The number after which the webhook receives events.
 
         Raises:
@@ -177,12 +179,12 @@ class PushNotifier:
     def of_operator(
         self, name: str, task_id: str, message_id: str, owner: str, after: int
     ) -> list[PushConfig]:
-        """Return the operator's webhook of a form for one turn as a list, which is empty without such a webhook.
+        """Return a list with the operator's webhook of a form for one turn; an empty list if the operator has no such webhook.
 
         Args:
             name: The name of the form.
             task_id: The task.
-            message_id: The message of the turn.
+            message_id: The id of the message of the turn.
             owner: The owner of the task.
             after: The number after which the webhook receives events.
         """
@@ -268,12 +270,12 @@ class PushNotifier:
         await self._store.delete_push_config(task_id, config_id)
 
     def drop(self, task_id: str) -> None:
-        """Cancel all attempts for a task, which is deleted."""
+        """Cancel all deliveries for a task that is deleted."""
         for webhook in self._webhooks.pop(task_id, {}).values():
             webhook.scope.cancel()
 
     def notify(self, task_id: str, new: Sequence[PushConfig] = ()) -> None:
-        """Schedule notifications after a status change of a task was persisted. Return immediately.
+        """Schedule notifications after a status change of a task was persisted.
 
         Args:
             task_id: The task.
@@ -288,7 +290,7 @@ class PushNotifier:
         """Schedule deliveries for persisted webhooks.
 
         Args:
-            found: The webhooks, each with True if it certainly has undelivered events.
+            found: The webhooks, each with True if the webhook has undelivered events.
         """
         for config, is_lagging in found:
             webhook = self._follow(config)
@@ -296,7 +298,7 @@ class PushNotifier:
                 self._wake(webhook)
 
     def release_all(self) -> None:
-        """Stop all deliveries, because another process takes them over."""
+        """Cancel all deliveries, because another process takes them over."""
         for task_id in list(self._webhooks):
             self.drop(task_id)
 
@@ -345,7 +347,7 @@ class PushNotifier:
                 if webhook.is_over or webhook.is_gone:
                     self._forget(webhook)
         except Stopping:
-            pass  # the next start continues from here
+            pass  # delivery continues after the next start
         except Exception:
             logger.exception("notifications to a webhook of task %s failed", webhook.config.task_id)
         finally:
@@ -384,7 +386,10 @@ class PushNotifier:
                 await self._client.pause(_STORE_PAUSE)
 
     async def _changes(self, webhook: _Webhook) -> list[tuple[int, TaskState | None]]:
-        """Return the next status changes as event numbers and states. A None state stands for all changes up to that number."""
+        """Return the next status changes as event numbers and states.
+
+        With the state None, all changes up to the number are joined.
+        """
         task_id = webhook.config.task_id
         found = await self._store.load_status_numbers(task_id, webhook.delivered, MAX_MISSED + 1)
         return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
@@ -458,12 +463,12 @@ def _encode_task(dialect: str, task: Task) -> bytes:
     if dialect not in _OLDER:
         return StreamResponse(task=task).to_json()
     if dialect == "0.1":
-        task = task.model_copy(update={"history": ()})  # A2A 0.1 returns a history only on request
+        task = task.model_copy(update={"history": ()})  # in A2A 0.1, a history is returned only on request
     return _OLDER[dialect].write_result(Operation.GET_TASK, task)
 
 
 def _at_event(task: Task, event: Event) -> Task:
-    """Return the task at the time of a status change. If a later change exists, the task has only this status."""
+    """Return the task as of a status change. If there is a later change, the returned task has only the status."""
     event_response = StreamResponse.from_json(event.body)
     then = event_response.task or event_response.status_update
     if then is None or then.status == task.status:

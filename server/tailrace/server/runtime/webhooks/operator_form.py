@@ -1,4 +1,4 @@
-"""The interface of the forms of notifications to webhooks of the operator, which protocols implement."""
+"""The interface of notification formats for webhooks of the operator. Protocols implement it."""
 
 from typing import Protocol
 
@@ -7,11 +7,11 @@ from tailrace.streaming.a2a.models import Task
 
 
 class OperatorForm(Protocol):
-    """The form of notifications to a webhook of the operator.
+    """The format of notifications to a webhook of the operator.
 
     Attributes:
-        url: The webhook.
-        sign: Signs its notifications.
+        url: The URL of the webhook.
+        sign: Signs the notifications.
     """
 
     @property
@@ -25,10 +25,10 @@ class OperatorForm(Protocol):
         ...
 
     async def write(self, task: Task, message_id: str) -> tuple[str, bytes] | None:
-        """Return the id and the JSON of the notification for the turn of a message; None if the turn has not ended.
+        """Return the id and the JSON of the notification for a turn; None if the turn has not ended.
 
         Args:
             task: The task, with the history of `TaskAccess.snapshot`.
-            message_id: The message.
+            message_id: The id of the message of the turn.
         """
         ...

@@ -16,7 +16,7 @@ from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 
 
 class WebhookSession:
-    """Sends requests to webhooks. `aclose` closes it.
+    """Sends requests to webhooks, until `aclose` is called.
 
     Args:
         guard: Resolves and checks host names.
@@ -42,8 +42,8 @@ class WebhookSession:
         Raises:
             ForbiddenAddress: The name of the host has no permitted address.
             ValueError: The URL or a header is invalid.
-            ConnectionError: There was no response. The text is only the class name of the original error, because the text
-                of some errors contains the complete URL, which may contain secrets.
+            ConnectionError: There was no response. The message is only the class name of the original error, because the messages
+                of some errors contain the complete URL, which may contain secrets.
         """
         # A file object, so that a large body is written in parts and does not block the event loop.
         sending = self._http.post(url, data=BytesIO(body), headers=headers, allow_redirects=False)
@@ -62,7 +62,7 @@ class WebhookSession:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clear the frames of an error: they refer to it, and the request would remain in a cycle until garbage is collected."""
+    """Clear the frames of an error. Otherwise the request would remain in a reference cycle until garbage is collected."""
     cause: BaseException | None = error
     while cause is not None:
         traceback.clear_frames(cause.__traceback__)
@@ -92,4 +92,4 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Do nothing: the resolver holds no resources."""
+        """Do nothing, because the resolver has no resources."""

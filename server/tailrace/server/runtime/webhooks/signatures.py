@@ -1,4 +1,4 @@
-"""Signatures of notifications: Standard Webhooks (https://www.standardwebhooks.com), and JWTs of A2A webhooks."""
+"""Signatures of notifications: Standard Webhooks (https://www.standardwebhooks.com), and JWTs for A2A webhooks."""
 
 import base64
 import hashlib
@@ -15,14 +15,14 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 — the prefix of secrets in the form of 
 _TOKEN_SECONDS = 300
 
 Signature = Callable[[TaskPushNotificationConfig, str, bytes], Mapping[str, str]]
-"""A function that takes the webhook, the id and the body of a notification, and returns the headers of one attempt."""
+"""A function that returns the headers that sign an attempt, for the webhook, the id and the body of the notification."""
 
 
 class StandardSignature:
-    """Signs notifications by a shared secret (HMAC-SHA256), in the form of Standard Webhooks.
+    """Signs notifications with a shared secret (HMAC-SHA256), in the format of Standard Webhooks.
 
     Args:
-        secrets: The secrets, each as ``whsec_`` and base64. There is a signature of each.
+        secrets: The secrets, each as ``whsec_`` and base64. A notification has a signature for each secret.
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:
@@ -38,11 +38,11 @@ class StandardSignature:
 
 
 class TokenSignature:
-    """Signs notifications by a JWT (RFC 7519), as A2A 1.0 describes in section 13.2.
+    """Signs notifications with a JWT (RFC 7519), as described in section 13.2 of A2A 1.0.
 
     Args:
-        sign: Returns the JWT with the given claims.
-        issuer: The claim ``iss``; empty for none.
+        sign: A function that returns a signed JWT with the given claims.
+        issuer: The claim ``iss``; empty to omit the claim.
     """
 
     def __init__(self, sign: Callable[[Mapping[str, object]], str], issuer: str = "") -> None:
