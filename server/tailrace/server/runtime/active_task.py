@@ -32,20 +32,22 @@ class ActiveTask:
         record: The task as of its last event, which may not be persisted yet.
         owner: The owner of the task.
         log: The persisted and published events.
-        running: A turn is running, or about to begin.
-        waiting: The messages whose turns have not begun, oldest first.
+        running: Whether a turn is running or about to begin.
+        waiting: The messages that wait for their turns to begin, oldest first.
         scope: The cancel scope in which the turn runs.
         ending: The last status that a cancelled turn writes; None if the turn is not cancelled.
         new_messages: Messages to persist with the next event.
-        recorded_rounds: If a crash interrupted the turn, the number of its model responses that are in the conversation.
-        recorded_attempts: If a crash interrupted the turn, the number of its attempts of model calls in the ledger.
+        recorded_rounds: The number of the turn's model responses that are already in the conversation, if a crash interrupted the
+            turn.
+        recorded_attempts: The number of the turn's attempts of model calls that are already in the ledger, if a crash interrupted
+            it.
         usage: Attempts of model calls to persist with the next event.
         round_calls: The ids of the tool calls in the last message that was added to the conversation.
         webhooks: Webhooks to persist with the next event. They receive this event.
-        send_key: The idempotency key of the message that causes the next event, to persist with it.
-        completion: The chat completion that the message of the next event requests, to persist with it.
+        send_key: The idempotency key of the message that causes the next event. It is persisted with this event.
+        completion: The chat completion that the message of the next event requests. It is persisted with this event.
         holds_conversation: True while the turn of this task holds the lock of the conversation.
-        error: The error that ended the task because its events could not be persisted; None if there was no such error.
+        error: The store error that ended the task, because its events could not be persisted; None if there is none.
         followed: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
         moved: True if another process has started to write the task. Subscribers must look the task up again.
     """
@@ -56,7 +58,7 @@ class ActiveTask:
     running: bool = False
     waiting: list["PendingMessage"] = field(
         default_factory=list["PendingMessage"]
-    )  # a list, since an empty deque takes 0.8 KB
+    )  # a list, because an empty deque needs 0.8 KB
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ending: StatusUpdate | None = None
     new_messages: list[Message] = field(default_factory=list[Message])
@@ -80,7 +82,7 @@ class ActiveTask:
 
 
 class NewCompletion(msgspec.Struct, frozen=True):
-    """A chat completion that its client can list and change.
+    """A new chat completion, which its client can list and change.
 
     Attributes:
         model: The requested model.
@@ -97,7 +99,7 @@ class TurnReference(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         context_id: The conversation of the task.
         task_id: The task.
-        message_id: The caller's message of the turn.
+        message_id: The id of the caller's message that began the turn.
     """
 
     context_id: str
@@ -109,25 +111,27 @@ class CallContext(msgspec.Struct, frozen=True):
     """Data of a caller's request that is not part of the message. Nodes forward it to each other.
 
     Attributes:
-        named_in: The protocol version of a caller that chooses task ids itself, as clients of A2A 0.1 do. An unknown id
-            then creates a task. Empty if the server chooses the ids.
+        named_in: The protocol version, if callers of this version choose task ids themselves, like in A2A 0.1. An unknown id then
+            creates a task. Empty if the server chooses the ids.
         protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
-        send_key: The idempotency key of the message. If a message with this key was accepted before, the server returns the
-            task of that message. The key is stored as long as the task. Empty if the message has no key.
-        fingerprint: The fingerprint of the request (see `Engine.sent_as`). Empty to compute it from the message.
+        send_key: The idempotency key of the message; empty if it has none. If a message with this key was accepted before, the
+            server returns the task of that message. The key is stored as long as the task.
+        fingerprint: The fingerprint of the request (see `Engine.sent_as`); empty to compute it from the message.
         cost: The number of JSON values in the request, including the messages that precede the new message.
-        record: An API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be empty.
+        record: An API's record of the request. It is stored in the metadata ``apiRequest`` of the message. May be empty.
         completion: The stored chat completion that the request creates; None for other requests.
-        operator_form: The form of the operator's webhook that is notified of the turn's end; may be empty.
-        may_approve: True if the caller may approve tool calls; False for a request of an older node, which has no such field.
-        agent: The name of the agent that receives the message; empty for the only agent of a server.
+        operator_form: The name of the form of the operator's webhook that is notified when the turn ends; empty for no
+            notification.
+        may_approve: True if the caller may approve tool calls. Requests of older nodes lack this field, which is then False.
+        agent: The name of the agent that receives the message; empty if the server has only one agent.
         follows: The turn whose conversation the message continues in a new one. The turn of the message waits for its end.
             It is stored in the metadata ``follows`` of the message. None for other messages.
     """
 
     named_in: str = ""
-    protocol_version: str = msgspec.field(default="1.0", name="spoken")  # the member's name between nodes
+    # The name of the member in messages between nodes.
+    protocol_version: str = msgspec.field(default="1.0", name="spoken")
     extensions: tuple[str, ...] = ()
     send_key: str = ""
     fingerprint: str = ""
@@ -151,17 +155,17 @@ PLAIN_CALL = CallContext()
 
 @dataclass(frozen=True, slots=True)
 class PendingMessage:
-    """A message of the caller whose turn has not begun.
+    """A message of the caller that waits for its turn to begin.
 
     Attributes:
         message: The message, with the ids of the task.
         request: The request that contained the message.
         extensions: URIs of the activated extensions.
-        number: 1 for the task's first message, 2 for the second, ….
-        in_history: True if the message is already in the conversation, because a crash interrupted its turn.
+        number: The number of the message in the task, from 1.
+        in_history: True if a crash interrupted the turn of the message, so that the message is already in the conversation.
         preceding: Earlier messages of a new conversation, as the caller sent them.
         origin: The trace of the request; None if the request is not traced.
-        cost: As `CallContext.cost`.
+        cost: As for `CallContext`.
     """
 
     message: Message
@@ -194,30 +198,30 @@ class DirectReply:
 
 
 class ReadEvents(Protocol):
-    """The part of `TaskRegistry` that a subscription uses."""
+    """The interface of `TaskRegistry` for subscriptions."""
 
     def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
-        """Read events; see `TaskRegistry.read`."""
+        """Read events (see `TaskRegistry.read`)."""
         ...
 
     def find(self, task_id: str, owner: str) -> Awaitable[ActiveTask]:
-        """Look up a task that another process writes now; see `TaskRegistry.find`."""
+        """Look up a task that another process writes now (see `TaskRegistry.find`)."""
         ...
 
 
 class Subscription(LogCursor):
     """A subscription to one task: a cursor into the event log of the task.
 
-    `read` returns each event after ``after`` once. It reads from the log in memory, from the store for older events, or from
-    another node that runs the task. If the subscriber has caught up once and then lags more than ``max_lag`` events, `read`
-    returns a snapshot of the task (`TaskRecord.overview`) instead of the missed events.
+    `read` returns each event after ``after`` once. It reads events from the log in memory, and older events from the store. If
+    the subscriber has caught up once, and then lags by more than ``max_lag`` events, `read` returns a snapshot of the task
+    (`TaskRecord.overview`) instead of the missed events.
 
     Args:
         active: The task.
         after: The number of the last event that the subscriber has.
         first: An event to return before all other events; None to return only the events of the log.
         tasks: Reads events that are no longer in memory.
-        max_lag: The number of events that a subscriber may lag after it has caught up once.
+        max_lag: The number of events by which a subscriber may lag after it has caught up once.
 
     Attributes:
         task_id: The id of the task.
@@ -246,19 +250,19 @@ class Subscription(LogCursor):
         return self._active.record.artifact_ids
 
     def read_every_event(self) -> None:
-        """Disable snapshots: return each event from now on, however far the subscriber lags."""
+        """Disable snapshots. From now on, each event is returned, even if the subscriber lags."""
         self._max_lag = None
 
     async def wait_for_start(self) -> None:
-        """Wait until the first event is persisted. If it cannot be persisted, return too: `read` then raises the error."""
-        if self.first is None:  # otherwise the first event is persisted already
+        """Wait until the first event is persisted, or until persisting it has failed. In this case, `read` raises the error."""
+        if self.first is None:  # otherwise, the first event is already persisted
             await self._active.log.reach(self.after + 1)
 
     def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[Sequence[Event]]:
-        """Yield the results of `read`, up to the last event.
+        """Yield the results of `read` up to the last event.
 
         Args:
-            until_interrupted: Also end when the task becomes input-required.
+            until_interrupted: True to end also when a turn ends with the task waiting for its caller.
 
         Raises:
             StoreError: Events could not be persisted or read.
@@ -306,7 +310,7 @@ async def read_batches(
 
 
 def ends_turn(state: TaskState | None) -> bool:
-    """Return whether this state ends a turn. For AUTH_REQUIRED, see also `continues_turn`."""
+    """Return whether this state ends a turn. A turn may continue in AUTH_REQUIRED (see `continues_turn`)."""
     return state is not None and (state.terminal or state.interrupted)
 
 

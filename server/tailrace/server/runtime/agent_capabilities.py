@@ -1,7 +1,7 @@
 """The capabilities and requirements of an agent: extensions, skills, and media types of input and output.
 
-The agent card declares them (`tailrace.server.protocols.a2a.card`).
-`tailrace.server.runtime.operations.Operations` checks each request against them, for all protocols.
+The agent card declares them (`tailrace.server.protocols.a2a.card`). For all protocols,
+`tailrace.server.runtime.operations.Operations` checks each request against them.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,7 +15,7 @@ OWN_EXTENSION = AgentExtension(
     uri=EXTENSION_URI,
     description="Numbered events, resumable streams, reasoning and tool-call channels, usage.",
 )
-"""The stream extension, which each agent of this server supports and no client is required to support."""
+"""The stream extension. Each agent of this server supports it; clients are not required to support it."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Capabilities:
         extensions: Extensions of the handler, in addition to `OWN_EXTENSION`. Each request must activate the extensions that
             are marked ``required``.
         skills: The skills. If empty, the card has one general skill.
-        input_modes: The media types that messages may contain, for example ``image/*``. If empty, all are accepted.
+        input_modes: The media types that messages may contain, for example ``image/*``. If empty, all media types are accepted.
         output_modes: The media types of the output. A request that accepts none of these media types is rejected.
         checks_input: True to check messages against ``input_modes`` here; False if the handler checks messages itself.
-        webhook_keys: The address of the public keys of signed push notifications, which the card names as a parameter of
-            `OWN_EXTENSION`. Empty if they are not signed.
+        webhook_keys: The URL of the public keys for signed push notifications. The card has it as a parameter of `OWN_EXTENSION`.
+            Empty if push notifications are not signed.
     """
 
     extensions: tuple[AgentExtension, ...] = ()
@@ -49,7 +49,7 @@ class Capabilities:
         return (own, *self.extensions)
 
     def activated(self, requested: Iterable[str]) -> tuple[str, ...]:
-        """Return the requested extensions that the agent supports. The request activates them."""
+        """Return the requested extensions that the agent supports. These are the extensions that the request activates."""
         wanted = set(requested)
         return tuple(each.uri for each in self.all_extensions if each.uri in wanted)
 

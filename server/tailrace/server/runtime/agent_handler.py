@@ -1,6 +1,6 @@
 """The handler that runs an `Agent`, which is a model with tools.
 
-The engine runs each turn of a task with a handler. This handler runs one turn of the agent and yields the updates of the task.
+The engine runs each turn of a task with a handler. This handler runs a turn of the agent, and yields updates of the task.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -35,7 +35,7 @@ class AgentHandler(Handler):
 
     If the model calls a tool that the caller declared (`tailrace.streaming.agent.caller_options`), the turn ends with
     INPUT_REQUIRED. The caller continues the task with a message that contains the tool results. A call that requires an approval
-    (`tailrace.streaming.tools.approvals`) ends the turn in the same way; the turn of the decision runs the call.
+    (`tailrace.streaming.tools.approvals`) ends the turn in the same way. If the caller approves it, the next turn runs the call.
 
     Subclasses can override `run`, which yields one update at a time, or `begin`, which yields batches of updates.
 
@@ -84,7 +84,7 @@ class AgentHandler(Handler):
                     yield item
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        """Return the updates of a turn in batches. If the provider fails, the task ends FAILED and keeps the received text."""
+        """Return the updates of a turn in batches. If the provider fails, the task is failed, and keeps the received text."""
         return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
@@ -124,9 +124,9 @@ class AgentHandler(Handler):
     def _prepared(
         self, turn: Turn
     ) -> tuple[History, list[Update | MessageAdded], DecidedCalls | None, RequestOf]:
-        """Return the conversation for the model, the first updates of the turn, its first calls, and the requests of calls.
+        """Return the conversation, the first updates of the turn, its first calls, and a function for approval requests.
 
-        If the caller has not sent the results of all calls, the last of these updates ends the turn.
+        If results of the caller are missing, the last of these updates ends the turn.
 
         Raises:
             AgentError: As for `first_calls`.
@@ -139,7 +139,10 @@ class AgentHandler(Handler):
         requests = {request.call_id: request for request in recorded_pending(turn.message)}
 
         def request_of(call: ContentPartToolCall) -> ApprovalRequest | None:
-            """Return the approval request of a call, which has the same expiry until it is decided."""
+            """Return the approval request of a call.
+
+            An earlier request of the call is reused, so that its expiry does not change.
+            """
             return requests.get(call.id) or self._agent.approval_request(call)
 
         first, repetitions = first_calls(turn, calls, request_of, self._agent, self._on_lost_result)
@@ -155,7 +158,7 @@ async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
 
 
 def _behind(turn: Turn) -> Sequence[Message]:
-    """Return the messages that the turn had added to the conversation before a crash interrupted it."""
+    """Return the messages that the turn had added to the conversation before a crash interrupted the turn."""
     conversation = turn.history.conversation
     return conversation[len(conversation) - turn.resumed :]
 

@@ -1,10 +1,10 @@
 """Decisions of callers about tool calls that wait for an approval.
 
-`decided_message` checks the decisions in a message against the requests in the status of its task, and records them in the metadata
-of the message. The message is an event of the task's log, so the decision and the new state of the task are one event: two decisions
-about one call cannot both be accepted. `decided_calls` returns the calls that the turn of this message runs. A turn that runs approved
-calls first writes their ids as ``executing`` to the log and waits until this event is persisted. If the server crashes after that,
-the result of such a call is lost (`tailrace.server.runtime.lost_results`).
+`decided_message` checks the decisions in a message against the requests in the status of the task, and records the decisions in
+the metadata of the message. The message is an event of the task's log. The decision and the new state of the task are therefore
+one event, and two decisions about one call cannot both be accepted. `decided_calls` returns the calls that the turn of this
+message runs. Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and waits until this event is
+persisted. If the server crashes after that, the results of these calls are lost (`tailrace.server.runtime.lost_results`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,10 +32,10 @@ from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPa
 from tailrace.wrappers.messages import shortened
 
 LOST = "the server stopped before the tool returned a result; the tool may have had an effect"
-"""The circumstances of a call that was running when the server stopped."""
+"""The error for a call that was running when the server stopped."""
 
 NOT_BEGUN = "the server stopped before the approved call ran; the tool did not run"
-"""The circumstances of an approved call whose task failed before the call began."""
+"""The error for an approved call, if its task failed before the call began."""
 
 _CALLER = "caller"
 _SCOPES, _ROLES = ("scope", "scp"), ("role", "roles")
@@ -47,10 +47,10 @@ def parse_approvers(setting: str) -> Approvers:
     """Return the function that decides whether a caller may approve calls of the caller's own tasks.
 
     Args:
-        setting: ``caller``; or ``scope:NAME`` or ``role:NAME``, which the caller's token must have.
+        setting: ``caller`` for all callers; ``scope:NAME`` or ``role:NAME`` for callers with a token that has this scope or role.
 
     Raises:
-        ConfigurationError: The setting has another form.
+        ConfigurationError: The setting has none of these forms.
     """
     if setting == _CALLER:
         return lambda _: True
@@ -75,15 +75,15 @@ def waiting_requests(task: Task) -> list[ApprovalRequest]:
 
 
 def decided_message(message: Message, task: Task | None, *, may_approve: bool) -> Message:
-    """Return a caller's message with the decisions in it recorded in its metadata.
+    """Record the decisions in a caller's message in the metadata of the message.
 
     Args:
         message: The message.
-        task: Its task; None for a new task.
-        may_approve: True if the caller may decide.
+        task: The task of the message; None for a new task.
+        may_approve: True if the caller may decide about calls.
 
     Raises:
-        InvalidParamsError: A decision is malformed, names no call that waits, comes too late, or is not permitted.
+        InvalidParamsError: A decision is malformed, is about no waiting call, is too late, or is not permitted.
     """
     try:
         responses = approval_responses(message)
@@ -127,11 +127,11 @@ def _recorded(request: ApprovalRequest, response: ApprovalDecision) -> RecordedD
 
 
 def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> DecidedCalls | None:
-    """Return the calls that a turn begins with; None if its message decides about no call.
+    """Return the calls with which a turn begins; None if its message has no decisions.
 
     Args:
         message: The message of the turn.
-        calls: The calls of the conversation without a result, with the arguments of the decisions.
+        calls: The calls of the conversation that have no result, with the arguments of the decisions.
     """
     decisions = {each.call_id: each for each in recorded_decisions(message)}
     decided = [(call, decisions[call.id]) for call in calls if call.id in decisions]
@@ -152,12 +152,12 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
 def results_after_stop(
     message: Message, calls: Sequence[ContentPartToolCall], executing: Collection[str]
 ) -> list[ContentPartToolResult]:
-    """Return the results of decided calls whose turn does not begin again after the server stopped.
+    """Return results for decided calls of a turn that is not run again after the server stopped.
 
     Args:
         message: The message with the decisions.
-        calls: The calls of the conversation without a result.
-        executing: The ids of the calls whose execution began.
+        calls: The calls of the conversation that have no result.
+        executing: The ids of the calls that had begun to run.
     """
     decided = decided_calls(message, calls)
     if decided is None:
@@ -169,12 +169,12 @@ def results_after_stop(
 
 
 def decided_ids(message: Message) -> frozenset[str]:
-    """Return the ids of the calls that a message decides about."""
+    """Return the ids of the calls about which a message has decisions."""
     return frozenset(each.call_id for each in recorded_decisions(message))
 
 
 def executing_ids(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """Return the ids of approved calls whose execution began, from a task's data of the extension."""
+    """Return the ids of approved calls that had begun to run, from the extension's metadata of a task."""
     ids: object = metadata.get("executing")
     return frozenset(map(str, cast("list[object]", ids))) if isinstance(ids, list) else frozenset()
 

@@ -1,4 +1,4 @@
-"""Reads the updates of a turn while streams of filters work in the background."""
+"""Reads the updates of a turn while filter streams work in the background."""
 
 import math
 from collections.abc import AsyncGenerator, Sequence
@@ -13,13 +13,13 @@ from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDe
 
 
 class BackgroundReader:
-    """Reads batches in an asyncio task of its own, and runs the streams of filters in others.
+    """Reads batches in an asyncio task, and runs each filter stream in another asyncio task.
 
-    The task reads the next batch only when the one before was applied. It is the same task for all batches, because a handler
-    may hold cancel scopes open.
+    The next batch is read only when the previous batch was applied. All batches are read in the same asyncio task, because a
+    handler may have open cancel scopes.
 
     Attributes:
-        failure: The error of a stream.
+        failure: The error of a filter stream; None if there is none.
     """
 
     def __init__(self, batches: AsyncGenerator[Sequence[Item]]) -> None:
@@ -34,7 +34,7 @@ class BackgroundReader:
 
     @asynccontextmanager
     async def running(self, group: TaskGroup) -> AsyncGenerator[None]:
-        """Run the tasks in a task group while the block runs. At its end, they are cancelled and have ended."""
+        """Run the asyncio tasks in a task group for the block. At its end, cancel them, and wait until they have ended."""
         ended = anyio.Event()
         await group.start(self._run, ended)
         try:
@@ -51,10 +51,10 @@ class BackgroundReader:
         self._group.start_soon(self._work, stream)
 
     async def batches(self) -> AsyncGenerator[Sequence[Item]]:
-        """Yield the batches, and an empty batch when a stream has text.
+        """Yield the batches, and an empty batch whenever a filter stream has text.
 
-        Before the end of a text, and before an item that may contain texts that were published already, the streams process
-        what they hold back.
+        Before the end of a text, and before an item that may repeat published texts, the filter streams process the text that
+        they hold back.
         """
         self._requested.set()
         while True:
@@ -115,7 +115,7 @@ class BackgroundReader:
                 if not isinstance(error, Exception | anyio.get_cancelled_exc_class()):
                     raise
                 if anyio.current_effective_deadline() == -math.inf:
-                    raise  # this task is cancelled
+                    raise  # this asyncio task is cancelled
                 self._result = None, error
             self._wake()
 
@@ -129,7 +129,7 @@ class BackgroundReader:
 
 
 def _first_end(items: Sequence[Item]) -> int | None:
-    """Return the position of the first item that is not more text, or is the last text."""
+    """Return the position of the first item that ends a text or is not text; None if there is none."""
     for position, item in enumerate(items):
         if isinstance(item, TextDelta | ArtifactUpdate):
             if item.last:

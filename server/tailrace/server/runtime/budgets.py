@@ -1,8 +1,8 @@
 """Budgets of tokens or money for callers and periods.
 
-A call to a model begins only while no budget is used up, and a running response ends with the read after which one is. What a
-budget has spent is in the ledger, which several servers share; each server adds its own running responses. A chunk of a running
-response counts as a token of output until the provider reports its count.
+A model call can begin only if no budget is used up. A running response ends when a budget is used up. The usage of ended calls is
+in the ledger, which several servers may share. Each server adds the usage of its own running responses. Until the provider
+reports the output tokens, each chunk of a response counts as one token.
 """
 
 import logging
@@ -24,12 +24,15 @@ from tailrace.wrappers import StoreError, Usage
 logger = logging.getLogger("tailrace.server")
 
 SETTLED_AFTER = 60_000
-"""Milliseconds after its end within which every server has persisted an attempt: older sums do not change."""
+"""Milliseconds after the end of an attempt within which every server has persisted the attempt.
+
+Sums of older attempts do not change.
+"""
 
 _FOREVER = 2**62
 
 MAX_WINDOWS = 10_000
-"""Number of periods of callers in memory, above which those that have ended are dropped."""
+"""Number of periods in memory above which ended periods are removed."""
 
 
 class BudgetExceededError(RateLimitError):
@@ -40,7 +43,7 @@ class BudgetExceededError(RateLimitError):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The member ``error`` of the last status of a turn that this error ended."""
+        """The member ``error`` in the last status of a turn that ended with this error."""
         return {
             "type": "budget_exceeded",
             "status": 429,
@@ -51,17 +54,17 @@ class BudgetExceededError(RateLimitError):
 
 @dataclass(slots=True)
 class _Window:
-    """The current period of a budget, for one caller or for all.
+    """The current period of a budget, for one caller or for all callers.
 
     Attributes:
         budget: The budget.
-        limit: Its tokens, or its 1e-9 US dollars.
+        limit: The limit in tokens or in 1e-9 US dollars. All amounts have this unit.
         start: The start of the period, in milliseconds since 1970.
         end: The end of the period.
-        spent: What attempts that have ended used.
-        running: What running attempts of this server used so far.
-        settled: What the ledger has for the time before ``settled_at``.
-        settled_at: A time in milliseconds since 1970, before which the ledger does not change.
+        spent: The usage of ended attempts.
+        running: The usage of running attempts of this server so far.
+        settled: The usage in the ledger before ``settled_at``.
+        settled_at: A time in milliseconds since 1970. The ledger does not change for earlier times.
     """
 
     budget: Budget
@@ -85,9 +88,9 @@ class Budgets:
 
     Args:
         budgets: The budgets.
-        store: Contains the ledger.
-        prices: Estimates the costs of incomplete responses.
-        is_shared: True if other servers write the ledger too.
+        store: Contains the usage ledger.
+        prices: The prices, to estimate the costs of incomplete responses.
+        is_shared: True if other servers also write the ledger.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class Budgets:
                 raise error
 
     def begin(self, owner: str, provider: str, model: str) -> "RunningCall | None":
-        """Return the counter of a call that begins after `check`; None if the owner has no budget."""
+        """Return a counter for a call that begins after `check`; None if the owner has no budget."""
         if not self._budgets:
             return None
         user = user_of(owner)
@@ -130,7 +133,7 @@ class Budgets:
         return RunningCall(units) if units else None
 
     def record(self, record: UsageRecord) -> None:
-        """Add an attempt that has ended. Periods that are not in memory read it from the ledger."""
+        """Add the usage of an ended attempt to the periods in memory. Other periods will read it from the ledger."""
         for number, budget in self._budgets:
             window = self._windows.get((number, _key_of(budget, record.caller)))
             if window is not None and _concerns(budget, record.caller) and record.ended >= window.start:
@@ -144,7 +147,7 @@ class Budgets:
         )
 
     def _amount(self, budget: Budget, usage: SpentUsage) -> int:
-        """Return usage in the unit of a budget. A missing token of output costs as much as a reported one."""
+        """Return usage in the unit of a budget. Unreported output tokens cost the same as reported ones."""
         if budget.tokens is not None:
             return usage.tokens + usage.missing_tokens
         price = self._prices.output_price(usage.provider, usage.model) if usage.missing_tokens else 0
@@ -169,7 +172,7 @@ class Budgets:
                 if known is None and (known := self._current(key, now)) is None:
                     self._drop_ended(now)
                     known = self._windows[key] = window
-                window = known  # another call may have added it meanwhile
+                window = known  # another call may have added the period in the meantime
                 window.spent = max(window.spent, spent)
             found.append(window)
         return found
@@ -180,9 +183,9 @@ class Budgets:
         return window if window is not None and window.end > now else None
 
     async def _load(self, window: _Window, user: str, now: int) -> int:
-        """Return what a budget has spent in a period according to the ledger.
+        """Return the usage of a budget in a period according to the ledger.
 
-        The sum of earlier attempts is kept, so that a long period with many attempts is read once.
+        The sum of settled attempts is stored, so that the attempts of a long period are read only once.
         """
         settled, since = window.settled, window.settled_at
         until = now - SETTLED_AFTER
@@ -203,10 +206,10 @@ class Budgets:
 
 
 class RunningCall:
-    """Counts the output of a running call.
+    """Counts the output tokens of a running call.
 
     Args:
-        units: The periods, each with what a token of output costs it.
+        units: The periods, each with the amount that an output token adds.
     """
 
     def __init__(self, units: Sequence[tuple[_Window, int]]) -> None:
@@ -223,12 +226,12 @@ class RunningCall:
         for window, unit in self._units:
             window.running += tokens * unit
         for window, _ in self._units:
-            # A response that began in an earlier period counts in the one in which it ends.
+            # A response belongs to the period in which it ends, so an ended period does not limit it.
             if window.spent + window.running > window.limit and datetime.now(UTC) < window.end:
                 raise _error_of(window)
 
     def end(self) -> None:
-        """Remove the call from the running calls; `Budgets.record` adds what it used."""
+        """Remove the call from the running calls. `Budgets.record` adds its usage."""
         for window, unit in self._units:
             window.running -= self._tokens * unit
         self._tokens = 0
@@ -276,7 +279,7 @@ def _error_of(window: _Window) -> BudgetExceededError:
 
 
 def estimated(usage: Usage | None, chunks: int) -> int:
-    """Return the tokens of a running response: the reported ones, but at least one for each chunk."""
+    """Return the tokens of a running response: the reported tokens, but at least one output token for each chunk."""
     if usage is None:
         return chunks
     return usage.input_tokens + max(usage.output_tokens, chunks)

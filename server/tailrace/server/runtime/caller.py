@@ -1,4 +1,4 @@
-"""The caller of a request, as every protocol describes it to the operations."""
+"""The caller of a request, independent of the protocol."""
 
 import json
 from collections.abc import Mapping
@@ -16,24 +16,25 @@ class Caller:
     Attributes:
         user: The authenticated name; empty without authentication.
         tenant: The tenant of the request; empty if the request names no tenant.
-        names_tasks_in: The protocol version of a caller that chooses task ids itself; empty if the server chooses them.
+        names_tasks_in: The protocol version, if callers of this version choose task ids themselves; empty if the server chooses
+            them.
         protocol_version: The protocol version of the request.
-        extensions: The activated extensions, see `Capabilities.activated`.
-        send_key: The idempotency key of a message, which is accepted once however often it is sent (the header
-            ``Idempotency-Key``); empty without one. The message's metadata may have it, too.
-        fingerprint: The fingerprint of a request whose message depends on earlier ones. Empty to compute it from the
+        extensions: The activated extensions (see `Capabilities.activated`).
+        send_key: The idempotency key of the message (header ``Idempotency-Key``); empty if there is none. A message with a key is
+            accepted only once. The metadata of the message may also have the key.
+        fingerprint: The fingerprint of the request, if its message depends on earlier messages; empty to compute it from the
             message.
-        cost: The number of values in the request (`JsonBody.cost`): costly work is not done in the event loop.
-        record: An API's record of the request, which is stored with its message; may be empty.
-        completion: As of `CallContext`.
-        operator_form: As of `CallContext`.
-        claims: The claims of the caller's token, as of `Identity`.
-        namespace: As of `Identity`.
-        agent: The name of the agent that receives the request's message; ``namespace`` if empty.
-        follows: As of `CallContext`.
+        cost: The number of values in the request (`JsonBody.cost`). Requests with many values are processed in a thread.
+        record: As for `CallContext`.
+        completion: As for `CallContext`.
+        operator_form: As for `CallContext`.
+        claims: As for `Identity`.
+        namespace: As for `Identity`.
+        agent: The name of the agent that receives the message; if empty, ``namespace`` is the name.
+        follows: As for `CallContext`.
 
     Raises:
-        InvalidParamsError: The tenant's name is too long.
+        InvalidParamsError: The name of the tenant is too long.
     """
 
     user: str = ""
@@ -62,11 +63,11 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """The owner of the caller's tasks: the user name, combined with the tenant and the namespace if there is one."""
+        """The owner of the caller's tasks: the user name, combined with the tenant and the namespace if there are any."""
         if self.namespace:
             return json.dumps([self.namespace, self.tenant, self.user])
         if self.tenant or self.user.startswith(
             "["
-        ):  # a user name must not equal a combination of user and tenant
+        ):  # a user name must never equal a combination of user and tenant
             return json.dumps([self.tenant, self.user])
         return self.user

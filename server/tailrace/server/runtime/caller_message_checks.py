@@ -1,4 +1,4 @@
-"""Checks for references in callers' messages that a provider would resolve with the credentials of the server.
+"""Checks callers' messages for references that a provider would resolve with the credentials of the server.
 
 A provider executes each request with the permissions of this server. A caller could therefore read an object of the server's account
 with a file URL such as ``s3://BUCKET/KEY``, or with a provider-specific field. Callers may only use file URLs with the schemes of
@@ -13,10 +13,13 @@ from tailrace.streaming.a2a.errors import FieldViolation, InvalidParamsError
 from tailrace.streaming.a2a.models import Message, Part
 
 PROVIDER_METADATA = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama")
-"""Namespaces of metadata from responses of providers (`tailrace.wrappers.providers.WireFormat.name`). Callers may not use them."""
+"""Namespaces of metadata from responses of providers (`tailrace.wrappers.providers.WireFormat.name`).
+
+They are removed from callers' messages.
+"""
 
 OPENAI_METADATA = ("openai", "openai-responses")
-"""Namespaces of metadata from requests to the OpenAI-compatible API. Their fields are forwarded, except for file ids."""
+"""Namespaces of metadata from requests to the OpenAI-compatible API. Their members are forwarded, except for file ids."""
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _FILE_IDS = frozenset({"file_id", "file_ids"})
@@ -49,7 +52,7 @@ def check_file_urls(message: Message, schemes: Sequence[str]) -> None:
 
 
 def without_provider_metadata(message: Message) -> Message:
-    """Return a caller's message without provider-specific metadata in the message, its parts and its tool results."""
+    """Remove provider-specific metadata from a caller's message, its parts and its tool results."""
     parts = tuple(map(_without_part_metadata, message.parts))
     metadata = _allowed(message.metadata)
     if metadata is message.metadata and all(map(_is_same, parts, message.parts)):
@@ -87,7 +90,7 @@ def _without_entry_metadata(entry: object) -> object:
 
 
 def _allowed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return metadata without provider-specific members; the same object if it has no such member."""
+    """Remove provider-specific members from metadata. Return the same object if there are none."""
     if not any(name in metadata for name in (*PROVIDER_METADATA, *OPENAI_METADATA)):
         return metadata
     return {

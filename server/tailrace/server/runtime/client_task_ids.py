@@ -1,7 +1,7 @@
-"""Task ids for clients that choose the ids themselves, as clients of A2A 0.1 do.
+"""Task ids for clients that choose the ids themselves, like clients of A2A 0.1.
 
 Two callers may choose the same name for a task, but an id must be unique in the store. The id is therefore the name and a suffix.
-The suffix is derived from the owner and the secret of the installation, so no other caller can compute the id.
+The suffix is derived from the owner and the secret of the installation, so that no other caller can compute the id.
 """
 
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from hashlib import sha256
 
 from tailrace.server.store.secret_keys import SecretKeys
 
-_FORMER_SCOPE = 32  # hexadecimal digits of the hash of the owner
+_FORMER_SCOPE = 32  # number of hexadecimal digits of the hash of the owner
 
 
 def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
-    """Return the id of a new task with a name.
+    """Return the id of a new task with this name.
 
     Args:
         keys: The keys of the installation.
@@ -24,12 +24,12 @@ def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
 
 
 def possible_ids(keys: SecretKeys, task_id: str, owner: str) -> Iterator[str]:
-    """Yield the ids under which the task may be stored, the most probable id first.
+    """Yield the ids that the stored task may have, the most probable id first.
 
     Args:
         keys: The keys of the installation.
-        task_id: The id of a task, or the name that its owner chose. The result includes ids that were derived from an earlier
-            configured secret, and ids of version 0.1.0, whose suffix is a hash of the owner.
+        task_id: The id of the task, or the name that its owner chose. The result includes ids that were derived from earlier
+            secrets, and ids of version 0.1.0 with a hash of the owner as the suffix.
         owner: The owner of the task.
     """
     yield task_id

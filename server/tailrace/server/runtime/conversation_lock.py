@@ -1,4 +1,4 @@
-"""The lock of a conversation: turns that run in order, and a lock that a turn enters within its block."""
+"""The lock of a conversation, and a context manager that can be entered later than its block begins."""
 
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -8,9 +8,9 @@ import anyio
 
 
 class ConversationLock:
-    """The lock of a conversation, whose turns run one after the other.
+    """The lock of a conversation. Its turns run in the order in which they wait for the lock.
 
-    An `asyncio.Lock` for each conversation would need a kilobyte of memory.
+    An `asyncio.Lock` for each conversation would need one kilobyte of memory.
 
     Args:
         following: The waiting turns by conversation. A conversation without a running turn has no entry.
@@ -26,7 +26,7 @@ class ConversationLock:
     async def __aenter__(self) -> None:
         following = self._following.get(self._key)
         if following is None:
-            # Does not yield to the event loop, so that the request to the provider is sent before the first event is written.
+            # Do not yield to the event loop, so that the request to the provider is sent before the first event is written.
             self._following[self._key] = []
             return
         begins = anyio.Event()

@@ -1,4 +1,4 @@
-"""The stream of events that responds to one request, in any protocol."""
+"""The stream of events in the response to a request, for all protocols."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
@@ -16,15 +16,15 @@ class EventStream:
 
     Args:
         source: The subscription to the task, or the agent's direct message.
-        history_length: The maximum number of messages in the task's history; None for all.
+        history_length: The maximum number of messages in the history of the task; None for all.
         until_interrupted: True to also end the stream when the task waits for its caller.
         permit: The permit of the stream, which is released at the end of the stream.
 
     Attributes:
-        message: The agent's direct message; None if the source is a subscription. The message is the only event of the
-            stream, with the number 0.
-        read: Returns the next events, like `Subscription.read`; empty after the last event. The result may contain events
-            after the one for which `closes` is True.
+        message: The agent's direct message; None if the source is a subscription. A direct message is the only event of the
+            stream, and has the number 0.
+        read: Returns the next events, like `Subscription.read`; none after the last event. The result may also contain events
+            after the event that closes the stream.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class EventStream:
         self._permit = permit or Permit.none()
         self.read: Callable[[], Awaitable[Sequence[Event]]] = self._read_rewritten
         if self._subscription is not None and history_length is None:
-            self.read = self._subscription.read  # without a wrapper, since it is called for each token
+            self.read = self._subscription.read  # without a wrapper, because it is called for each token
 
     @property
     def task_id(self) -> str:
@@ -55,12 +55,12 @@ class EventStream:
         return self._subscription.artifact_ids if self._subscription is not None else ()
 
     def read_every_event(self) -> None:
-        """Disable snapshots, see `Subscription.read_every_event`."""
+        """Disable snapshots (see `Subscription.read_every_event`)."""
         if self._subscription is not None:
             self._subscription.read_every_event()
 
     async def wait_for_start(self) -> None:
-        """Wait until the message of the request is persisted, as `Subscription.wait_for_start`."""
+        """Wait until the message of the request is persisted (see `Subscription.wait_for_start`)."""
         if self._subscription is not None:
             await self._subscription.wait_for_start()
 
@@ -78,7 +78,7 @@ class EventStream:
         return events
 
     def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield batches of events, up to the event that closes the stream. Close the stream at the end.
+        """Yield batches of events up to the event that closes the stream. Close the stream at the end.
 
         Raises:
             StoreError: Later events could not be persisted or read.
@@ -90,7 +90,7 @@ class EventStream:
         self._permit.release()
 
     def closes(self, event: Event) -> bool:
-        """Return whether an event is the last of this stream."""
+        """Return whether an event is the last event of this stream."""
         if event.state is None:
             return self._subscription is None
         if event.state.terminal:
@@ -99,7 +99,7 @@ class EventStream:
 
 
 def newest_messages(task: Task, length: int) -> tuple[Message, ...]:
-    """Return the newest messages of a task's history, at most this number of them, oldest first."""
+    """Return the newest messages of a task's history, at most ``length``, oldest first."""
     return task.history[-length:] if length else ()
 
 

@@ -28,37 +28,37 @@ from tailrace.streaming.task.updates import MessageAdded, TextDelta, Update
 from tailrace.wrappers import History
 
 Item = Update | MessageAdded | Message
-"""An item that a handler yields: an update of the task, a message to record in the conversation, or a direct response."""
+"""An item that a handler yields: an update of the task, a message for the conversation, or a direct response."""
 
 HandlerFunction = Callable[["Turn"], AsyncIterator[Item]]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a caller, with the conversation and the options of the request. The input of a handler.
+    """The input of a handler: a message of a caller, with the conversation and the options of the request.
 
     Attributes:
-        task_id: The task that the answer belongs to.
-        context_id: The conversation that the task belongs to: the caller's own id, which another caller may use too.
-        external_context_id: Identifies the conversation to other systems, and in whatever is kept by conversation:
-            opaque, and unique to the conversation and its caller. Empty where no server made the turn.
-        external_message_id: Identifies the message to other systems, as `external_context_id` the conversation; the
-            same when the turn is begun again after a crash.
+        task_id: The id of the task.
+        context_id: The caller's id of the conversation. Another caller may use the same id for another conversation.
+        external_context_id: An opaque id of the conversation for other systems, and for data that a handler stores by
+            conversation. It is unique for the conversation and its caller. Empty if the turn was not created by a server.
+        external_message_id: An opaque id of the message for other systems. It does not change if the turn is run again after a
+            crash.
         message: The message of the caller.
-        history: The conversation in the common format, this message at its end; behind it only what the turn had come to
-            when a crash interrupted it.
-        number: 1 for a task's first message, 2 for the second, ….
-        accepted_output_modes: Media types that the caller accepts; empty for no restriction.
-        metadata: The request's metadata.
-        facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
-        extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
-        resumed: The number of messages in the history that follow this one, because a crash interrupted the turn after them.
-        interrupted: The response that a crash interrupted; None if the turn begins.
-        published: The artifacts of ``interrupted``. The handler may extend or replace those that are open.
-        max_event_bytes: How large an update may be; 0 for any size.
-        at_once: Deprecated, always None: yield every update.
-        executing: The ids of approved tool calls whose execution had begun when a crash interrupted the turn.
-        persisted: Returns when all updates that the handler has yielded are persisted.
+        history: The conversation in the common format, with this message at its end. If a crash interrupted the turn, the
+            messages of its complete rounds follow.
+        number: The number of the message in the task, from 1.
+        accepted_output_modes: The media types that the caller accepts; empty for no restriction.
+        metadata: The metadata of the request.
+        facts: The options of the request. Without options, they are those of the task's previous request.
+        extensions: URIs of the extensions that the request activates.
+        resumed: The number of messages after this message in the history, if a crash interrupted the turn.
+        interrupted: The response that a crash interrupted; None if there is none.
+        published: The artifacts of ``interrupted``. The handler may extend or replace artifacts that are open.
+        max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
+        at_once: Deprecated; always None.
+        executing: The ids of approved tool calls that had begun to run when a crash interrupted the turn.
+        persisted: A function that waits until all updates that the handler has yielded are persisted.
     """
 
     task_id: str
@@ -82,14 +82,14 @@ class Turn:
 
 
 class Handler(ABC):
-    """Runs the turns of tasks. Base class of `AgentHandler`; to use a function instead, see `FunctionHandler`.
+    """The base class of handlers, which run the turns of tasks. `FunctionHandler` makes a handler from a function.
 
     Attributes:
-        replies_directly: True if a turn may be answered by a bare `Message`, yielded first, without a task.
-            The caller then sees nothing of a task before the handler's first update, so the default is False:
-            the task exists, and its stream has begun, before the handler runs.
-        continues: A turn that a crash interrupted may begin again, behind the rounds in its history.
-        accepts_native_tools: As `Model.accepts_native_tools`, for the options of a request.
+        replies_directly: True if the handler may yield a `Message` as its first item, to respond without a task. The task is then
+            created only with the first update of the handler. With False, the default, the task is created, and its stream
+            begins, before the handler runs.
+        continues: True if the handler can continue a turn that a crash interrupted, after the rounds in its history.
+        accepts_native_tools: As for `Model`; applies to the options of requests.
     """
 
     replies_directly: ClassVar[bool] = False
@@ -101,33 +101,34 @@ class Handler(ABC):
         """Yield the updates of a turn, as an async generator.
 
         A `StatusUpdate` with a terminal or interrupted state ends the turn, unless its field ``continues`` is True. If the
-        generator returns without such an update, the task ends COMPLETED. If the generator raises an error, the task ends FAILED
-        with the error's text for a `TailraceError`, or with a general text for other errors. If the task is canceled, the await
-        of the generator raises the usual cancellation error. Updates that the generator yielded before remain in the task.
+        generator returns without such an update, the task is completed. If the generator raises an error, the task is failed:
+        with the message of a `TailraceError`, or with a general message for other errors. If the task is canceled, the current
+        await of the generator raises the usual cancellation error. In all cases, the task keeps the updates that the generator
+        has yielded.
         """
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         """Prepare a turn, and return an async generator of batches of updates. The engine closes the generator.
 
-        The default yields the updates of `run` one at a time, and divides long texts. Override it in a handler that has
-        several updates at once.
+        The default yields the updates of `run` one at a time, and splits long texts. Override this method in a handler that has
+        several updates at the same time.
         """
         return _one_by_one(self.run(turn))
 
     def check(self, facts: CallerOptions) -> None:  # noqa: B027 — accepts all options by default
-        """Check the options of a request before its task is created. Accepts all options by default.
+        """Check the options of a request before its task is created. By default, all options are accepted.
 
         Raises:
-            InvalidParamsError: The handler does not support an option. The text states the reason.
+            InvalidParamsError: The handler does not support an option. The message has the reason.
         """
 
     def received(self, message: Message) -> Message:
-        """Return the message to record for a caller's message. Returns the message unchanged by default."""
+        """Return the message that is stored for a caller's message. By default, this is the same message."""
         return message
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Hold the resources of the handler (connections, processes) while the server runs. Holds none by default.
+        """Hold the resources of the handler (connections, processes) while the server runs. By default, there are none.
 
         Raises:
             TailraceError: A resource is not available. The server then does not start.
@@ -136,7 +137,7 @@ class Handler(ABC):
 
 
 class FunctionHandler(Handler):
-    """An async generator function as a handler."""
+    """A handler that runs an async generator function."""
 
     def __init__(self, function: HandlerFunction) -> None:
         self._function = function
@@ -147,7 +148,7 @@ class FunctionHandler(Handler):
 
 
 class DirectHandler(FunctionHandler):
-    """An async generator function that may respond with a message (`Handler.replies_directly`)."""
+    """A handler that runs an async generator function, which may respond with a message (`Handler.replies_directly`)."""
 
     replies_directly = True
 
@@ -164,7 +165,7 @@ async def _one_by_one(updates: AsyncIterator[Item]) -> AsyncGenerator[Sequence[I
 
 
 class closing:
-    """Close an async generator at the end of the block. Other async iterators, which have no ``aclose``, are left alone."""
+    """Close an async generator at the end of the block. Async iterators without ``aclose`` are not closed."""
 
     __slots__ = ("_updates",)
 

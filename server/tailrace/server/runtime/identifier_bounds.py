@@ -1,6 +1,6 @@
 """The maximum length of identifiers that callers choose.
 
-A long identifier would enlarge the indexes of the store, and each event that repeats it.
+A long identifier would enlarge the indexes of the store, and each event that contains it.
 """
 
 from tailrace.streaming.a2a.errors import InvalidParamsError
@@ -9,7 +9,7 @@ MAX_ID_LENGTH = 256
 """Maximum characters of an identifier that a caller chooses."""
 
 MAX_TASK_ID_LENGTH = MAX_ID_LENGTH + len("~") + 32
-"""Maximum characters of the id of a task: an identifier of its caller and a suffix, see `client_task_ids`."""
+"""Maximum characters of a task id, which may be an identifier from the caller with a suffix (`client_task_ids`)."""
 
 
 def check_id(name: str, value: str) -> None:

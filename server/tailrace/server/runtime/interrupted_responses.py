@@ -1,4 +1,4 @@
-"""The part of a response that was published before a crash, from the record of its task."""
+"""The part of a response that was published before a crash, reconstructed from the record of its task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +15,14 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 def interrupted_response(
     record: TaskRecord, turn: int, after_round: int
 ) -> tuple[InterruptedResponse, Sequence[PublishedArtifact]]:
-    """Return the response that a crash interrupted, and its artifacts. Of a remote agent's response, all artifacts are returned.
+    """Return the response that a crash interrupted, and its artifacts.
+
+    For a remote agent, these are all artifacts of the task.
 
     Args:
         record: The task.
         turn: The number of the turn.
-        after_round: The number of its complete responses.
+        after_round: The number of complete responses in the turn.
     """
     task: Mapping[str, Any] = record.extension_metadata.get("remoteTask") or {}
     if task.get("turn") == turn:
@@ -53,7 +55,7 @@ def interrupted_response(
 
 
 def _attempts(record: TaskRecord, place: tuple[int, int]) -> list[Attempt]:
-    """Return the attempts of a response that was continued, the interrupted one last; none for any other response."""
+    """Return the attempts of a response that was continued, the interrupted attempt last. Return none for any other response."""
     fact = as_mapping(record.extension_metadata.get("continuation"))
     if fact is None or (fact.get("turn", 1), fact.get("round", 1)) != place:
         return []
@@ -65,7 +67,7 @@ def _published(record: TaskRecord, artifacts: Sequence[Artifact]) -> Sequence[Pu
 
 
 def _text(record: TaskRecord, artifacts: Sequence[Artifact]) -> str:
-    """Return the text of a response that consists of text alone; empty for any other."""
+    """Return the text of a response that consists only of text; empty for any other response."""
     if len(artifacts) != 1 or len(artifacts[0].parts) != 1 or not record.is_open(artifacts[0].artifact_id):
         return ""
     fields = extension_metadata(artifacts[0].metadata)

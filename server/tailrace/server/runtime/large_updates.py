@@ -1,6 +1,6 @@
-"""Checks and encodes large updates of handlers in a thread, so that they do not block the event loop.
+"""Checks and encodes large updates of handlers in a thread, so that these do not block the event loop.
 
-Long texts are split into several events. `Handler.begin` calls this module for each update.
+Long texts are split into several events.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ def check_bytes(size: int, max_bytes: int) -> None:
 
 
 async def encoded_if_large(update: Update, task_id: str, context_id: str, max_bytes: int) -> Update:
-    """Return an update with its encoded JSON if it is a large artifact or status; otherwise return it unchanged.
+    """Encode a large update, and return it with the JSON. Return a small update unchanged.
 
     The JSON is encoded in a thread.
 

@@ -1,9 +1,9 @@
-"""Limits for one caller and for all callers together, and the errors for requests that exceed a limit.
+"""Limits for each caller and for all callers together, and the errors for requests that exceed a limit.
 
-Tasks and streams are counted, but not events, so a limit costs no time while a response streams. The server cannot distinguish
-unauthenticated callers. Only the limits for all callers apply to them.
+Tasks and streams are counted, but not events, so that limits take no time while a response streams. The server cannot distinguish
+unauthenticated callers, so only the limits for all callers apply to them.
 
-Each error states the limit, whether the caller or the server reached it, the remedy, and the time to wait:
+Each error has the limit, who reached it (the caller or the server), advice, and the time to wait:
 
 =====================  ========  ====  ==================  ======================================================
 error                  JSON-RPC  HTTP  gRPC                reason
@@ -50,13 +50,13 @@ class LimitError(InternalError):
     """A limit is reached. Clients that do not know the error code treat this error as an internal error.
 
     Args:
-        detail: The problem and the remedy.
+        detail: The problem, and advice for the caller.
         limit: The name of the setting; empty if no setting defines the limit.
         allowed: The value of the setting.
-        retry_after: Seconds after which to try again.
+        retry_after: Seconds after which the caller should try again.
 
     Attributes:
-        retry_after: As given.
+        retry_after: Seconds after which the caller should try again.
     """
 
     def __init__(
@@ -136,15 +136,15 @@ class RequestTimeoutError(InvalidRequestError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header ``Connection: close``, since the rest of the body would be read as the next request."""
+        """The header ``Connection: close``, because the rest of the body would otherwise be read as the next request."""
         return {"Connection": "close"}
 
 
 class RequestMediaTypeError(ContentTypeNotSupportedError):
-    """The request has a body whose ``Content-Type`` is not JSON.
+    """The request has a body, and its ``Content-Type`` is not JSON.
 
     Args:
-        given: The ``Content-Type`` of the request; empty if it has none.
+        given: The ``Content-Type`` of the request; empty if there is none.
     """
 
     http_status = 415
@@ -161,7 +161,7 @@ class PartTooLargeError(InvalidParamsError):
 
 
 class Permit:
-    """A permit from a `Quota`. `release`, the end of a ``with`` block and garbage collection give it back."""
+    """A permit from a `Quota`. It is returned by `release`, at the end of a ``with`` block, or by garbage collection."""
 
     __slots__ = ("_caller", "_quota")
 
@@ -171,11 +171,11 @@ class Permit:
 
     @classmethod
     def none(cls) -> Self:
-        """Return a permit that no quota counts."""
+        """Return a permit that does not count."""
         return cls(None, "")
 
     def release(self) -> None:
-        """Give the permit back. Further calls do nothing."""
+        """Return the permit to its quota. Further calls do nothing."""
         quota, self._quota = self._quota, None
         if quota is not None:
             quota.give_back(self._caller)
@@ -189,16 +189,16 @@ class Permit:
         self.release()
 
     def __del__(self) -> None:
-        # Needed for a stream whose client disconnected before the response began.
+        # Needed for a stream if the client disconnects before the response begins.
         self.release()
 
 
 class Quota:
-    """Limits and counts permits, for each caller and in total.
+    """Counts and limits permits, for each caller and in total.
 
     Args:
-        objects: The counted objects, in the plural, for error messages, for example ``streams open``.
-        remedy: The advice for a caller that has too many, for error messages.
+        objects: The counted objects for error messages, in the plural, for example ``streams open``.
+        remedy: Advice for error messages to a caller that has too many permits.
         setting: The name of the setting for all callers, for example ``max_streams``.
         caller_setting: The name of the setting for one caller.
         total: The maximum number of permits of all callers; 0 for no limit.
@@ -218,11 +218,11 @@ class Quota:
         self._caller_setting = caller_setting
         self._total = total
         self._each = each
-        self._by_caller: dict[str, int] = {}  # callers that hold a permit
+        self._by_caller: dict[str, int] = {}  # the number of permits of each caller that has one
 
     @property
     def callers(self) -> int:
-        """The number of authenticated callers that hold a permit."""
+        """The number of authenticated callers that have a permit."""
         return len(self._by_caller)
 
     def take(self, owner: str) -> Permit:
@@ -256,7 +256,7 @@ class Quota:
         return Permit(self, caller)
 
     def give_back(self, caller: str) -> None:
-        """Take a permit back. Only `Permit` calls this method."""
+        """Accept a permit that is returned. Only `Permit` calls this method."""
         self.used -= 1
         if not caller:
             return
@@ -342,7 +342,7 @@ class Limits:
 
 
 def size_of(part: Part) -> int:
-    """Return the size of a part's content in bytes: of the text, the file, the URL, or the data encoded as JSON."""
+    """Return the size of a part in bytes: the size of its text, file, URL, or data encoded as JSON."""
     if part.raw is not None:
         return len(part.raw)
     text = part.text if part.text is not None else part.url
@@ -358,5 +358,5 @@ def user_of(owner: str) -> str:
     try:
         named = json.loads(owner)
     except ValueError:
-        return owner  # a user whose name looks like an owner with a tenant
+        return owner  # the name of a user that looks like an owner with a tenant
     return str(cast("list[object]", named)[-1])

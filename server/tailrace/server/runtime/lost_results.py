@@ -1,12 +1,12 @@
 """Tool calls that were running when the server stopped. Their results are lost, and their effects are unknown.
 
-The turn that a crash interrupted begins with these calls:
+When the turn that a crash interrupted runs again, it begins with these calls:
 
 - A call of a tool that is declared as idempotent (`tailrace.streaming.tools.tools.Tool`) runs again.
-- Any other call is treated by the policy: ``error`` gives the model an error as the result; ``ask`` leaves the call without a
-  result and asks the caller for an approval to run it again; ``fail`` fails the task.
+- For any other call, the policy applies. ``error``: the model receives an error as the result. ``ask``: the call has no result,
+  and the caller is asked for an approval to run it again. ``fail``: the task fails.
 
-A call whose arguments cannot be approved has an error as the result with ``ask``, too.
+If the arguments of a call cannot be approved, its result is an error, even with ``ask``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,14 +31,14 @@ def first_calls(
     agent: Agent[Any],
     policy: LostResultPolicy,
 ) -> tuple[DecidedCalls | None, Mapping[str, ApprovalRequest]]:
-    """Return the calls that a turn begins with, and the requests to run calls again, by the ids of the calls.
+    """Return the calls with which a turn begins, and the requests to run calls again, by call id.
 
     Args:
         turn: The turn.
-        calls: The calls of its conversation without a result.
+        calls: The calls of its conversation that have no result.
         request_of: Returns the approval request of a call; None for a call that requires no approval.
         agent: The agent.
-        policy: See the module.
+        policy: The policy for calls that are not idempotent (see the module).
 
     Raises:
         AgentError: The result of a call was lost, and the policy is ``fail``.
@@ -69,7 +69,7 @@ def first_calls(
 def _running_calls(
     turn: Turn, calls: Sequence[ContentPartToolCall], request_of: RequestOf
 ) -> Sequence[tuple[ContentPartToolCall, str]]:
-    """Return the calls that ran without an approval when a crash interrupted the turn, each with an empty digest."""
+    """Return the calls without an approval that were running when a crash interrupted the turn. Their digests are empty."""
     if not turn.resumed:
         return ()
     return [

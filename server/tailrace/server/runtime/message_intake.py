@@ -1,4 +1,4 @@
-"""Accepts callers' messages: a message begins a task, continues one, or gets a direct response."""
+"""Accepts callers' messages. A message begins a task, continues a task, or gets a direct response."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -61,24 +61,24 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 MAX_WAITING = 16
 """Maximum number of messages to one task that wait for their turns."""
 
-# Metadata of a message that only the server sets: the facts of the request, the sender, and decisions.
+# The metadata of a message that only the server sets. It is removed from callers' messages.
 _OWN_FACTS = (*REQUEST_FACTS, "by", "approvals")
 
 
 class MessageIntake:
-    """Accepts messages, as `tailrace.server.runtime.engine.Engine.start`.
+    """Accepts messages (see `tailrace.server.runtime.engine.Engine.start`).
 
     Args:
-        access: Subscribes to tasks.
-        store: The tasks.
+        access: Creates subscriptions to tasks.
+        store: The store.
         tasks: The tasks in memory.
         turns: Runs the turns.
-        agents: Check messages.
+        agents: The agents of the server, which check messages.
         push: Delivers notifications to webhooks; None if they are disabled.
-        working: Bounds the number of running tasks; None for no bound.
-        gate: Bounds the calls to the provider; None for no bound.
+        working: Limits the number of running tasks; None for no limit.
+        gate: Limits the calls to the provider; None for no limit.
         ledger: Checks the budgets of callers.
-        observer: Provides the origin of a message.
+        observer: Returns the trace of the current request.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MessageIntake:
         call: CallContext,
         preceding: Sequence[Message],
     ) -> Subscription | Message:
-        """Accept a message, as `Engine.start`."""
+        """Accept a message (see `Engine.start`)."""
         task_id = request.message.task_id if call.named_in else ""
         if not call.send_key:
             async with self._naming_task(owner, task_id):
@@ -133,7 +133,7 @@ class MessageIntake:
     def _naming_task(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
         """Return a lock for the id of a new task.
 
-        If two concurrent messages name the same new task, the first one creates the task and the second one continues it.
+        If two concurrent messages name the same new task, the first message creates the task, and the second one continues it.
         """
         return self._naming.setdefault(("task", owner, task_id), anyio.Lock()) if task_id else nullcontext()
 
@@ -199,7 +199,7 @@ class MessageIntake:
         return self._access.subscription(active, 0)
 
     def _checked(self, request: SendMessageRequest, call: CallContext) -> Message:
-        """Return the message of a request, with its validated options, the record of an API, and its agent."""
+        """Validate the message of a request. Return it with the options, an API's record, and the agent in its metadata."""
         check_message(request.message)
         facts = check_request(request)
         handler = self._agents.find(call.agent).handler
@@ -221,7 +221,7 @@ class MessageIntake:
     async def _webhooks(
         self, active: ActiveTask, request: SendMessageRequest, call: CallContext
     ) -> list[PushConfig]:
-        """Return the webhooks of a request: the caller's, and the operator's."""
+        """Return the webhooks of a request: the caller's webhook and the operator's webhook."""
         if self._push is None:
             return []
         task_id, owner, after = active.record.id, active.owner, active.record.number
@@ -244,7 +244,7 @@ class MessageIntake:
         call: CallContext,
         named: tuple[str, str] | None,
     ) -> Subscription:
-        """Accept another message of a task: its turn begins at once, or after the turns before it."""
+        """Accept a further message of a task. Its turn begins immediately, or after the earlier turns."""
         record = active.record
         addressed = record.addressed(message)
         answered = await run_bounded(call.cost, answered_ids, message)
@@ -257,7 +257,7 @@ class MessageIntake:
                 cost, _follow_up_of, task, addressed, answered, call.may_approve
             )
             if record.status is task.status and len(record.history) == len(task.history):
-                break  # nothing changed meanwhile
+                break  # the task has not changed in the meantime
         permit = self._admit(active)
         message = record.receive(named_message)
         number = sum(each.role is Role.USER for each in record.history)
@@ -269,7 +269,7 @@ class MessageIntake:
         active.webhooks = webhooks
         active.send_key = named and SendKey(*named, record.id)
         active.completion = _completion_of(call, record.id, number)
-        # During a turn an artifact may be open, which a snapshot cannot express.
+        # No snapshot during a turn, because it cannot represent an open artifact.
         self._turns.keep(active, (record.receipt(message, encoded),), snapshot=not active.running)
         number, snapshot = record.number, record.snapshot()
         if not active.running:
@@ -279,7 +279,7 @@ class MessageIntake:
         return self._access.subscription(active, number, first)
 
     async def _check_conversation(self, active: ActiveTask) -> None:
-        """Read the conversation, so that the message is rejected before anything changes if the store fails."""
+        """Read the conversation. If the store fails, the message is thus rejected before anything changes."""
         await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
     def _check_follow_up(self, active: ActiveTask, message: Message) -> None:
@@ -300,7 +300,7 @@ class MessageIntake:
             )
 
     def _admit(self, active: ActiveTask) -> Permit:
-        """Admit a message: return the permit of a running task, if its task has none yet."""
+        """Check that the server can accept a message. Return a permit for a running task, unless the task already runs."""
         if self._turns.group is None and not self._turns.stopping:
             raise OverloadedError(
                 "the server was not started: run the lifespan of the application that it is mounted in"
@@ -313,7 +313,7 @@ class MessageIntake:
 
 
 def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:
-    """Validate earlier messages from a caller, and return them as messages of a conversation."""
+    """Copy earlier messages from a caller to the conversation."""
     return tuple(
         copied_message(handler.received(message) if message.role is Role.USER else message, context_id)
         for message in messages
@@ -321,7 +321,7 @@ def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -
 
 
 def _completion_of(call: CallContext, task_id: str, turn: int) -> StoredCompletion | None:
-    """Return the chat completion that a message requests; None without one."""
+    """Return the chat completion that a message requests; None if it requests none."""
     new = call.completion
     return new and StoredCompletion(task_id, turn, new.model, new.metadata)
 
@@ -329,7 +329,7 @@ def _completion_of(call: CallContext, task_id: str, turn: int) -> StoredCompleti
 def _follow_up_of(
     task: Task, message: Message, answered: Sequence[str], may_approve: bool
 ) -> tuple[Message, bytes]:
-    """Return a further message of a task, with the tool's name in each tool result, and the JSON of this message."""
+    """Return a further message of a task and its JSON. Decisions are recorded, and tool results have the names of their tools."""
     message = decided_message(message, task, may_approve=may_approve)
     if answered:
         message = with_tools_named(message, answered, pending_calls(task))

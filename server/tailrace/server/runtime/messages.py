@@ -1,6 +1,6 @@
 """Validates callers' messages, and selects and orders the messages of a conversation for a turn.
 
-The engine and the turn runner call these functions. They do no IO.
+These functions do no IO.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ _MAX_NAMED = 20  # maximum number of call ids in an error message
 
 
 def check_message(message: Message) -> None:
-    """Validate a caller's message, since a message that no model accepts would make its conversation unusable.
+    """Validate a caller's message. A message that no model accepts would make its conversation unusable.
 
     Raises:
         InvalidParamsError: The role is not ROLE_USER, the id is too long, the message has too many parts, or its tool calls
@@ -62,9 +62,9 @@ def check_message(message: Message) -> None:
 
 
 def copied_message(message: Message, context_id: str) -> Message:
-    """Copy a message to another conversation, without its reference to a conversation of a remote agent.
+    """Copy a message to another conversation, without the reference to a conversation of a remote agent.
 
-    If the copy kept this reference, the new conversation would continue the remote conversation and could disclose its messages.
+    With this reference, the new conversation would continue the remote conversation, and could disclose its messages.
 
     Args:
         message: A message from a caller, or from the stored conversation.
@@ -79,8 +79,8 @@ def cost_of_checks(request: SendMessageRequest, cost: int) -> int:
 
     Args:
         request: The request.
-        cost: The number of JSON values of the request. A schema for the output may take longer by far, since its parts count as
-            often as they are referenced: it is checked in a thread.
+        cost: The number of JSON values of the request. If the request has a schema for the output, it is checked in a thread.
+            This may take much longer, because parts of the schema are checked as often as they are referenced.
     """
     return MAX_INLINE_COST + 1 if "output" in extension_metadata(request.metadata) else cost
 
@@ -101,7 +101,7 @@ def check_request(request: SendMessageRequest) -> CallerOptions:
 
 
 def ends_in_round(last: Message) -> bool:
-    """Return whether a message contains tool calls or tool results, so that the model must respond again."""
+    """Return whether the last message of a turn has tool calls or tool results, so that the model must respond again."""
     return last.role is Role.USER or any(call.kind != "server" for call in to_common_message(last).tool_calls)
 
 
@@ -112,12 +112,12 @@ def rounds_since_caller(messages: Sequence[Message]) -> int:
 
 
 def answered_ids(message: Message) -> Sequence[str]:
-    """Return the call ids of the tool results in a message, in order."""
+    """Return the call ids of the tool results in a message in order."""
     return [result.id for result in to_common_message(message).tool_results]
 
 
 def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Message:
-    """Apply `with_tools_named` to the first message of a task. The tool calls are in the preceding messages."""
+    """Apply `with_tools_named` to the first message of a task, with the tool calls of the preceding messages."""
     answered = answered_ids(message)
     if not answered:
         return message
@@ -128,11 +128,11 @@ def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Messa
 def with_tools_named(
     message: Message, answered: Sequence[str], calls: Sequence[ContentPartToolCall]
 ) -> Message:
-    """Return a caller's message with the tool's name added to each tool result that lacks it.
+    """Add the name of the tool to each tool result in a caller's message that lacks the name.
 
     Args:
         message: A message that may have tool results.
-        answered: The call ids of these results, see `answered_ids`.
+        answered: The call ids of these results (see `answered_ids`).
         calls: The tool calls that wait for a result.
 
     Raises:
@@ -169,7 +169,7 @@ def _with_names(part: Part, names: Mapping[str, str]) -> Part:
 
 
 def pending_calls(task: Task) -> Sequence[ContentPartToolCall]:
-    """Return the tool calls of a task that the caller must execute and that have no result yet."""
+    """Return the tool calls that wait for results from the caller."""
     if task.status.state.interrupted:
         question = task.status.message
         return to_common_message(question).tool_calls if question is not None else ()
@@ -183,7 +183,7 @@ def pending_calls(task: Task) -> Sequence[ContentPartToolCall]:
 
 
 def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]) -> Message | None:
-    """Return the message with the results of the agent's tools that an interrupted round had published.
+    """Return a message with the results of the agent's tools that were published in an interrupted round.
 
     Args:
         artifacts: The artifacts of the task.
@@ -200,7 +200,7 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the tool calls without results in the last message of an interrupted turn, or of those that it approves."""
+    """Return the ids of the open tool calls in the last message of an interrupted turn, or of the calls that it decides about."""
     if not messages or messages[-1].role is not Role.AGENT:
         return decided_ids(messages[-1]) if messages else frozenset()
     return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)
@@ -209,12 +209,12 @@ def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
 def messages_from_artifacts(
     artifacts: Sequence[Artifact], record: TaskRecord, after_round: int = 0
 ) -> Message | None:
-    """Create the message of a turn from its artifacts, for a handler that yielded no message.
+    """Create the message of a turn from its artifacts, for a handler that yields no messages.
 
     Args:
         artifacts: The artifacts that were created or changed since the last message.
         record: The task of the artifacts.
-        after_round: The number of rounds of this turn that are in the history already.
+        after_round: The number of rounds of this turn that are already in the history.
     """
     parts: list[Part] = []
     for artifact in artifacts:
@@ -248,16 +248,16 @@ def messages_from_artifacts(
 def history_of(
     messages: Sequence[Message], running: Container[str], task_id: str, *, is_resumed: bool = False
 ) -> list[Message]:
-    """Return the messages of a conversation that a turn receives.
+    """Return the messages of a conversation for a turn.
 
-    In the store, the messages of parallel turns are mixed. This function returns them turn by turn, in the order in which the
-    turns began. It omits unfinished turns of other tasks.
+    In the store, the messages of parallel turns are interleaved. This function returns them turn by turn, in the order in which
+    the turns began, and omits unfinished turns of other tasks.
 
     Args:
         messages: The messages of the conversation, in the order in which they were stored.
-        running: The ids of the tasks that run a turn.
-        task_id: The id of the task whose turn receives the messages.
-        is_resumed: True if ``messages`` already contains messages of this turn. They are returned last.
+        running: The ids of the tasks with a running turn.
+        task_id: The id of the task of the turn.
+        is_resumed: True if ``messages`` already contains messages of this turn. These are returned last.
     """
     turns = _turns_of(messages)
     newest = {turn[0].task_id: at for at, turn in enumerate(turns)}
@@ -292,10 +292,10 @@ def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def complete_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessage, ...]:
-    """Drop messages at the beginning of a shortened conversation, until the conversation begins with a complete round.
+    """Remove messages at the beginning of a shortened conversation, so that the conversation begins with a message of the user.
 
     Providers reject a conversation that begins with a message of the model, or with tool results without their calls. The newest
-    message is always kept.
+    message is never removed.
     """
     messages = tuple(conversation)
     begins = (at for at, message in enumerate(messages) if message.role is SpeakerRole.USER)
@@ -303,7 +303,7 @@ def complete_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessag
 
 
 def fingerprint_of(request: SendMessageRequest) -> str:
-    """Return a hash of a request. A repeated request has the same hash."""
+    """Return a hash of a request, which is the same for a repeated request."""
     # The hash excludes the message id: clients may create a new id for a repeated message, and some protocols have no ids.
     message = request.message.model_copy(update={"message_id": ""})
     # The hash excludes the idempotency key, which a client may send in a header or in the metadata.

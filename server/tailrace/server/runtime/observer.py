@@ -1,7 +1,7 @@
-"""The interface through which a server reports turns, commits, streams and errors to metrics and traces.
+"""The interface of observers, which record turns, commits, streams and errors in metrics and traces.
 
-The methods do nothing by default; `tailrace.server.observability.telemetry.Telemetry` implements them. There is no method for
-single events, since it would be called for each token.
+By default, the methods do nothing. `tailrace.server.observability.telemetry.Telemetry` implements them. There is no method for
+individual events, because it would be called for each token.
 """
 
 from contextvars import ContextVar
@@ -15,7 +15,7 @@ from tailrace.server.store.store import UsageRecord
 from tailrace.streaming.task.updates import StatusUpdate
 
 StreamKind = Literal["message", "subscription", "resume"]
-"""The request that began a stream: a message, a subscription, or a subscription after a given event (resume)."""
+"""The kind of request that began a stream: a message, a subscription, or a subscription after a given event (resume)."""
 
 
 class TurnWatch:
@@ -30,7 +30,7 @@ class TurnWatch:
     direct: bool = False
 
     def failed(self, error: BaseException) -> None:
-        """Report that an error ends the turn."""
+        """Record that an error ends the turn."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,56 +38,56 @@ class TurnWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Report that the turn has ended."""
+        """Record that the turn has ended."""
 
 
 class Observer:
-    """Receives notifications of a server's work."""
+    """Records the work of a server."""
 
     def origin(self) -> SpanContext | None:
         """Return the trace of the current request; None if the request is not traced."""
         return None
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
-        """Report that a turn begins for the oldest waiting message of a task, and return its observer.
+        """Record that the turn of the oldest waiting message of a task begins, and return an observer of the turn.
 
         Args:
             active: The task.
-            external_context_id: The identifier of the conversation in other systems, see `Turn.external_context_id`.
+            external_context_id: The identifier of the conversation in other systems (see `Turn`).
         """
         return TurnWatch()
 
     def commit_failed(self) -> None:
-        """Report that an attempt to commit failed."""
+        """Record that an attempt to commit failed."""
 
     def streaming(self, kind: StreamKind) -> None:
-        """Report that a stream begins."""
+        """Record that a stream begins."""
 
     def refused(self, error: Exception) -> None:
-        """Report that a request is rejected with an error."""
+        """Record an error of a request."""
 
     def waited(self, seconds: float) -> None:
-        """Report that a call to the provider waited for a permit.
+        """Record that a call to the provider waited for a permit.
 
         Args:
             seconds: The duration of the wait.
         """
 
     def usage_recorded(self, record: UsageRecord) -> None:
-        """Report the usage of an attempt of a model call."""
+        """Record the usage of an attempt of a model call."""
 
     def broker_entry_rejected(self, purpose: str) -> None:
-        """Report that an entry of the broker is malformed or not authentic and was skipped.
+        """Record that an entry of the broker was skipped, because it is malformed or not authentic.
 
         Args:
             purpose: ``event`` or ``command``.
         """
 
     def webhook_tried(self) -> None:
-        """Report that an attempt to deliver a notification failed."""
+        """Record that an attempt to deliver a notification failed."""
 
     def webhook_sent(self, *, taken: bool) -> None:
-        """Report the end of a delivery.
+        """Record the end of a delivery.
 
         Args:
             taken: True if the webhook accepted the notification; False if all attempts failed.

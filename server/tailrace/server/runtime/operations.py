@@ -1,7 +1,7 @@
 """The operations of A2A (SendMessage, GetTask, …), which all protocols and A2A versions share.
 
-A binding authenticates the caller, parses the request, and calls `Operations`. `Operations` checks the agent's capabilities and the
-caller's limits, calls the engine, waits for the response, and shortens the history.
+A binding authenticates the caller, parses the request, and calls `Operations`. `Operations` checks the request against the
+agent's capabilities and the limits, calls the engine, waits for the response, and shortens the history.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,10 +59,10 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 from tailrace.wrappers.model import Model
 
 MAX_CONVERSATION = 1000
-"""Maximum messages of a conversation in one response."""
+"""Maximum number of messages of a conversation in one response."""
 
 ExtendedCard = Callable[[Caller], AgentCard | None]
-"""A function that returns the extended card for an authenticated caller; None if this caller gets no extended card."""
+"""A function that returns the extended card for an authenticated caller; None if the caller has no extended card."""
 
 
 class Operations:
@@ -72,15 +72,15 @@ class Operations:
         engine: Runs the tasks.
         push: Delivers push notifications; None if the server does not support them.
         capabilities: The agent's capabilities and requirements.
-        extended_card: Returns the extended card; None if the agent has none.
-        challenge: The value of ``WWW-Authenticate`` if an unauthenticated caller requests the extended card; empty if the
+        extended_card: Returns the extended card of a caller; None if the agent has no extended card.
+        challenge: The value of ``WWW-Authenticate`` for an unauthenticated caller who requests the extended card; empty if the
             server has no authentication.
-        limits: The limits of callers; None for no limits.
-        observer: Receives a notification of each stream.
-        streams: The open SSE streams of the server; None for those of these operations.
+        limits: The limits on streams, tasks and messages; None for no limits.
+        observer: Receives the beginning of each stream.
+        streams: The open SSE streams of the server; None to create a registry for these operations.
 
     Attributes:
-        limits: The limits of callers.
+        limits: The limits on streams, tasks and messages.
         capabilities: The agent's capabilities and requirements.
         streams: The open SSE streams.
     """
@@ -124,19 +124,19 @@ class Operations:
         return self._extended_card is not None
 
     async def dialect_of(self, task_id: str, caller: Caller) -> str:
-        """Return the protocol version in which a task was created; see `Engine.dialect_of`."""
+        """Return the protocol version in which a task was created (see `Engine.dialect_of`)."""
         return await self._engine.dialect_of(task_id, caller.owner)
 
     async def execute(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
         """Execute an operation that does not stream.
 
         Returns:
-            The response of A2A 1.0, for example a task, a message, or a page of tasks; None for a deletion.
+            The result in A2A 1.0, for example a task, a message, or a page of tasks; None for a deletion.
 
         Raises:
-            A2AError: The operation fails with this error of the protocol.
+            A2AError: The operation failed with this error.
             AuthError: The operation requires an authenticated caller.
-            StoreError: The store does not work at present.
+            StoreError: The store is not available.
         """
         self.capabilities.check_extensions(caller.extensions)
         if operation is Operation.SEND_MESSAGE:
@@ -181,13 +181,13 @@ class Operations:
             operation: SendStreamingMessage or SubscribeToTask.
             request: The request of the operation.
             caller: The caller.
-            after: For SubscribeToTask, the number of the last event that the client has.
+            after: For SubscribeToTask, the number of the last event that the client has received; None to begin with the task.
             repeat_finished: For SubscribeToTask, True to return the snapshot of an ended task instead of raising an error.
-            preceding: For SendStreamingMessage, earlier messages of a new conversation; see `Engine.start`.
+            preceding: For SendStreamingMessage, earlier messages of a new conversation (see `Engine.start`).
 
         Raises:
-            A2AError: The operation fails with this error of the protocol. No event was streamed.
-            StoreError: The store does not work at present.
+            A2AError: The operation failed with this error. No event was streamed.
+            StoreError: The store is not available.
         """
         self.capabilities.check_extensions(caller.extensions)
         # The permit is taken first, so that a rejected request has no effect.
@@ -207,43 +207,43 @@ class Operations:
             raise
 
     async def snapshot(self, task_id: str, caller: Caller) -> Task:
-        """Return a task; see `Engine.snapshot`.
+        """Return a task (see `Engine.snapshot`).
 
         Raises:
             TaskNotFoundError: The caller has no such task.
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
         return await self._engine.snapshot(task_id, caller.owner)
 
     def direct_call(self, caller: Caller, model: Model) -> AbstractAsyncContextManager[DirectCall]:
-        """Record a call to a model that belongs to no task, as `UsageLedger.direct_call`."""
+        """Record a call to a model that belongs to no task (see `UsageLedger.direct_call`)."""
         return self._engine.direct_call(caller.owner, model, caller.agent or caller.namespace)
 
     async def delete_task(self, task_id: str, caller: Caller) -> None:
-        """Delete a task; see `Engine.delete_task`.
+        """Delete a task (see `Engine.delete_task`).
 
         Raises:
             TaskNotFoundError: The caller has no such task.
-            StoreError: The store does not work at present.
+            StoreError: The store is not available.
         """
         await self._engine.delete_task(task_id, caller.owner)
 
     async def put_record(self, task: Task, caller: Caller, name: str, *, may_create: bool = True) -> bool:
-        """Persist a task that ran no turn under a name, as `Engine.put_record`.
+        """Persist a task without turns under a name (see `Engine.put_record`).
 
         Raises:
             A2AError: An input filter blocks the metadata of the task.
-            StoreError: The store does not work at present.
+            StoreError: The store is not available.
         """
         agent = caller.agent or caller.namespace
         return await self._engine.put_record(task, caller.owner, name, may_create=may_create, agent=agent)
 
     async def add_messages(self, task: Task, messages: Sequence[Message], caller: Caller) -> None:
-        """Add messages to a conversation of the caller, as `Engine.add_messages`.
+        """Add messages to a conversation of the caller (see `Engine.add_messages`).
 
         Raises:
             A2AError: A message or one of its files is not accepted.
-            StoreError: The store does not work at present.
+            StoreError: The store is not available.
         """
         for message in messages:
             self.limits.check_message(message)
@@ -252,23 +252,23 @@ class Operations:
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, caller: Caller
     ) -> bool:
-        """Replace or delete a message of the caller's conversation, as `Engine.replace_message`.
+        """Replace or delete a message of the caller's conversation (see `Engine.replace_message`).
 
         Raises:
-            StoreError: The store does not work at present.
+            StoreError: The store is not available.
         """
         return await self._engine.replace_message(context_id, current, message, caller.owner)
 
     async def delete_conversation(self, context_id: str, caller: Caller) -> None:
-        """Delete a conversation as `Engine.delete_conversation`.
+        """Delete a conversation (see `Engine.delete_conversation`).
 
         Raises:
-            StoreError: The store does not work at present.
+            StoreError: The store is not available.
         """
         await self._engine.delete_conversation(context_id, caller.owner)
 
     async def ended_by(self, task_id: str, caller: Caller, number: int) -> bool:
-        """Return whether a task has ended and has no event after the event with this number.
+        """Return whether a task has ended, and has no event after this number.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -277,14 +277,14 @@ class Operations:
         return is_over and number >= last
 
     async def sent_before(self, caller: Caller) -> EventStream | None:
-        """Return a stream of the task that an earlier message with the caller's ``send_key`` created.
+        """Return a stream of the task of an earlier message with the caller's ``send_key``.
 
         Returns:
-            A stream of the current task and the following events; None if no message was sent with this key.
+            A stream that begins with the current task; None if no message was sent with this key.
 
         Raises:
             A2AError: The key was used for another message, or the stream is rejected.
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
         key = _checked_key(caller.send_key)
         permit = self.limits.streams.take(caller.owner)
@@ -337,23 +337,26 @@ class Operations:
     async def conversation(
         self, context_id: str, caller: Caller, limit: int = MAX_CONVERSATION
     ) -> list[Message]:
-        """Return the newest messages of a conversation of the caller, oldest first; empty for an unknown conversation.
+        """Return the newest messages of a conversation of the caller, oldest first; none for an unknown conversation.
 
         Raises:
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
         return await self._engine.conversation(context_id, caller.owner, limit)
 
     async def accepted_messages(self, context_id: str, caller: Caller, limit: int) -> AcceptedMessages:
-        """Return the messages of a conversation as `Engine.accepted_messages`.
+        """Return the messages of a conversation (see `Engine.accepted_messages`).
 
         Raises:
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
         return await self._engine.accepted_messages(context_id, caller.owner, limit)
 
     def placing(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
-        """Return a lock as `Engine.placing`. A message is accepted when its stream has begun (`EventStream.wait_for_start`)."""
+        """Return a lock (see `Engine.placing`).
+
+        A message is accepted when its stream has begun (`EventStream.wait_for_start`).
+        """
         return self._engine.placing(context_id, caller.owner, caller.agent or caller.namespace)
 
     async def _start(
@@ -381,7 +384,7 @@ class Operations:
         return await self._engine.start(send, caller.owner, call, preceding=preceding)
 
     async def _before_branch(self, branch: object, message: Message, caller: Caller) -> list[Message]:
-        """Return the messages before the one that the field ``branch`` of a new conversation's first message names."""
+        """Return the messages before the message to which the field ``branch`` of a new conversation's first message refers."""
         match branch:
             case {"contextId": str(context_id), "messageId": str(message_id)}:
                 pass
@@ -417,7 +420,7 @@ class Operations:
         return task if last is None else await run_bounded(json_text_cost(last.body), _executed, task, last)
 
     async def _execute_push(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
-        """Execute an operation on webhooks, after a check that the caller owns the task."""
+        """Execute an operation on webhooks. The caller must own the task."""
         push, owner = self._push, caller.owner
         if push is None:
             raise PushNotificationNotSupportedError
@@ -445,7 +448,7 @@ class Operations:
     async def _only_config(
         self, push: PushNotifier, request: GetTaskPushNotificationConfigRequest, caller: Caller
     ) -> TaskPushNotificationConfig | None:
-        """Return the only webhook of a task, for clients of older versions that do not send the webhook's id."""
+        """Return the only webhook of a task, for clients of older versions that send no webhook id."""
         if caller.protocol_version == "1.0" or request.id != DEFAULT_CONFIG_ID:
             return None
         configs = (await push.list_configs(request.task_id, caller.owner, limit=2)).configs
@@ -471,7 +474,7 @@ def _checked_key(key: object) -> str:
 
 
 def _executed(task: Task, last: Event) -> Task:
-    """Return the task with the status of an event, since another message may have changed the status after this event."""
+    """Return the task with the status of an event, because another message may have changed the status after this event."""
     update = StreamResponse.from_json(last.body).status_update
     if update is None or task.status.state.terminal or task.status.state.interrupted:
         return task

@@ -15,7 +15,7 @@ _MAX_PAGE_TOKEN = 1_000  # characters
 
 
 def page_token(position: TaskPosition, task_filter: TaskFilter) -> str:
-    """Return the token of the page that begins after a position, for the same filter."""
+    """Return a token for the page after a position. The token is valid only for the same filter."""
     fields = [position.updated.isoformat(), position.id, _fingerprint(task_filter)]
     return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
 
@@ -31,7 +31,8 @@ def read_page_token(token: str, task_filter: TaskFilter) -> TaskPosition:
         with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
             fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             updated, task_id, fingerprint = fields
-            # In UTC, like the times in the store. Near the first and last year, a time in another zone may have no valid year.
+            # The time is in UTC, like the times in the store. Near the first and last year, a time in another zone may have no
+            # valid year.
             when = datetime.fromisoformat(updated)
             if when.tzinfo is not None and isinstance(task_id, str):
                 position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))

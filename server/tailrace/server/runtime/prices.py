@@ -1,4 +1,4 @@
-"""The costs of model calls: prices of the settings, and the table of the package genai-prices (``tailrace[prices]``)."""
+"""The costs of model calls, from prices in the settings or from the package genai-prices (``tailrace[prices]``)."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -15,14 +15,15 @@ from tailrace.wrappers.usage_details import UsageDetails
 logger = logging.getLogger("tailrace.server")
 
 NANO = 10**9
-"""Units of a cost in one US dollar."""
+"""The number of units of a cost in one US dollar."""
 
 MAX_COST = 1_000_000 * NANO
-"""The maximum cost of an attempt. A higher cost is the result of a wrong count or price."""
+"""The maximum cost of an attempt. A higher cost results from a wrong count or price."""
 
-_PER_TOKEN = Decimal(NANO) / 1_000_000  # of a price in US dollars for a million tokens
+# Factor from a price in US dollars per million tokens to the unit of costs per token.
+_PER_TOKEN = Decimal(NANO) / 1_000_000
 
-# The names of providers in the table, if they differ.
+# The names of providers in the package, by our names, if the names differ.
 _PROVIDERS = {
     "openai-responses": "openai",
     "gemini": "google",
@@ -38,7 +39,7 @@ class PriceTable:
     """Calculates the cost of attempts.
 
     Args:
-        prices: Prices by ``PROVIDER:MODEL``; they override the table of the package.
+        prices: Prices by ``PROVIDER:MODEL``. They override the prices of the package.
     """
 
     def __init__(self, prices: Mapping[str, ModelPrice] | None = None) -> None:
@@ -46,11 +47,11 @@ class PriceTable:
         self._calculate: _Calculate | None = None
 
     async def load(self) -> None:
-        """Load the table of the package, if the package is installed. This takes some tenths of a second, in a thread."""
+        """Load the prices of the package in a thread, if it is installed. This takes some tenths of a second."""
         self._calculate = await anyio.to_thread.run_sync(_load_package)
 
     def output_price(self, provider: str, model: str) -> int:
-        """Return the price of a token of output in 1e-9 US dollars; 0 if it is unknown."""
+        """Return the price of an output token in 1e-9 US dollars; 0 if it is unknown."""
         record = UsageRecord(0, 0, "", "", provider, model, AttemptState.FINAL, 0, 0)
         cost = self.cost(record, Usage(0, 1_000_000, 1_000_000), UsageDetails())
         return (cost or 0) // 1_000_000
@@ -59,9 +60,9 @@ class PriceTable:
         """Return the cost of an attempt in 1e-9 US dollars; None if the price is unknown.
 
         Args:
-            record: Contains the provider, and the names of the model.
+            record: A record with the provider, the requested model and the reported model.
             usage: The tokens.
-            details: The parts of the tokens.
+            details: The numbers of cached and reasoning tokens.
         """
         price = self._prices.get(f"{record.provider}:{record.model}")
         if price is not None:
@@ -80,7 +81,7 @@ class PriceTable:
 
 
 def _rounded(cost: Decimal) -> int | None:
-    """Return a cost as an integer; None for a cost that no response has, since sums of such costs exceed 64 bits."""
+    """Return a cost as an integer; None if it exceeds `MAX_COST`, because sums of such costs could exceed 64 bits."""
     return int(cost.to_integral_value()) if cost <= MAX_COST else None
 
 
@@ -107,5 +108,5 @@ def _load_package() -> _Calculate | None:
             logger.warning("the cost of a response of %s:%s is unknown: %s", provider, model, error)
             return None
 
-    calculate("openai", "gpt-5-mini", Usage(1, 1, 2), UsageDetails())  # loads the table
+    calculate("openai", "gpt-5-mini", Usage(1, 1, 2), UsageDetails())  # loads the prices
     return calculate

@@ -1,7 +1,9 @@
-"""The agents of a server. Each message names one agent; its turn uses the handler and the filters of that agent.
+"""The agents of a server. Each message names one agent.
 
-The only agent of a server has no name. With several agents, the metadata of each message has the name of its agent, so that the recovery of a
-task finds the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
+The turn of the message uses the handler and the filters of this agent.
+
+If a server has only one agent, the agent has no name. With several agents, the metadata of each message has the name of its
+agent, so that recovery can find the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
 """
 
 from collections.abc import AsyncGenerator, Generator, Iterable
@@ -20,7 +22,7 @@ from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 
 class UnknownAgentError(UnsupportedOperationError):
-    """A message is for an agent that the server no longer has."""
+    """A message names an agent that the server does not have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +31,11 @@ class ServedAgent:
 
     Attributes:
         handler: Runs the turns.
-        name: The name in messages; empty for the only agent of a server.
-        filters: Applied to the updates of the handler, in order.
-        input_filters: A message of a caller is refused if one of them changes or blocks a part of it.
-        provider: The provider of the model that the handler calls; empty if it is not known.
-        model: The name of this model; empty if it is not known.
+        name: The name in messages; empty if the server has only one agent.
+        filters: Filters that are applied in order to the updates of the handler.
+        input_filters: Filters for callers' messages. A message is refused if one of the filters changes or blocks a part of it.
+        provider: The provider of the model that the handler calls; empty if unknown.
+        model: The name of this model; empty if unknown.
     """
 
     handler: Handler
@@ -50,8 +52,8 @@ class _AgentLease:
 
     Attributes:
         agent: The agent.
-        turns: Turns that run now.
-        is_replaced: No further turns begin.
+        turns: The number of running turns.
+        is_replaced: True if the agent was replaced, so that no further turns begin.
         unused: Set when the resources of the agent can be released.
     """
 
@@ -144,16 +146,16 @@ class ServedAgents:
 
     async def _start(self, lease: _AgentLease) -> None:
         assert self._group is not None  # noqa: S101 — the server runs
-        lease.unused = anyio.Event()  # a server may run several times
+        lease.unused = anyio.Event()  # a new event, because a server may run several times
         await self._group.start(_run, lease)
 
     async def replace(self, agents: Iterable[ServedAgent]) -> None:
         """Replace the agents. Running turns complete with their agents.
 
-        An agent that is among the old and the new ones keeps its resources.
+        An agent that is in both the old and the new agents keeps its resources.
 
         Raises:
-            TailraceError: A resource of a new agent is not available. Nothing is replaced then.
+            TailraceError: A resource of a new agent is not available. No agent is replaced.
         """
         current = {lease.agent: lease for lease in self._leases.values()}
         leases = {agent.name: current.get(agent) or _AgentLease(agent) for agent in agents}
@@ -175,7 +177,7 @@ class ServedAgents:
 async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
     """Hold the resources of an agent until it is unused.
 
-    This is an asyncio task of its own, because a cancel scope must be exited in the task that entered it.
+    This runs in an asyncio task of its own, because cancel scopes of a handler must be exited in the task that entered them.
     """
     agent = lease.agent
     async with agent.handler.running():
@@ -189,6 +191,6 @@ async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
 
 
 def agent_name_of(message: Message) -> str:
-    """Return the name of the agent that a message is for; empty for the only agent of a server."""
+    """Return the name of the agent of a message; empty if the server has only one agent."""
     name = extension_metadata(message.metadata).get("agent", "")
     return name if isinstance(name, str) else ""

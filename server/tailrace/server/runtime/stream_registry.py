@@ -1,4 +1,4 @@
-"""A registry of the open SSE streams of a server, which ends the streams when the server stops."""
+"""A registry of the open SSE streams of a server. It cancels the streams when the server stops."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -22,11 +22,11 @@ class OpenStreams:
 
     @asynccontextmanager
     async def cut_off(self, stopping: anyio.Event, after: float) -> AsyncGenerator[None]:
-        """Watch for the stop of the server while the block runs.
+        """Cancel the open streams when the server stops during the block.
 
         Args:
             stopping: The event that is set when the server begins to stop.
-            after: Seconds after this event at which all streams that are still open are cancelled.
+            after: Seconds after this event when the streams that are still open are cancelled.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self._cut_off, stopping, after)

@@ -1,4 +1,4 @@
-"""Reads of tasks: snapshots, lists, conversations, subscriptions. One ownership check precedes every lookup."""
+"""Reads tasks: snapshots, lists, conversations, subscriptions. Each lookup checks that the caller owns the task."""
 
 from tailrace.server.runtime.active_task import ActiveTask, Subscription
 from tailrace.server.runtime.messages import in_turns
@@ -17,13 +17,12 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 class TaskAccess:
     """Reads the tasks of callers.
 
-    ``owner`` identifies the caller whose tasks are visible. Unknown tasks and those of other callers raise the same
-    `TaskNotFoundError`.
+    ``owner`` is the caller whose tasks can be read. Unknown tasks and tasks of other callers raise the same `TaskNotFoundError`.
 
     Args:
-        store: The tasks.
+        store: The store.
         tasks: The tasks in memory.
-        max_lag: The number of events that a subscriber of a running task may lag before it gets a snapshot.
+        max_lag: The number of events by which a subscriber may lag behind a running task before it receives a snapshot.
     """
 
     def __init__(self, store: Store, tasks: TaskRegistry, max_lag: int) -> None:
@@ -37,13 +36,12 @@ class TaskAccess:
         return self._store.completions
 
     async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
-        """Return a task as far as it is persisted. The history includes the agent's messages.
+        """Return the persisted state of a task. The history includes the agent's messages.
 
         Args:
-            task_id: The task.
+            task_id: The id of the task.
             owner: The caller.
-            history_length: The maximum number of messages in the history, of which the newest are returned; None for
-                `MAX_HISTORY`.
+            history_length: The number of newest messages in the history; None for `MAX_HISTORY`.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -52,7 +50,7 @@ class TaskAccess:
         return await self.read(await self._tasks.find(task_id, owner), history_length)
 
     async def snapshot(self, task_id: str, owner: str = "") -> Task:
-        """Return a task like `get_task`, but with a history of only the caller's messages and the status messages."""
+        """Return a task like `get_task`, but with a history that has only the caller's messages and the status messages."""
         return await self._tasks.kept_snapshot(await self._tasks.find(task_id, owner))
 
     async def read(self, active: ActiveTask, history_length: int | None = None) -> Task:
@@ -67,12 +65,12 @@ class TaskAccess:
     async def list_tasks(
         self, task_filter: TaskFilter, owner: str = "", *, after: TaskPosition | None = None, limit: int
     ) -> TaskPage:
-        """Return the caller's tasks as far as they are persisted, ordered by the time of their status, the newest first.
+        """Return the persisted state of the caller's tasks, ordered by the time of their status, newest first.
 
         Args:
             task_filter: The filter.
             owner: The caller.
-            after: The position after which to continue.
+            after: The position after which the page begins; None for the first page.
             limit: The maximum number of tasks. The page has fewer tasks if they are large.
         """
         page = await self._store.list_tasks(owner, task_filter, after=after, limit=limit)
@@ -85,11 +83,12 @@ class TaskAccess:
         """Subscribe to a task.
 
         Args:
-            task_id: The task.
+            task_id: The id of the task.
             owner: The caller.
-            after: The number of the last event that the subscriber has. The subscription then returns each later event
-                once, also if the task has ended. With None, it returns a snapshot of the task and then the following events.
-            repeat_finished: True to return a snapshot of a task that has ended, instead of raising an error.
+            after: The number of the last event that the subscriber has received. The subscription returns each later event once,
+                even if the task has ended. With None, the subscription returns a snapshot of the task, and then the following
+                events.
+            repeat_finished: True to return a snapshot of an ended task instead of raising an error.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -111,16 +110,16 @@ class TaskAccess:
         return self.subscription(active, number, first)
 
     def subscription(self, active: ActiveTask, after: int, first: Event | None = None) -> Subscription:
-        """Return a subscription to the events of a task after number ``after``, with another event before them."""
+        """Return a subscription to the events of a task after number ``after``. If ``first`` is given, it precedes them."""
         return Subscription(active, after, first, tasks=self._tasks, max_lag=self._max_lag)
 
     async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
-        """Return the newest messages of a conversation, oldest first. For the conversation of another owner, return none."""
+        """Return the newest messages of a conversation, oldest first; none if this owner has no such conversation."""
         messages = await self._store.load_conversation(context_id, owner, limit)
         return await run_bounded(cost_of(messages), in_turns, messages)
 
     async def progress_of(self, task_id: str, owner: str = "") -> tuple[str, int, bool]:
-        """Return the id of a task, the number of its last persisted event, and whether this event ended the task.
+        """Return the id of a task, the number of the last persisted event, and whether this event ended the task.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -133,7 +132,7 @@ class TaskAccess:
         """Return the protocol version in which a task was created, if callers of that version choose task ids.
 
         Returns:
-            The version. Empty for all other tasks, and if the caller has no such task.
+            The version; empty for all other tasks, and if the caller has no such task.
         """
         try:
             active = await self._tasks.find(task_id, owner)
@@ -142,19 +141,19 @@ class TaskAccess:
         return str(extension_metadata(active.record.snapshot(0).metadata).get("dialect", ""))
 
     async def sent_as(self, send_key: str, fingerprint: str, owner: str = "") -> Subscription | None:
-        """Subscribe to the task that an earlier message with the same idempotency key created.
+        """Subscribe to the task of an earlier message with the same idempotency key.
 
         Args:
             send_key: The idempotency key of the message.
-            fingerprint: The fingerprint of the request, which must equal the fingerprint of the first request.
+            fingerprint: The fingerprint of the request. It must equal the fingerprint of the first request with the key.
             owner: The caller.
 
         Returns:
-            A subscription whose first event is the task; None if no message with this key was accepted.
+            A subscription that begins with the task; None if no message with this key was accepted.
 
         Raises:
             InvalidParamsError: The key was used for another message.
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
         known = await self._store.load_send_key(owner, send_key)
         if known is None:

@@ -1,7 +1,7 @@
 """Adds the agent's messages to the history of a task when a client reads the task.
 
-The record of a task contains only the caller's messages and earlier status messages. The agent's tool calls, tool results and
-messages are persisted once, in the conversation, so they do not enlarge events and snapshots.
+The record of a task contains only the caller's messages and earlier status messages. The agent's messages, tool calls and tool
+results are persisted only once, in the conversation, so that they do not enlarge events and snapshots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,25 +13,25 @@ from tailrace.streaming.a2a.stream_extension import is_answer
 from tailrace.streaming.conversion.message_conversion import is_callers
 
 MAX_HISTORY = 1000
-"""Maximum number of messages of a history in a response, of which the newest are returned."""
+"""Maximum number of messages of a history in a response. The newest messages are returned."""
 
 Turn = list[Message]
-"""A message of the caller, and all following messages up to the next message of the caller."""
+"""A message of the caller, and all messages before the next message of the caller."""
 
 
 def with_agent_messages(task: Task, recorded: Sequence[Message], length: int | None = None) -> Task:
-    """Return the task with a history that includes the agent's messages, in order.
+    """Return a task with a history that includes the agent's messages in order.
 
-    Reasoning is omitted, since a client that does not know the stream extension would display it as the response. The artifacts
-    contain the reasoning.
+    Reasoning is omitted, because a client without the stream extension would display it as the response. The artifacts contain
+    the reasoning.
 
     Args:
         task: The task with the complete history of its record.
         recorded: The newest `MAX_HISTORY` messages of the task in the conversation, oldest first.
-        length: The maximum number of messages, of which the newest are returned; None for `MAX_HISTORY`.
+        length: The maximum number of messages; None for `MAX_HISTORY`. The newest messages are returned.
     """
     turns = _turns(message for message in recorded if message.task_id == task.id)
-    if len(recorded) < MAX_HISTORY:  # otherwise the turn of the first message is not known
+    if len(recorded) < MAX_HISTORY:  # otherwise, the turn of the first message is unknown
         turns = _merged(_turns(task.history), turns)
     history = [shown for message in chain(*turns) if (shown := _without_reasoning(message)).parts]
     length = MAX_HISTORY if length is None else min(length, MAX_HISTORY)
@@ -48,13 +48,13 @@ def _turns(messages: Iterable[Message]) -> list[Turn]:
 
 
 def _merged(turns: Sequence[Turn], recorded: Sequence[Turn]) -> list[Turn]:
-    """Add the messages of the conversation to the turns of a task. The last turns may have no such messages yet."""
+    """Add the messages of the conversation to the turns of a task. The last turns may not have any of these messages yet."""
     merged: list[Turn] = []
     for number, (question, *statuses) in enumerate(turns):
         answers = recorded[number][1:] if number < len(recorded) else []
         known = _contents(answers)
         statuses = [status for status in statuses if not all(item in known for item in _contents([status]))]
-        # The last status message of a turn is a question to the caller; the earlier ones report progress.
+        # The last status message of an ended turn is a question to the caller. Earlier status messages report progress.
         at = len(statuses) if number == len(turns) - 1 else max(len(statuses) - 1, 0)
         merged.append([question, *statuses[:at], *answers, *statuses[at:]])
     return merged

@@ -1,7 +1,7 @@
-"""The registry through which all code finds tasks, with the check that the caller owns the task.
+"""The registry with which all code finds tasks. It checks that the caller owns the task.
 
-The registry holds the tasks of this process, loads other tasks from the store, and reads their events. For each task, it holds at
-most one `ActiveTask` object.
+The registry contains the active tasks of this process, loads other tasks from the store, and reads their events. For each task,
+there is at most one `ActiveTask` object.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -22,21 +22,21 @@ from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import StoreError
 
 MAX_BATCH_BYTES = 256 * 1024
-"""Maximum bytes of events in one read from the store. A subscriber that stalls keeps this many bytes in memory."""
+"""Maximum bytes of events in one read from the store. This is also the memory that a stalled subscriber can occupy."""
 
 RETRY_DELAY = 1.0
-"""Seconds between two attempts to read tasks that were dropped because the store failed."""
+"""Seconds between two attempts to end tasks that were removed because the store failed."""
 
 
 class RemoteTasks(Protocol):
-    """Access to tasks of other processes that share the store."""
+    """Access to tasks of other processes with the same store."""
 
     def has(self, stored: StoredTask) -> bool:
-        """Return whether another process writes this task, or may write it."""
+        """Return whether another process writes, or may write, this task."""
         ...
 
     def follow(self, active: ActiveTask) -> None:
-        """Update the record and the log of a task from now on, as long as the task has subscribers."""
+        """Follow a task: add its events to its record and its log, as long as the task has subscribers."""
         ...
 
     async def refresh(self, active: ActiveTask) -> None:
@@ -55,8 +55,8 @@ class TaskRegistry:
 
     Args:
         store: The store.
-        lost: Called with a task whose turn ended while the store failed, so that the store still has it as running. The
-            function must end the task.
+        lost: Called with a task that is still running according to the store, although its turn ended because the store failed.
+            The function must end the task.
         remote_tasks: Access to tasks of other processes; None for a single process.
     """
 
@@ -66,12 +66,13 @@ class TaskRegistry:
         self._remote_tasks = remote_tasks
         self._store = store
         self._lost = lost
-        # All tasks that a turn, a subscriber or a pending write references. Weak references, because two objects of one task
-        # would assign the same event numbers twice. The key includes the owner, so that a lookup with another caller's id
-        # reads the store like a lookup with an unknown id and takes the same time.
+        # All tasks that a turn, a subscriber or a pending write references. There must not be two objects of one task, because
+        # they would assign the same event numbers twice. The key includes the owner. A lookup of another caller's task therefore
+        # reads the store, like a lookup of an unknown task, and takes the same time.
         self._active: WeakValueDictionary[tuple[str, str], ActiveTask] = WeakValueDictionary()
         self._retirements = 0  # number of calls of `retire`
-        self._failed: dict[str, str] = {}  # ids and owners of tasks that the store still has as running
+        # Owners, by task id, of removed tasks that are still running according to the store.
+        self._failed: dict[str, str] = {}
         self._has_failed = anyio.Event()
 
     def add(self, active: ActiveTask) -> None:
@@ -79,11 +80,11 @@ class TaskRegistry:
         self._active[active.owner, active.record.id] = active
 
     def all(self) -> list[ActiveTask]:
-        """Return every task of this process."""
+        """Return all active tasks of this process."""
         return list(self._active.values())
 
     def drop(self, active: ActiveTask) -> None:
-        """Drop a task whose events cannot be persisted. Later lookups return the state in the store."""
+        """Remove a task after its events could not be persisted. Later lookups load the state in the store."""
         active.moved = isinstance(active.error, NotOurs)
         key = active.owner, active.record.id
         if self._active.get(key) is active:
@@ -93,13 +94,13 @@ class TaskRegistry:
                 self._has_failed.set()
 
     def remove(self, task_id: str, owner: str) -> None:
-        """Drop a task that has ended and was deleted from the store."""
+        """Remove an ended task that was deleted from the store."""
         active = self._active.pop((owner, task_id), None)
         if active is not None:
             active.log.end()
 
     def retire(self, task_id: str, owner: str) -> None:
-        """Drop a followed task whose writer has changed. Its subscribers then look it up again."""
+        """Remove a followed task after another process has become its writer. Its subscribers then look the task up again."""
         self._retirements += 1
         active = self._active.get((owner, task_id))
         if active is not None and active.followed:
@@ -108,15 +109,15 @@ class TaskRegistry:
             active.log.end()
 
     def in_order(self, task_ids: Collection[str], owner: str) -> list[str]:
-        """Return those of an owner's tasks that are in memory, in the order in which they were added."""
+        """Return the ids of those tasks of an owner that are in memory, in the order in which they were added."""
         return [each for of_owner, each in self._active if of_owner == owner and each in task_ids]
 
     def in_memory(self, task_id: str, owner: str) -> ActiveTask | None:
-        """Return a task of this owner if the task is in memory, otherwise None."""
+        """Return a task of this owner if it is in memory, otherwise None."""
         return self._active.get((owner, task_id))
 
     async def end_failed(self) -> None:
-        """End dropped tasks as soon as the store works again. Runs until it is cancelled."""
+        """End removed tasks as soon as the store is available again. This method runs until it is cancelled."""
         while True:
             await self._has_failed.wait()
             await anyio.sleep(RETRY_DELAY)
@@ -124,7 +125,7 @@ class TaskRegistry:
             for task_id, owner in list(self._failed.items()):
                 try:
                     await self.find(task_id, owner)
-                except TaskNotFoundError:  # the first event of the task was not persisted
+                except TaskNotFoundError:  # no event of the task was persisted
                     self._failed.pop(task_id, None)
                 except (StoreError, ValueError):
                     pass
@@ -132,7 +133,7 @@ class TaskRegistry:
                 self._has_failed.set()
 
     async def find(self, task_id: str, owner: str) -> ActiveTask:
-        """Return a task of this owner, from memory or from the store. All access checks are done here.
+        """Return a task of this owner from memory or from the store. All access checks are made here.
 
         Args:
             task_id: The id of the task, or the name that the owner chose for it.
@@ -142,7 +143,7 @@ class TaskRegistry:
             TaskNotFoundError: The owner has no such task.
             StoreError: The store cannot be read.
         """
-        # No task has such an id, and the hashes of several megabytes would block the event loop.
+        # No task has such a long id, and hashing several megabytes would block the event loop.
         if len(task_id) > MAX_TASK_ID_LENGTH:
             raise TaskNotFoundError(metadata={"taskId": task_id})
         ids = tuple(possible_ids(self._store.keys, task_id, owner))
@@ -153,7 +154,7 @@ class TaskRegistry:
         while active is None:
             retirements = self._retirements
             stored = await self._store.load_task(ids[0], owner, *ids[1:])
-            # It may have been loaded while the store was read.
+            # The task may have been loaded while the store was read.
             active = self._first_active(ids, owner)
             if active is None and stored is None:
                 raise TaskNotFoundError(metadata={"taskId": task_id})
@@ -165,11 +166,11 @@ class TaskRegistry:
         return next((active for each in ids if (active := self._active.get((owner, each))) is not None), None)
 
     async def is_free(self, task_id: str, owner: str) -> bool:
-        """Return whether a caller may create a task with this id, because no task has it.
+        """Return whether no task has this id, so that the caller may create one.
 
         Raises:
-            InvalidParamsError: A task of another caller has this id. This is possible only without authentication, where
-                ids are not scoped to callers.
+            InvalidParamsError: A task of another caller has this id. This is only possible without authentication, because ids
+                are then not specific to callers.
         """
         try:
             await self.find(task_id, owner)
@@ -180,7 +181,7 @@ class TaskRegistry:
         return False
 
     async def current(self, stored: Task, owner: str) -> Task:
-        """Return the current state of a stored task, as far as it is persisted."""
+        """Return the current persisted state of a stored task."""
         active = self._active.get((owner, stored.id))
         if active is not None and not active.followed:
             return await self.kept_snapshot(active)
@@ -195,10 +196,10 @@ class TaskRegistry:
         return task
 
     async def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
-        """Return the events of a task after a number, from memory, or from the store for a lagging subscriber.
+        """Return the events of a task after a number, from memory or, for a lagging subscriber, from the store.
 
-        Waits if there is no such event yet. Returns an empty list if the task has ended and has no more events. A subscriber
-        that lags more than ``max_lag`` events, or whose next event no longer exists, gets a snapshot of the task
+        This method waits if there is no such event yet, and returns an empty list if the task has ended. If the subscriber lags
+        by more than ``max_lag`` events, or if its next event no longer exists, the method returns a snapshot of the task
         (`TaskRecord.overview`).
 
         Raises:
@@ -233,15 +234,15 @@ class TaskRegistry:
             raise active.error or InternalError("the server is stopping")
 
     async def until_over(self, active: ActiveTask) -> None:
-        """Wait until the task has ended and its last event is persisted. Raises the same errors as `until_kept`."""
+        """Wait until the task has ended, and its last event is persisted. The errors are the same as for `until_kept`."""
         while not active.record.state.terminal or active.log.number < active.record.number:
             await self.until_kept(active, active.log.number + 1)
 
     async def _revive(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
-        """Add a task of the store; return None if its writer may have changed since the store was read.
+        """Add a task from the store. Return None if its writer may have changed since the store was read.
 
-        A task that this process has taken over meanwhile must not be added as a task of another one: it would run here, and its
-        log would end when it is retired.
+        If this process has taken the task over in the meantime, it must not be added as a task of another process. Otherwise its
+        turn would run in this process, and `retire` would end its log.
         """
         record = await self._replayed(stored, owner)
         active = self._active.get((owner, record.id))

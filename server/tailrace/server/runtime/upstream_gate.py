@@ -1,10 +1,10 @@
 """Limits the concurrent calls to the provider, and shares them fairly between callers.
 
 A call waits if the maximum number of calls is in progress, or if its caller has reached the maximum for one caller. An
-authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so slow calls of
-one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call. The calls of one
-caller begin in the order of their arrival. All anonymous callers count as one caller, to which the maximum for one caller does not
-apply.
+authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so that slow
+calls of one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call. The
+calls of one caller begin in the order of their arrival. All anonymous callers count as one caller, without a maximum for this
+caller.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 OWNER: ContextVar[str] = ContextVar("tailrace.owner", default="")
-"""The owner of the task whose turn makes the call; empty outside of turns."""
+"""The owner of the task of the current turn; empty outside of turns."""
 
 
 def share_of(total: int) -> int:
@@ -41,7 +41,7 @@ class UpstreamGate:
     Args:
         calls: The maximum number of concurrent calls; 0 for no limit.
         waiting: The maximum number of waiting calls. With 0, a call that cannot begin immediately is rejected.
-        observer: Receives a notification of each wait.
+        observer: Receives the duration of each wait.
 
     Attributes:
         waiting: The number of waiting calls.
@@ -55,19 +55,17 @@ class UpstreamGate:
         self._calls = calls
         self._max_waiting = waiting
         self._by_caller: dict[str, int] = {}  # numbers of calls in progress, by caller
-        self._queues: dict[
-            str, deque[anyio.Event]
-        ] = {}  # the waiting calls by caller; the next caller is first
+        self._queues: dict[str, deque[anyio.Event]] = {}  # the waiting calls by caller, the next caller first
 
     def check(self, owner: str) -> None:
-        """Reject a message before its task is created, if the call to the provider would be rejected.
+        """Raise an error if a call to the provider would be rejected, so that a message is rejected before its task is created.
 
         Args:
             owner: The owner of the task.
 
         Raises:
-            OverloadedError: The maximum number of calls waits.
-            RateLimitError: The maximum number of calls for one caller waits.
+            OverloadedError: The maximum number of calls is waiting.
+            RateLimitError: The maximum number of calls for one caller is waiting.
         """
         caller = user_of(owner)
         queue = self._queues.get(caller, ())
@@ -97,7 +95,7 @@ class UpstreamGate:
             self.leave(owner)
 
     async def enter(self, owner: str) -> None:
-        """Wait until a call to the provider may begin. The caller must then call `leave` once.
+        """Wait until a call to the provider may begin. `leave` must be called once at its end.
 
         The wait can be cancelled.
 
@@ -105,8 +103,8 @@ class UpstreamGate:
             owner: The owner of the task that makes the call.
 
         Raises:
-            OverloadedError: The maximum number of calls waits.
-            RateLimitError: The maximum number of calls for one caller waits.
+            OverloadedError: The maximum number of calls is waiting.
+            RateLimitError: The maximum number of calls for one caller is waiting.
         """
         self.check(owner)
         caller = user_of(owner)
@@ -128,7 +126,7 @@ class UpstreamGate:
             queue = self._queues.pop(following)
             waiter = queue.popleft()
             if queue:
-                self._queues[following] = queue  # the caller becomes the last one
+                self._queues[following] = queue  # the caller becomes the last in the order
             self.waiting -= 1
             self._begin(following)
             waiter.set()
@@ -144,7 +142,7 @@ class UpstreamGate:
         self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
 
     def _next_caller(self) -> str | None:
-        """Return the first caller with a waiting call that may begin."""
+        """Return the first caller with a waiting call that can begin."""
         return next(filter(self._has_room, self._queues), None)
 
     async def _wait(self, caller: str) -> None:
@@ -174,7 +172,7 @@ class GatedModel(Model):
     """A model whose calls wait for a permit of an `UpstreamGate`. Its responses are unchanged.
 
     Args:
-        model: The wrapped model, which is closed together with this object.
+        model: The wrapped model. It is closed together with this object.
         gate: Grants the permits.
     """
 
@@ -193,24 +191,24 @@ class GatedModel(Model):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Wait for a permit, then stream like `Model.stream`. Raises `OverloadedError` if too many calls wait."""
+        """Wait for a permit, and then stream like `Model.stream`. If too many calls wait, raise `OverloadedError`."""
         return AsyncResource(partial(self._stream, self._model.stream(history, options)))
 
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the model, which waits for a permit."""
+        """Return the request of the wrapped model. It waits for a permit."""
         request = await self._model.continuation(text, history, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
     def stored_id(self, chunks: ChunkBatches) -> str:
-        """Return the id of the model."""
+        """Return the stored id from the wrapped model."""
         return self._model.stored_id(chunks)
 
     def attachment(
         self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the model, which waits for a permit."""
+        """Return the request of the wrapped model. It waits for a permit."""
         request = self._model.attachment(broken, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 

@@ -1,8 +1,8 @@
-"""Records the usage of each attempt of a model call, for the ledger in the store.
+"""Creates a record of the usage of each attempt of a model call, for the ledger in the store.
 
-An attempt is recorded when it ends: `ActiveTask.usage` has the records until the next event of the task, which persists them in
-its transaction. Nothing is recorded for single tokens. An attempt that a crash interrupted is recorded by the recovery of its
-task (`UsageLedger.lost`).
+An attempt is recorded when it ends. `ActiveTask.usage` contains the records until the next event of the task, which is persisted
+in the same transaction. Nothing is recorded for individual tokens. If a crash interrupts an attempt, the recovery of its task
+records the attempt (`UsageLedger.lost`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -42,21 +42,21 @@ from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.request_options import RequestOptions
 from tailrace.wrappers.usage_details import UsageDetails
 
-_MAX_TOKENS = 10**12  # of one attempt
-_MAX_NAME = 200  # characters of a model's name that a provider reports
+_MAX_TOKENS = 10**12  # maximum tokens of one attempt
+_MAX_NAME = 200  # maximum characters of the model name that a provider reports
 
 
 class UsageLedger:
     """Creates the records of all attempts of a server.
 
     Args:
-        agent: The name of the only agent of a server.
-        prices: Calculates the costs; None for unknown costs.
-        recorded: Called with each record.
+        agent: The name of the agent, if the server has only one.
+        prices: Calculates the costs; None if the costs are unknown.
+        recorded: A function that is called with each record.
         budgets: The budgets of callers; None for no budgets.
 
     Attributes:
-        budgets: As given.
+        budgets: The budgets of callers; None for no budgets.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class UsageLedger:
 
     @contextmanager
     def turn(self, active: ActiveTask) -> Generator["TurnUsage"]:
-        """Record the attempts of model calls in the block, which is the turn of the oldest waiting message of a task."""
+        """Record the attempts of model calls in the block, which runs the turn of the oldest waiting message of a task."""
         usage = TurnUsage(self, active, RUN_OBSERVER.get())
         token = RUN_OBSERVER.set(usage)
         try:
@@ -85,10 +85,10 @@ class UsageLedger:
     def lost(
         self, active: ActiveTask, model: tuple[str, str], attempt: int, last_event: datetime | None
     ) -> None:
-        """Record an attempt that a crash interrupted.
+        """Add the record of an attempt that a crash interrupted.
 
         Args:
-            active: The task; the turn of its oldest waiting message was interrupted.
+            active: The task. The turn of its oldest waiting message was interrupted.
             model: The provider and the model.
             attempt: The number of the attempt.
             last_event: The time of the last change of the task's status.
@@ -112,18 +112,18 @@ class UsageLedger:
         chunks: int = 0,
         agent: str = "",
     ) -> UsageRecord:
-        """Return the record of an attempt that ends now.
+        """Create the record of an attempt that ends now.
 
         Args:
             owner: The owner of the task.
             key: The numbers of the turn and of the attempt.
             model: The provider and the requested model.
-            state: The end of the attempt.
-            started: The start.
+            state: How the attempt ended.
+            started: The start of the attempt, in milliseconds since 1970.
             usage: The reported usage; None if none was reported.
             reported_model: The model that the provider reported.
             chunks: The number of chunks that arrived.
-            agent: The agent that made the call; the only one if empty.
+            agent: The name of the agent that made the call; empty if the server has only one agent.
         """
         usage = usage or Usage(0, 0, 0)
         record = UsageRecord(
@@ -140,7 +140,7 @@ class UsageLedger:
         return self._counted(record, usage)
 
     def _counted(self, record: UsageRecord, usage: Usage) -> UsageRecord:
-        """Return a record with the counts of a usage and their cost, and report it."""
+        """Add the counts and the cost of usage to a record, report the record, and return it."""
         details = UsageDetails.of(usage.raw)
         record = msgspec.structs.replace(
             record,
@@ -159,12 +159,12 @@ class UsageLedger:
     async def direct_call(
         self, owner: str, model: Model, keep: Callable[[UsageRecord], object], agent: str = ""
     ) -> AsyncGenerator["DirectCall"]:
-        """Record a call to a model that belongs to no task, and is made in the block.
+        """Record a call to a model that belongs to no task. The call is made in the block.
 
         Args:
             owner: The owner.
             model: The model.
-            keep: Called with the record at the end.
+            keep: A function that is called with the record at the end.
             agent: As for `record`.
 
         Raises:
@@ -187,7 +187,7 @@ class UsageLedger:
             keep(record)
 
     async def check(self, owner: str) -> None:
-        """Check the budgets of an owner, before a message is accepted and before each call to a model.
+        """Check the budgets of an owner.
 
         Raises:
             BudgetExceededError: A budget is used up.
@@ -211,12 +211,12 @@ class DirectCall:
 
 
 class TurnUsage(RunObserver):
-    """Records the attempts of one turn, and forwards all notifications to another observer.
+    """Records the attempts of one turn, and forwards all calls to another observer.
 
     Args:
         ledger: Creates the records.
         active: The task.
-        inner: The other observer.
+        inner: The wrapped observer.
     """
 
     def __init__(self, ledger: UsageLedger, active: ActiveTask, inner: RunObserver) -> None:
@@ -231,14 +231,14 @@ class TurnUsage(RunObserver):
     def observe_response(
         self, model: Model, options: RequestOptions, turn: TurnAccumulator
     ) -> ResponseObservation:
-        """Observe an attempt."""
+        """Return an observation of an attempt."""
         inner = self._inner.observe_response(model, options, turn)
         if self._active is None or self._ledger.budgets is None:
             return _ObservedAttempt(self, model, turn, inner)
         return _LimitedAttempt(self, model, turn, inner, self._ledger.budgets, self._active.owner)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
-        """Mark the last attempt if the next one receives the rest of the same response."""
+        """Mark the last attempt as `AttemptState.ATTACHED` if the next attempt receives the rest of the same response."""
         active = self._active
         if route is Route.ATTACH and active is not None and active.usage:
             *others, last = active.usage
@@ -246,7 +246,7 @@ class TurnUsage(RunObserver):
         self._inner.continued(attempt, model, route)
 
     def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
-        """Return the observation of the other observer."""
+        """Return the observation of the wrapped observer."""
         return self._inner.observe_call(call)
 
     def add(
@@ -259,7 +259,7 @@ class TurnUsage(RunObserver):
         reported_model: str,
         chunks: int = 0,
     ) -> None:
-        """Record an attempt that ends now. After the end of the turn, nothing is recorded."""
+        """Record an attempt that ends now. Do nothing after the end of the turn."""
         if self._active is None:
             return
         self._attempts += 1
@@ -270,7 +270,7 @@ class TurnUsage(RunObserver):
         active.usage += (record,)
 
     def ended(self, ending: StatusUpdate) -> None:
-        """Record the usage in the last status of a turn that called no model of this server."""
+        """Record the usage that the last status of a turn reports, if the turn called no model of this server."""
         facts = extension_metadata(ending.metadata or {})
         reported = as_mapping(facts.get("usage"))
         if self._attempts or reported is None:
@@ -284,7 +284,7 @@ class TurnUsage(RunObserver):
         self.add("", "", AttemptState.FINAL, self._began, usage, as_text(response.get("model")))
 
     def close(self) -> None:
-        """Release the task: connections that the turn opened have its context, and so this object."""
+        """Release the task, because connections that the turn opened reference its context, and thereby this object."""
         self._active = None
 
 
@@ -307,11 +307,11 @@ class _ObservedAttempt(ResponseObservation):
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Return the request of the other observation."""
+        """Return the request of the wrapped observation."""
         return self._inner.sent(stream)
 
     def first_chunk(self) -> None:
-        """Notify the other observation."""
+        """Notify the wrapped observation."""
         self._inner.first_chunk()
 
     def __exit__(
@@ -333,7 +333,7 @@ class _ObservedAttempt(ResponseObservation):
         failure = response.error
         if error is None and failure is None:
             is_complete = True
-        else:  # a response whose end has arrived is complete, also if it is closed then
+        else:  # a response is complete if its end has arrived, even if it is closed before it is read
             is_complete = failure is None and response.finished and self.chunks > 0
         if is_complete:
             return AttemptState.FINAL if response.usage is not None else AttemptState.UNREPORTED
@@ -368,7 +368,7 @@ class _LimitedAttempt(_ObservedAttempt):
 
     @property
     def chunks(self) -> int:
-        """The number of received chunks. To set it counts them, and raises `BudgetExceededError` if a budget is used up."""
+        """The number of received chunks. Setting it counts the chunks, and may raise `BudgetExceededError`."""
         return self._chunks
 
     @chunks.setter
@@ -383,7 +383,7 @@ class _LimitedAttempt(_ObservedAttempt):
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Return the request, which is sent after the check of the budgets."""
+        """Return the request of the wrapped observation. The budgets are checked before it is sent."""
         return AsyncResource(partial(self._sent, self._inner.sent(stream)))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
@@ -401,7 +401,7 @@ class _LimitedAttempt(_ObservedAttempt):
 
 
 def _bounded(count: int) -> int:
-    """Return a count within the bounds that the sums of the database require."""
+    """Limit a count to the range that sums in the database require."""
     return min(max(count, 0), _MAX_TOKENS)
 
 
