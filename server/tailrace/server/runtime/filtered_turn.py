@@ -4,7 +4,6 @@ import logging
 import traceback
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, cast
 
 import msgspec
 from anyio.abc import TaskGroup
@@ -21,7 +20,7 @@ from tailrace.server.runtime.stream_filter import (
 from tailrace.server.runtime.value_filter import ValueFilter
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
-from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta
 from tailrace.wrappers import TailraceError
@@ -82,6 +81,7 @@ class _FilteredTurn:
         self._reader = reader
         self._values = ValueFilter(filters)
         self._keeps_texts = any(each.scope == "content" for each in filters)
+        self._output_error: BlockedError | None = None
         self._texts: dict[str, list[str]] = {}  # unfiltered, by artifact, for `ValueFilter.checked`
         self._open: dict[
             str, FilterChain | None
@@ -110,8 +110,13 @@ class _FilteredTurn:
                 passed.append(TextDelta(artifact_id, text))
         return passed
 
-    def _chain(self, artifact_id: str) -> FilterChain:
-        chain = FilterChain(self._filters)
+    def _chain(self, artifact: Artifact | None = None) -> FilterChain:
+        """Create the filters of a text; without its artifact, of one that continues a text from before a crash."""
+        is_output = artifact is not None and _channel_of(artifact) in ("", "text")
+        filters = self._filters
+        if not is_output:
+            filters = tuple(each for each in filters if each.scope != "output")
+        chain = FilterChain(filters)
         if self._reader is not None:
             for stream in chain.background:
                 self._reader.start(stream)
@@ -130,7 +135,9 @@ class _FilteredTurn:
         passed: list[Item] = []
         try:
             passed += await self._held()
-            if error is not None:
+            if error is None:
+                self._check_outputs()
+            else:
                 text = "".join(traceback.format_exception(error))
                 if await self._values.text(text) != text:
                     blocked = (
@@ -152,7 +159,11 @@ class _FilteredTurn:
             return [MessageAdded(await self._values.message(item.message))]
         if isinstance(item, Message):
             return [await self._values.message(item)]
-        passed = await self._held() if item.state.terminal or item.state.interrupted else []
+        passed: list[Item] = []
+        if item.state.terminal or item.state.interrupted:
+            passed = await self._held()
+            if item.state not in (TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED):
+                self._check_outputs()
         message = None if item.message is None else await self._values.message(item.message)
         metadata = None if item.metadata is None else await self._values.metadata(item.metadata)
         return [
@@ -162,24 +173,34 @@ class _FilteredTurn:
 
     async def _delta(self, item: TextDelta) -> list[Item]:
         if item.artifact_id not in self._open:  # begun before a crash
-            self._open[item.artifact_id] = self._chain(item.artifact_id)
+            self._open[item.artifact_id] = self._chain()
         chain = self._open[item.artifact_id]
         text = ""
         if chain is not None:
             text = await chain.feed(item.text)
             if item.last:
-                text += await chain.close()
+                text += await self._close(chain)
             self._keep(item.artifact_id, item.text, last=item.last)
         if item.last:
             del self._open[item.artifact_id]
         return [TextDelta(item.artifact_id, text, item.last)] if text or item.last else []
+
+    async def _close(self, chain: FilterChain) -> str:
+        text = await chain.close()
+        self._output_error = self._output_error or chain.output_error
+        return text
+
+    def _check_outputs(self) -> None:
+        """Raise the error of an output, at the end of a response that is complete."""
+        if self._output_error is not None:
+            raise self._output_error
 
     async def _held(self) -> list[Item]:
         """Return the text that the filters of open artifacts hold back, and forget the artifacts."""
         passed: list[Item] = []
         while self._open:
             artifact_id, chain = self._open.popitem()
-            text = await chain.close() if chain is not None else ""
+            text = await self._close(chain) if chain is not None else ""
             if text:
                 passed.append(TextDelta(artifact_id, text))
         return passed
@@ -190,15 +211,14 @@ class _FilteredTurn:
         if not item.append:
             chain = None
             self._texts.pop(given.artifact_id, None)
-        own = given.metadata.get(EXTENSION_URI)
-        is_call = isinstance(own, dict) and cast("dict[str, Any]", own).get("channel") == "tool_call"
-        if is_call and not item.last:
+        if _channel_of(given) == "tool_call" and not item.last:
             parts = [Part(text="")]
             self._open[given.artifact_id] = None
         else:
             if chain is None:
-                chain = FilterChain(self._filters) if item.last else self._chain(given.artifact_id)
+                chain = self._chain(given)
             parts = await self._values.parts(given.parts, chain, closes=item.last)
+            self._output_error = self._output_error or chain.output_error
             for part in given.parts:
                 if part.text is not None:
                     self._keep(given.artifact_id, part.text, last=item.last)
@@ -215,11 +235,17 @@ class _FilteredTurn:
         return msgspec.structs.replace(item, artifact=artifact, encoded=b"")
 
 
+def _channel_of(artifact: Artifact) -> str:
+    """Return the channel of an artifact in the extension's metadata; empty if it has none."""
+    channel = extension_metadata(artifact.metadata).get("channel", "")
+    return channel if isinstance(channel, str) else ""
+
+
 def _ending(error: Exception) -> StatusUpdate:
-    """Return the status of a turn that a filter ended. Only the text of a `FilterError` is published and logged."""
+    """Return the status of a turn that a filter ended. Texts of unexpected errors are neither published nor logged."""
     if isinstance(error, BlockedError):
         metadata = {EXTENSION_URI: {"finishReason": "content_filter"}}
-        return StatusUpdate(TaskState.FAILED, agent_message(_BLOCKED), metadata)
+        return StatusUpdate(TaskState.FAILED, agent_message(error.reason or _BLOCKED), metadata)
     if isinstance(error, FilterError):
         logger.error("a filter failed: %s", error)
         return StatusUpdate(TaskState.FAILED, agent_message(str(error)))

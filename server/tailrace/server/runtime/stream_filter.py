@@ -10,7 +10,15 @@ _SLICE = 4096  # characters of one call, so that a long text does not block the 
 
 
 class BlockedError(Exception):
-    """Ends a turn. The task ends FAILED with the finish reason ``content_filter``."""
+    """Ends a turn. The task ends FAILED with the finish reason ``content_filter``.
+
+    Args:
+        reason: The message of the status; it must not contain filtered text. Empty for a general message.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class FilterError(Exception):
@@ -74,10 +82,12 @@ class StreamFilter(ABC):
 
     Attributes:
         scope: The texts that are filtered. ``all``: texts, and each name, text and number of data and metadata. ``content``:
-            texts, and data as JSON text, which the filter may block and must not change.
+            texts, and data as JSON text, which the filter may block and must not change. ``output``: the text of responses while
+            it streams, without reasoning, tool calls and messages; an error of `FilterStream.close` ends the turn only if the
+            response is complete.
     """
 
-    scope: Literal["all", "content"] = "all"
+    scope: Literal["all", "content", "output"] = "all"
 
     @abstractmethod
     def open(self) -> FilterStream:
@@ -105,10 +115,13 @@ class FilterChain:
     Attributes:
         filters: As given.
         background: The streams that work in the background.
+        output_error: The error of a filter of the scope ``output`` at the end of the text. It ends the turn if the response is
+            complete; otherwise, the text may be incomplete.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
         self.filters = filters
+        self.output_error: BlockedError | None = None
         self._streams = [each.open() for each in filters]
         self.background = [each for each in self._streams if isinstance(each, BackgroundStream)]
 
@@ -128,8 +141,13 @@ class FilterChain:
     async def close(self) -> str:
         """Return the text that the filters still hold back."""
         text = ""
-        for stream in self._streams:
+        for given, stream in zip(self.filters, self._streams, strict=True):
             if text:
                 text = await stream.feed(text)
-            text += await stream.close()
+            try:
+                text += await stream.close()
+            except BlockedError as error:
+                if given.scope != "output":
+                    raise
+                self.output_error = error
         return text

@@ -29,7 +29,7 @@ class ValueFilter:
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
-        self._filters = filters
+        self._filters = tuple(each for each in filters if each.scope != "output")
         self._value_filters = tuple(each for each in filters if each.scope == "all")
         self._data_filters = tuple(each for each in filters if each.scope == "content")
         self._texts = 0

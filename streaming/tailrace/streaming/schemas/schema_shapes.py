@@ -1,0 +1,222 @@
+"""The part of a JSON schema that a value can be checked against while its text is still incomplete.
+
+A schema becomes alternatives, and each alternative is a `Shape`: schemas that apply together, without references and
+combinations. Keywords that are not supported are ignored, so that a shape never rejects a valid value.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, cast
+
+KINDS = frozenset(("object", "array", "string", "number", "boolean", "null"))
+"""The kinds of JSON values, which the first character of a value determines."""
+
+_MAX_ALTERNATIVES = 64
+_MAX_LEVELS = 100
+
+Parts = tuple[Mapping[str, Any], ...]
+
+
+class Shape:
+    """Schemas that apply to a value together.
+
+    Args:
+        parts: The schemas.
+        schema: The schema that they are part of.
+
+    Attributes:
+        kinds: The kinds of values that the shape accepts.
+        constants: The only values that it accepts; None for no such list.
+        names: The only names of members that it accepts; None for any name.
+        required: The names of required members.
+    """
+
+    def __init__(self, parts: Parts, schema: "SchemaShapes") -> None:
+        self._parts = parts
+        self._schema = schema
+        self._members: dict[str | None, tuple[Shape, ...]] = {}
+        self._items: dict[int, tuple[Shape, ...]] = {}
+        self.constants: list[Any] | None = None
+        self.names: frozenset[str] | None = None
+        kinds = KINDS
+        required: set[str] = set()
+        for part in parts:
+            kinds &= _kinds_of(part)
+            required.update(part.get("required", ()))
+            values = [part["const"]] if "const" in part else part.get("enum")
+            if values is not None:
+                before = self.constants
+                self.constants = [
+                    value
+                    for value in cast("list[Any]", values)
+                    if before is None or any(is_equal(value, each) for each in before)
+                ]
+            if part.get("additionalProperties") is False and not part.get("patternProperties"):
+                names = frozenset(cast("Mapping[str, Any]", part.get("properties", {})))
+                self.names = names if self.names is None else self.names & names
+        if self.constants is not None:
+            kinds &= {_kind_of(value) for value in self.constants}
+        self.kinds = kinds
+        self.required = frozenset(required)
+
+    def member(self, name: str) -> tuple["Shape", ...]:
+        """Return the alternatives for the value of a member."""
+        key = name if self.knows(name) else None  # members with other names are alike
+        found = self._members.get(key)
+        if found is None:
+            schemas: list[Any] = []
+            for part in self._parts:
+                properties = cast("Mapping[str, Any]", part.get("properties", {}))
+                if name in properties:
+                    schemas.append(properties[name])
+                elif not part.get("patternProperties"):
+                    schemas.append(part.get("additionalProperties", True))
+            found = self._members[key] = self._schema.alternatives(schemas)
+        return found
+
+    def knows(self, name: str) -> bool:
+        """Return whether a name of a member is in the schema."""
+        return any(name in cast("Mapping[str, Any]", part.get("properties", {})) for part in self._parts)
+
+    def item(self, index: int) -> tuple["Shape", ...]:
+        """Return the alternatives for an item of an array."""
+        prefixes = [_prefix_items(part) for part in self._parts]
+        key = min(index, max(map(len, prefixes), default=0))  # items after the longest prefix are alike
+        found = self._items.get(key)
+        if found is None:
+            schemas: list[Any] = []
+            for part, prefix in zip(self._parts, prefixes, strict=True):
+                items = part.get("items", True)
+                if index < len(prefix):
+                    schemas.append(prefix[index])
+                elif not isinstance(items, list):
+                    schemas.append(items)
+            found = self._items[key] = self._schema.alternatives(schemas)
+        return found
+
+
+class SchemaShapes:
+    """The shapes of a schema.
+
+    Args:
+        schema: A valid JSON schema.
+
+    Attributes:
+        roots: The alternatives for the complete value.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+        self._has_own_references = _has_identifiers(schema)
+        self._shapes: dict[tuple[int, ...], Shape] = {}
+        self._any = Shape((), self)
+        self.roots = self.alternatives([schema])
+
+    def alternatives(self, schemas: Sequence[Any]) -> tuple[Shape, ...]:
+        """Return the alternatives for a value to which several schemas apply. Without any, no value is valid."""
+        found: list[Shape] = []
+        for parts in self._combined([self._expanded(each, frozenset(), 0) for each in schemas]):
+            shape = self._shape(parts)
+            if shape.kinds and shape not in found:
+                found.append(shape)
+        return tuple(found)
+
+    def _shape(self, parts: Parts) -> Shape:
+        if not parts:
+            return self._any
+        key = tuple(id(part) for part in parts)  # parts of the schema, which remains
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = Shape(parts, self)
+        return shape
+
+    def _expanded(self, schema: Any, seen: frozenset[str], level: int) -> list[Parts]:
+        """Return the alternatives of a schema; an empty alternative if it cannot be expanded."""
+        if schema is False:
+            return []
+        if not isinstance(schema, dict) or not schema or level > _MAX_LEVELS:
+            return [()]
+        fields = cast("dict[str, Any]", schema)
+        if "$ref" in fields:  # its siblings do not apply in older drafts
+            target = str(fields["$ref"])
+            if target in seen or self._has_own_references:
+                return [()]
+            return self._expanded(self._found(target), seen | {target}, level + 1)
+        choices: list[list[Parts]] = [[(fields,)]]
+        choices += [self._expanded(each, seen, level + 1) for each in fields.get("allOf", ())]
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in fields:
+                choices.append(
+                    [parts for each in fields[keyword] for parts in self._expanded(each, seen, level + 1)]
+                )
+        return self._combined(choices)
+
+    def _combined(self, choices: Sequence[list[Parts]]) -> list[Parts]:
+        """Return each combination of one alternative of each choice; an empty alternative if there are too many."""
+        number = 1
+        for each in choices:
+            number *= len(each)
+            if number > _MAX_ALTERNATIVES:
+                return [()]
+        return [tuple(part for parts in each for part in parts) for each in product(*choices)]
+
+    def _found(self, target: str) -> Any:
+        """Return the target of a reference; True, which accepts all values, for an unknown target."""
+        if target == "#":
+            return self._root
+        if not target.startswith("#/"):
+            return True
+        found: Any = self._root
+        for step in target[2:].split("/"):
+            name = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or name not in found:
+                return True
+            found = cast("dict[str, Any]", found)[name]
+        return found
+
+
+def is_equal(value: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
+    return _kind_of(value) == _kind_of(other) and value == other
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, dict):
+        return "object"
+    return "array" if isinstance(value, list) else "number"
+
+
+def _kinds_of(part: Mapping[str, Any]) -> frozenset[str]:
+    given = part.get("type")
+    if given is None:
+        return KINDS
+    names = [given] if isinstance(given, str) else cast("list[str]", given)
+    kinds = frozenset("number" if name == "integer" else name for name in names)
+    return kinds if kinds <= KINDS else KINDS
+
+
+def _prefix_items(part: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the schemas of the first items, each of which has its own."""
+    items = part.get("items")
+    return cast("Sequence[Any]", items if isinstance(items, list) else part.get("prefixItems", ()))
+
+
+def _has_identifiers(schema: Any) -> bool:
+    """Return whether a part of a schema has an identifier, which changes the meaning of references in it."""
+    waiting: list[Any] = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            fields = cast("dict[str, Any]", each)
+            if each is not schema and ("$id" in fields or "id" in fields):
+                return True
+            waiting += fields.values()
+        elif isinstance(each, list):
+            waiting += cast("list[Any]", each)
+    return False

@@ -1,0 +1,140 @@
+"""A response that cannot become JSON of a schema ends the turn with the first such delta."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from support.live_server import serving
+from support.rpc import Rpc, message, streamed_text
+from support.upstream import Cut, Hang, ScriptedUpstream, Step, json_answer, openai_chunk, openai_stream, sse
+from tailrace.server import Bounds, Settings, create_app
+from tailrace.server.runtime.json_schema_filter import JsonSchemaFilter
+from tailrace.server.runtime.stream_filter import BlockedError, StreamFilter
+from tailrace.server.runtime.word_filters import WordFilter
+from tailrace.wrappers import ConfigurationError
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 5},
+        "unit": {"enum": ["celsius", "kelvin"]},
+        "days": {"type": "array", "items": {"type": "number"}},
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+}
+GOOD = '{"city": "Paris", "days": [1, 2.5], "unit": "kelvin"}'
+MISMATCH = "the response does not match the JSON schema of the server"
+
+
+def bytes_of(folder: Path) -> bytes:
+    """The content of all files: the database and its journal."""
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+async def respond(
+    script: Sequence[Step], *filters: StreamFilter, hangs: bool = False, store: str = "sqlite://"
+) -> tuple[str, str, str, str]:
+    """The state, the message, the text and the metadata of the end of a response."""
+    async with ScriptedUpstream(lambda _: script, lists_models=True) as upstream:
+        settings = Settings(
+            store=store,
+            model="openai:m",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            bounds=Bounds(continue_attempts=0),
+        )
+        async with (
+            serving(create_app(settings, filters=filters or [JsonSchemaFilter(SCHEMA)])) as url,
+            Rpc(url) as rpc,
+        ):
+            events = await rpc.stream("SendStreamingMessage", message("hi"))
+        if hangs:
+            await (await upstream.received()).client_left.wait()
+    update = events[-1][1]["statusUpdate"]
+    parts = update["status"].get("message", {}).get("parts", [])
+    ending = update["status"]["state"].removeprefix("TASK_STATE_")
+    return ending, parts[0].get("text", "") if parts else "", streamed_text(events), json.dumps(update)
+
+
+async def test_a_matching_response_is_unchanged() -> None:
+    assert (await respond(openai_stream(list(GOOD))))[:3] == ("COMPLETED", "", GOOD)
+
+
+@pytest.mark.parametrize(
+    ("valid", "rest", "reason"),
+    [
+        ("", "Sure! {", "the text is not valid JSON"),
+        ('{"city": ', "7, ", "a value has a type that the schema does not allow at /city"),
+        ('{"city": "Rome", "days": [1, ', '"2"', "a value has a type that the schema does not allow at /days/1"),
+        ('{"city": "Rome", "', "hidden", "a member is not in the schema"),
+        ('{"city": "Rome", "unit": "k', "g", "a value is not one of the schema at /unit"),
+        ('{"unit": "kelvin"', "}", "a required member is missing"),
+    ],
+)  # fmt: skip
+async def test_the_first_wrong_delta_ends_the_turn(
+    valid: str, rest: str, reason: str, tmp_path: Path
+) -> None:
+    script = [*openai_stream([*valid, rest], finish=None), Hang()]
+    ending, problem, text, update = await respond(
+        script, hangs=True, store=f"sqlite:///{tmp_path / 'tasks.db'}"
+    )
+    assert (ending, problem) == ("FAILED", f"{MISMATCH}: {reason}")
+    assert valid.startswith(text)  # deltas of one read are one
+    assert "content_filter" in update
+    assert b"hidden" not in bytes_of(tmp_path)
+
+
+async def test_the_complete_schema_is_checked_at_the_end() -> None:
+    assert (await respond(openai_stream(['{"city": "London"}'])))[:2] == ("FAILED", MISMATCH)
+    incomplete = openai_stream(['{"city": "Rome"'], finish="length")
+    assert (await respond(incomplete))[1] == f"{MISMATCH}: the JSON value is incomplete"
+
+
+async def test_the_reason_of_a_broken_response_is_reported() -> None:
+    script = [*openai_stream(['{"city": "Ro'], finish=None), Cut()]
+    ending, problem, text, update = await respond(script)
+    assert (ending, text) == ("FAILED", '{"city": "Ro')
+    assert "connection broke" in problem or "ended before" in problem
+    assert "content_filter" not in update
+
+
+async def test_reasoning_and_tool_calls_are_not_checked() -> None:
+    function = {"name": "look", "arguments": "{}"}
+    call = {"index": 0, "id": "c1", "type": "function", "function": function}
+    chunks = [{"reasoning_content": "I think"}, {"tool_calls": [call]}]
+    script = [sse(*map(openai_chunk, chunks), openai_chunk({}, finish="tool_calls"), "[DONE]")]
+    ending, _, text, _ = await respond(script)
+    assert (ending, text) == ("INPUT_REQUIRED", "I think")
+
+
+async def test_an_error_of_the_provider_is_not_checked() -> None:
+    ending, problem, _, _ = await respond(json_answer({"error": {"message": "no such model"}}, 404))
+    assert (ending, problem) == ("FAILED", "openai: no such model (HTTP 404)")
+
+
+async def test_a_filter_before_changes_the_text_that_is_checked() -> None:
+    filters = [WordFilter(["Rome"], '"'), JsonSchemaFilter(SCHEMA)]
+    assert (await respond(openai_stream(['{"city": "Ro', 'me"}']), *filters))[0] == "FAILED"
+    assert (await respond(openai_stream(['{"city": "Pa', 'ris"}']), *filters))[0] == "COMPLETED"
+
+
+async def test_a_stream_of_the_filter() -> None:
+    given = JsonSchemaFilter(SCHEMA)
+    stream = given.open()
+    assert [await stream.feed(each) for each in GOOD] == list(GOOD)
+    assert await stream.close() == ""
+    assert await given.open().close() == ""
+    stream = given.open()
+    with pytest.raises(BlockedError, match=MISMATCH):
+        await stream.feed("[")
+
+
+@pytest.mark.parametrize("schema", [{"type": 1}, {"$ref": "https://example.com/schema"}])
+def test_an_invalid_schema_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="invalid schema of a filter"):
+        JsonSchemaFilter(schema)
