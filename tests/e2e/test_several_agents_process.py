@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import anyio
+import psutil
 import pytest
 
 from support.postgres import PostgresServer
@@ -182,6 +183,25 @@ async def _ended(url: str, name: str, task_id: str) -> dict[str, Any]:
             return await response.json()
 
 
+async def test_signals_during_the_shutdown_do_not_end_the_process_early(tmp_path: Path) -> None:
+    path = tmp_path / "tailrace.toml"
+    script = [*openai_stream(["half"], finish=None), Hang()]
+    async with ScriptedUpstream(script) as upstream:
+        write(path, upstream, "support", server=f"store = 'sqlite:///{tmp_path}/t.db'\nshutdown_grace = 1")
+        with served(tmp_path / "log", "--config", str(path)) as server:
+            await server.ready()
+            async with aiohttp.ClientSession() as http, anyio.create_task_group() as group:
+                group.start_soon(stream, http, f"{server.url}/agents/support/")
+                await upstream.received()
+                server.process.send_signal(signal.SIGTERM)
+                with anyio.fail_after(30):
+                    while server.process.poll() is None:
+                        server.process.send_signal(signal.SIGHUP)
+                        await anyio.sleep(0.01)
+                group.cancel_scope.cancel()
+    assert server.process.returncode == 0
+
+
 async def test_each_of_several_processes_reloads_the_file(
     tmp_path: Path, postgres: PostgresServer, valkey: ValkeyServer
 ) -> None:
@@ -197,6 +217,38 @@ async def test_each_of_several_processes_reloads_the_file(
             server.process.send_signal(signal.SIGHUP)
             await lines_of(server, "the configuration is reloaded", 2)
             await _both_serve(server, "code")
+            # A process that starts later has the configuration that the others have, whatever the file contains.
+            path.write_text("[agents")
+            server.process.send_signal(signal.SIGHUP)
+            await lines_of(server, "the configuration is not reloaded", 1)
+            victim = psutil.Process(server.process.pid).children()[-1]
+            victim.kill()
+            await lines_of(server, "is started again", 1)
+            for _ in range(5):
+                server.process.send_signal(signal.SIGHUP)
+            await _until_two_accept(server)
+            await _both_serve(server, "code")
+            assert server.log.read_text().count("is started again") == 1
+
+
+async def _until_two_accept(server: Served) -> None:
+    """Wait until two processes accept connections."""
+    with anyio.fail_after(60):
+        while True:
+            found = psutil.Process(server.process.pid).children()
+            port = int(server.url.rpartition(":")[2])
+            accepting = [
+                each
+                for each in found
+                if each.is_running()
+                and any(
+                    one.laddr.port == port and one.status == psutil.CONN_LISTEN
+                    for one in each.net_connections()
+                )
+            ]
+            if len(accepting) == 2:
+                return
+            await anyio.sleep(0.05)
 
 
 async def _both_serve(server: Served, name: str) -> None:

@@ -123,7 +123,7 @@ BOB = '[callers.bob]\nkeys = ["k"]\n'
         (AGENT + "[server]\nport = 70000", "[server] port: Input should be less than or equal to 65535"),
         (AGENT + "tools = [1]", "[agents.a] tools[0]: Input should be a valid string"),
         (AGENT + 'on_lost_result = "retry"', "[agents.a] on_lost_result: Input should be 'error', 'ask' or 'fail'"),
-        (AGENT + 'approvers = "boss"', "[agents.a]: approvers 'boss': not caller, scope:NAME or role:NAME"),
+        (AGENT + 'approvers = "boss"', "[agents.a] approvers: approvers 'boss': not caller, scope:NAME or role:NAME"),
         (AGENT + 'fallback = ["x"]', "[agents.a] fallback: 'x' is neither PROVIDER:MODEL, PROVIDER:MODEL@BASE_URL nor"),
         ('[agents.a]\nmodel = "fast"', "[agents.a] model: 'fast' is neither PROVIDER:MODEL nor the name of a table [models.NAME]"),
         (
@@ -135,10 +135,17 @@ BOB = '[callers.bob]\nkeys = ["k"]\n'
         (AGENT + 'callers = ["bob"]', "[agents.a] callers: there is no authentication: add a table [callers.NAME]"),
         (AGENT + 'callers = ["ann"]\n' + BOB, "[agents.a] callers: there is no table [callers.ann]"),
         (AGENT + 'callers = ["scope:x"]\n' + BOB, "[agents.a] callers: 'scope:x' requires bearer tokens"),
-        (AGENT + 'callers = ["team:x"]\n' + BOB, "[agents.a] callers: approvers 'team:x': not caller, scope:NAME or role:NAME"),
+        (AGENT + 'callers = ["team:x"]\n' + BOB, "[agents.a] callers: 'team:x' is neither the name of a table [callers.NAME] nor subject:NAME,"),
         (AGENT + "[callers.bob]\nkeys = []", "[callers.bob] keys: Tuple should have at least 1 item"),
         (AGENT + '[callers.bob]\nkeys = ["a,b"]', "[callers.bob] keys: a key is not empty and has no comma"),
         (AGENT + 'card = { grpc_url = "h:1" }', "[agents.a] card: signing_keys, signing_jku and grpc_url belong in [server.card]"),
+        (AGENT + BOB + '[callers.ann]\nkeys = ["x", "k"]', "[callers.ann] keys: [callers.bob] has the same key"),
+        (AGENT + 'fallback = ["nobody:m"]', "[agents.a] fallback: unknown provider 'nobody'"),
+        (AGENT + "card = { descriptoin = 'x' }", "[agents.a] card.descriptoin: unknown; did you mean description?"),
+        (AGENT + "[server.bounds]\nqqq = 1", "[server] bounds.qqq: unknown; the keys are max_connections,"),
+        (AGENT + "[server.prices.'openai:m']\ninput = 1\noutput = 1\nqqq = 1", "[server] prices.openai:m.qqq: unknown; the keys are input, output, cached"),
+        (AGENT + "[[server.budgets]]\ntokns = 1", "[server] budgets[0].period: Field required; [server] budgets[0].tokns: unknown; did you mean tokens?"),
+        (AGENT + "tools = " + 5000 * "[", "values are nested too deeply"),
         (AGENT + "x = 1\ny = 2", "[agents.a] x: unknown; the keys are"),
     ],
 )  # fmt: skip
@@ -154,6 +161,34 @@ def test_keys_are_in_no_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as raised:
         read(tmp_path, FILE.replace('"b"', '"secret", 5'))
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[agents.a]\nmodel = '${SECRET}'",
+        AGENT + "fallback = ['${SECRET}']",
+        AGENT + "approvers = '${SECRET}'",
+        AGENT + BOB + "[agents.b]\nmodel = 'openai:m'\ncallers = ['${SECRET}']",
+        AGENT + "agent_origins = ['${SECRET}']",
+    ],
+)
+def test_errors_have_the_names_of_variables_instead_of_their_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cr3t-value")
+    with pytest.raises(ConfigurationError, match=r"\$\{SECRET\}") as raised:
+        read(tmp_path, text)
+    assert "s3cr3t-value" not in str(raised.value)
+
+
+def test_a_variable_of_a_group_overrides_its_member_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILRACE_BOUNDS", '{"max_streams": 3}')
+    text = AGENT + "[server.bounds]\nmax_tasks = 7\nmax_streams = 9"
+    bounds = read(tmp_path, text).settings.bounds
+    assert (bounds.max_streams, bounds.max_tasks) == (3, 7)
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Several agents in one server: each with its provider, its callers and its tasks; and a reload of the configuration."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from support.rpc import message
 from support.several_agents import KEYS, PROVIDERS, SeveralAgents, headers_of, serving_agents, steps_of
 from support.ui_streams import RUN
 from support.upstream import Received, ScriptedUpstream, Wait
+from tailrace.server.auth.agent_authentication import parse_callers
+from tailrace.server.runtime.caller import Caller
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 USER = {"role": "user", "content": "Hi"}
@@ -205,6 +207,54 @@ async def test_a_call_of_one_agent_requires_an_approval_and_that_of_another_runs
         _, text = await server.post(path, rpc("SendMessage", params))
         assert "bought for 500" in text
         assert "Done." in text
+
+
+async def test_a_decision_belongs_to_the_agent_of_the_call(tmp_path: Path) -> None:
+    tools = "tools = 'support.approval_tools:buy'\napprovals = 'support.approval_tools:is_expensive'"
+    script = [answer(calls=[("c1", "buy", {"amount": 500})]), answer("Done.")]
+    scripts: dict[str, Sequence[Any]] = {"support": script}
+    async with serving_agents(
+        tmp_path, scripts, support=f"{tools}\napprovers = 'role:boss'", legal=tools
+    ) as server:
+        _, text = await server.post("/v1/responses", {"model": "support", "input": "Buy it"})
+        response = json.loads(text)
+        [request] = [item for item in response["output"] if item["type"] == "mcp_approval_request"]
+        decision = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+        for model, problem in (
+            ("legal", "the task belongs to the agent 'support'"),
+            ("support", "may not approve"),
+        ):
+            body = {"model": model, "input": [decision], "previous_response_id": response["id"]}
+            status, text = await server.post("/v1/responses", body)
+            assert (status, problem in text) == (400, True), text
+        assert not server.upstreams["legal"].requests
+
+
+async def test_a_caller_who_may_not_use_an_agent_is_logged(
+    server: SeveralAgents, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.post("/agents/code/", rpc("SendMessage", message("Hi")), "bob")
+    assert "refused a caller (403): you may not use the agent 'code'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("callers", "claims", "is_permitted"),
+    [
+        (["subject:zoe"], {"sub": "zoe"}, True),
+        (["subject:zoe"], {"sub": "ann"}, False),
+        (["subject:https://idp.example|zoe"], {"sub": "https://idp.example|zoe"}, True),
+        (["zoe"], {"sub": "zoe"}, False),  # the name of a caller with an API key
+        (["scope:use"], {"sub": "ann", "scope": "read use"}, True),
+        (["role:admin"], {"sub": "ann", "roles": ["administrator"]}, False),
+        ([], {"sub": "ann"}, False),
+        (None, {"sub": "ann"}, True),
+    ],
+)
+def test_callers_with_bearer_tokens_are_named_by_subject_scope_or_role(
+    callers: list[str] | None, claims: dict[str, Any], is_permitted: bool
+) -> None:
+    permits = parse_callers(callers)
+    assert permits(Caller("zoe" if callers == ["zoe"] else "user", claims=claims)) is is_permitted
 
 
 # --- reload ---------------------------------------------------------------------------------------------------------

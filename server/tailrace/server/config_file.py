@@ -10,9 +10,9 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, create_model
 from pydantic_core import ErrorDetails
@@ -37,6 +37,7 @@ _UNSUPPORTED = {
 }
 
 _MAX_PROBLEMS = 5
+_SHORTEST_SECRET = 6  # characters; a shorter value may be a part of any word
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +69,7 @@ class AgentTable(_AgentSettings):
         fallback: Models that respond when ``model`` fails, in order. Each is the name of a ``[models.NAME]`` table,
             ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``.
         callers: The callers who may use the agent; all callers if not set. Each is the name of a ``[callers.NAME]`` table, or
-            with bearer tokens a subject, ``scope:NAME`` or ``role:NAME``.
+            ``subject:NAME``, ``scope:NAME`` or ``role:NAME`` of bearer tokens.
     """
 
     fallback: tuple[str, ...] = ()
@@ -149,10 +150,18 @@ class ServerConfig:
     Attributes:
         settings: The settings of the server in the file. A running server may have other settings.
         agents: The agents, in the order of the file.
+        path: The file; None without one.
+        variables: The values of the environment variables that the file names, and the names.
     """
 
     settings: Settings
     agents: tuple[AgentConfig, ...]
+    path: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def error(self, problem: str) -> ConfigurationError:
+        """Return an error of the file, without values of environment variables, which may be secrets."""
+        return _error(self.path, problem, self.variables)
 
 
 def read_config(path: Path, given: Settings, running: Settings | None = None) -> ServerConfig:
@@ -168,21 +177,28 @@ def read_config(path: Path, given: Settings, running: Settings | None = None) ->
         ConfigurationError: The file cannot be read or is not valid, or ``given`` has settings that belong in the file. The error
             message is one line with the table and the key.
     """
+    variables: dict[str, str] = {}
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    try:
         _refuse_agent_settings(given)
-        file = _parse(_expanded(tables, ()))
+        file = _parse(_expanded(tables, (), variables))
         settings = _server_settings(file, given)
         shared = running or settings
         agents = tuple(_agent(name, table, file, shared) for name, table in file.agents.items())
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    return ServerConfig(settings, agents)
+    except OSError as error:
+        raise _error(path, error.strerror or "cannot be read", {}) from None
+    except RecursionError:
+        raise _error(path, "values are nested too deeply", {}) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigurationError) as error:
+        raise _error(path, str(error), variables) from None
+    return ServerConfig(settings, agents, path, variables)
+
+
+def _error(path: Path | None, problem: str, variables: Mapping[str, str]) -> ConfigurationError:
+    for value, name in variables.items():
+        if len(value) >= _SHORTEST_SECRET:
+            problem = problem.replace(value, f"${{{name}}}")
+    return ConfigurationError(f"{path}: {problem}" if path else problem)
 
 
 def json_schema() -> dict[str, Any]:
@@ -225,14 +241,8 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _problem(error: ErrorDetails) -> str:
     """Return one line for an error: the table, the key, and what is wrong."""
     place = [str(each) for each in error["loc"] if each != "[key]"]
-    known = {
-        "server": list(ServerTable.model_fields),
-        "agents": list(AgentTable.model_fields),
-        "models": list(ModelTable.model_fields),
-        "callers": list(CallerTable.model_fields),
-    }
     if error["type"] == "extra_forbidden":
-        of = known.get(place[0], []) if len(place) > 1 else list(known)
+        of = _keys_at(place[:-1])
         [similar] = difflib.get_close_matches(place[-1], of, 1) or [""]
         hint = (
             f"; did you mean {similar}?"
@@ -249,6 +259,21 @@ def _problem(error: ErrorDetails) -> str:
     return f"{_place(place)}: {error['msg'].removeprefix('Value error, ')}"
 
 
+def _keys_at(path: Sequence[str]) -> list[str]:
+    """Return the keys of the table at a path: its fields, also behind the names of a table of tables."""
+    model: type[BaseModel] = ConfigFile
+    steps = iter(path)
+    for step in steps:
+        kind: Any = model.model_fields[step].annotation
+        while get_args(kind):  # dict[str, Table], tuple[Table, ...]: the next step is a name or a position
+            is_container = get_origin(kind) in (dict, tuple)
+            kind = next(each for each in reversed(get_args(kind)) if each not in (Ellipsis, type(None)))
+            if is_container:
+                next(steps, None)
+        model = kind
+    return list(model.model_fields)
+
+
 def _place(path: Sequence[str]) -> str:
     """Return a path as the table and the key: ``[agents.support] tools[0]``."""
     depth = 1 if path[0] == "server" else 2
@@ -256,14 +281,23 @@ def _place(path: Sequence[str]) -> str:
     return f"[{'.'.join(path[:depth])}] {key.removeprefix('.')}".rstrip()
 
 
-def _expanded(value: Any, path: tuple[str, ...]) -> Any:
-    """Replace ``${NAME}`` with the environment variable ``NAME`` in every string; ``$${NAME}`` becomes ``${NAME}``."""
+def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> Any:
+    """Replace ``${NAME}`` with the environment variable ``NAME`` in every string; ``$${NAME}`` becomes ``${NAME}``.
+
+    Args:
+        value: A value of the file.
+        path: The table and the key of the value.
+        variables: Receives the values of the variables, and their names.
+
+    Raises:
+        ConfigurationError: A variable is not set.
+    """
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value).items()
-        return {name: _expanded(member, (*path, name)) for name, member in members}
+        return {name: _expanded(member, (*path, name), variables) for name, member in members}
     if isinstance(value, list):
         items = enumerate(cast("list[Any]", value))
-        return [_expanded(item, (*path, str(position))) for position, item in items]
+        return [_expanded(item, (*path, str(position)), variables) for position, item in items]
     if not isinstance(value, str):
         return value
 
@@ -276,6 +310,7 @@ def _expanded(value: Any, path: tuple[str, ...]) -> Any:
             raise ConfigurationError(
                 f"{_place(path)}: the environment variable {name} is not set (write $${{{name}}} for this text)"
             )
+        variables[found] = name
         return found
 
     return _VARIABLE.sub(replaced, value)
@@ -287,23 +322,29 @@ def _given(table: BaseModel, *names: str) -> dict[str, Any]:
 
 
 def _server_settings(file: ConfigFile, given: Settings) -> Settings:
-    values = {
-        name: value for name, value in _given(file.server).items() if name not in given.model_fields_set
-    }
+    """Return the settings of ``[server]``, which those of the command line and the environment override."""
+    values: dict[str, Any] = {}
+    for name, value in _given(file.server).items():
+        override = getattr(given, name)
+        if name not in given.model_fields_set:
+            values[name] = value
+        elif isinstance(value, BaseModel) and isinstance(override, BaseModel):  # a group: its members
+            values[name] = value.model_copy(update=_given(override))
     if file.callers:
         values["caller_keys"] = SecretStr(",".join(_caller_keys(file.callers)))
     return given.model_copy(update=values)
 
 
 def _caller_keys(callers: Mapping[str, CallerTable]) -> list[str]:
-    found: list[str] = []
+    names: dict[str, str] = {}
     for name, caller in callers.items():
         for secret in caller.keys:
             key = secret.get_secret_value()
             if not key.strip() or "," in key:
                 raise ConfigurationError(f"[callers.{name}] keys: a key is not empty and has no comma")
-            found.append(f"{name}:{key}")
-    return found
+            if names.setdefault(key, name) != name:
+                raise ConfigurationError(f"[callers.{name}] keys: [callers.{names[key]}] has the same key")
+    return [f"{name}:{key}" for key, name in names.items()]
 
 
 def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -> AgentConfig:
@@ -356,7 +397,10 @@ def _fallback(settings: Settings, value: str, place: str, models: Mapping[str, M
             f"{place} fallback: {value!r} is neither PROVIDER:MODEL, PROVIDER:MODEL@BASE_URL nor the name of a table "
             "[models.NAME]"
         )
-    return fallback_settings(settings, value)
+    try:
+        return fallback_settings(settings, value)
+    except ConfigurationError as error:  # an unknown provider
+        raise ConfigurationError(f"{place} fallback: {error}") from None
 
 
 def _named(settings: Settings, table: ModelTable) -> Settings:
@@ -372,18 +416,23 @@ def _check_callers(place: str, callers: Sequence[str] | None, file: ConfigFile, 
     if not file.callers and not has_tokens:
         raise ConfigurationError(f"{place} callers: there is no authentication: add a table [callers.NAME]")
     for caller in callers:
-        if ":" in caller:
-            _check_approvers(f"{place} callers", caller)
-            if not has_tokens:
-                raise ConfigurationError(
-                    f"{place} callers: {caller!r} requires bearer tokens: set jwks_url in [server.caller_jwt]"
-                )
-        elif caller not in file.callers and not has_tokens:
-            raise ConfigurationError(f"{place} callers: there is no table [callers.{caller}]")
+        kind, _, name = caller.partition(":")
+        if ":" not in caller:
+            if caller not in file.callers:
+                raise ConfigurationError(f"{place} callers: there is no table [callers.{caller}]")
+        elif kind not in ("subject", "scope", "role") or not name:
+            raise ConfigurationError(
+                f"{place} callers: {caller!r} is neither the name of a table [callers.NAME] nor subject:NAME, scope:NAME or "
+                "role:NAME"
+            )
+        elif not has_tokens:
+            raise ConfigurationError(
+                f"{place} callers: {caller!r} requires bearer tokens: set jwks_url in [server.caller_jwt]"
+            )
 
 
 def _check_approvers(place: str, value: str) -> None:
     try:
         parse_approvers(value)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{place}: {error}") from None
+        raise ConfigurationError(f"{place} approvers: {error}") from None

@@ -65,6 +65,7 @@ class ServerCore:
         limits: The limits on streams, tasks and messages.
         schemes: The security schemes that the cards declare.
         authenticated: Whether the server authenticates callers.
+        authenticator: Authenticates callers.
         authentication: Authenticates callers, and logs rejected requests.
         guard: Checks the host, the origin and the address of requests.
         streams: The open SSE streams.
@@ -101,6 +102,7 @@ class ServerCore:
         authenticator = authenticator or create_authenticator(settings)
         self.schemes = authenticator.schemes()
         self.authenticated = not isinstance(authenticator, Anonymous)
+        self.authenticator = authenticator
         self.authentication = Reporting(authenticator)
         self.guard = RequestGuard(settings, authenticated=self.authenticated)
         self._uploads = Uploads(bounds.body_timeout)

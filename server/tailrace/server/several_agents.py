@@ -8,12 +8,14 @@ import logging
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskStatus
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import TracerProvider
 from starlette.routing import Mount
@@ -26,6 +28,7 @@ from tailrace.server.auth.agent_authentication import (
     ReplaceableKeys,
     parse_callers,
 )
+from tailrace.server.auth.authentication import Reporting
 from tailrace.server.auth.authenticator_factory import create_authenticator, create_keys
 from tailrace.server.config_file import AgentConfig, ServerConfig
 from tailrace.server.http.agents_page import AgentsPage, ListedAgent
@@ -39,7 +42,7 @@ from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.server_core import ServerCore, create_application
 from tailrace.server.settings import Settings
-from tailrace.wrappers import ConfigurationError, TailraceError
+from tailrace.wrappers import TailraceError
 
 logger = logging.getLogger("tailrace.server")
 
@@ -47,13 +50,14 @@ LoadConfig = Callable[[Settings], ServerConfig]
 """Function that reads the configuration file. Its argument is the settings of the running server."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Agent:
-    """An agent with its configuration."""
+    """An agent with its configuration, and its routes when they exist."""
 
     config: AgentConfig
     prepared: PreparedAgent
     permits: Permission
+    routes: APIRouter | None = None
 
     @property
     def name(self) -> str:
@@ -104,11 +108,14 @@ class _SeveralAgents:
         self._load_config = load_config
         keys = create_keys(config.settings)
         self._keys = keys and ReplaceableKeys(keys)
-        self._core = ServerCore(
-            config.settings,
-            authenticator=create_authenticator(config.settings, self._keys),
-            tracer_provider=tracer_provider,
-        )
+        try:
+            self._core = ServerCore(
+                config.settings,
+                authenticator=create_authenticator(config.settings, self._keys),
+                tracer_provider=tracer_provider,
+            )
+        except TailraceError as error:
+            raise config.error(f"[server]: {error}") from error
         agents = self._prepare(config, ())
         self._served = ServedAgents(agent.prepared.served for agent in agents)
         self._agents = agents
@@ -121,21 +128,25 @@ class _SeveralAgents:
         by_name = {agent.name: agent for agent in current}
         found: list[_Agent] = []
         for each in config.agents:
-            same = by_name.get(each.name)
-            if same is not None and same.is_unchanged(each):
-                prepared = same.prepared
-            else:
-                capabilities = Capabilities(webhook_keys=self._core.webhook_keys)
-                try:
-                    prepared = prepare_agent(
+            current_agent = by_name.get(each.name)
+            is_unchanged = current_agent is not None and current_agent.is_unchanged(each)
+            if current_agent is not None and is_unchanged and current_agent.config.callers == each.callers:
+                found.append(current_agent)
+                continue
+            try:
+                prepared = (
+                    current_agent.prepared
+                    if current_agent is not None and is_unchanged
+                    else prepare_agent(
                         each.settings,
                         self._core.gate,
                         name=each.name,
                         fallbacks=each.fallbacks,
-                        capabilities=capabilities,
+                        capabilities=Capabilities(webhook_keys=self._core.webhook_keys),
                     )
-                except TailraceError as error:
-                    raise ConfigurationError(f"[agents.{each.name}]: {error}") from error
+                )
+            except TailraceError as error:
+                raise config.error(f"[agents.{each.name}]: {error}") from error
             found.append(_Agent(each, prepared, parse_callers(each.callers)))
         return found
 
@@ -161,9 +172,8 @@ class _SeveralAgents:
             models = AgentModels({agent.name: agent for agent in agents})
             OpenAIFacade(operations, self._settings, core.authentication, models, core.gate).add_to(router)
         for agent in agents:
-            own = core.create_router()
-            self._add_agent(own, agent)
-            router.routes.append(Mount(f"/{agent.path.removesuffix('/')}", own))
+            agent.routes = agent.routes or self._agent_routes(agent)
+            router.routes.append(Mount(f"/{agent.path.removesuffix('/')}", agent.routes))
         return router
 
     def _operations(self, agents: Mapping[str, _Agent]) -> Operations:
@@ -183,39 +193,50 @@ class _SeveralAgents:
             streams=core.streams,
         )
 
-    def _add_agent(self, router: APIRouter, agent: _Agent) -> None:
+    def _agent_routes(self, agent: _Agent) -> APIRouter:
+        """Create the routes of an agent."""
         core, prepared = self._core, agent.prepared
-        authentication = AgentAuthenticator(core.authentication, agent.name, agent.permits)
+        router = core.create_router()
+        authentication = Reporting(AgentAuthenticator(core.authenticator, agent.name, agent.permits))
         names = agent_names(prepared.settings)
         native_tools = prepared.served.handler.accepts_native_tools
         models = ServedModels(prepared.settings, names, {}, accepts_native_tools=native_tools)
         AgentRoutes(core, self._engine, prepared, authentication).add_to(router, models, owns_router=True)
+        return router
 
     # --- running ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _running(self, _app: object) -> AsyncGenerator[None]:
-        async with self._core.running(self._engine), anyio.create_task_group() as group:
-            if self._load_config is not None and threading.current_thread() is threading.main_thread():
-                await group.start(self._watch_signal, self._load_config)
-            yield
-            group.cancel_scope.cancel()
+        if self._load_config is None or threading.current_thread() is not threading.main_thread():
+            async with self._core.running(self._engine):
+                yield
+            return
+        before = signal.getsignal(signal.SIGHUP)
+        try:
+            # The signal is received until everything has ended: its default is to end the process.
+            requests, receiver = anyio.create_memory_object_stream[None](1)
+            async with requests, receiver, anyio.create_task_group() as group:
+                await group.start(_receive_signals, requests)
+                async with self._core.running(self._engine):
+                    group.start_soon(self._reload_on_request, receiver, self._load_config)
+                    yield
+                group.cancel_scope.cancel()
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
-    async def _watch_signal(
-        self,
-        load_config: LoadConfig,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    async def _reload_on_request(
+        self, requests: MemoryObjectReceiveStream[None], load_config: LoadConfig
     ) -> None:
-        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-            task_status.started()
-            async for _ in signals:
-                try:
-                    await self._reload(load_config)
-                except TailraceError as error:
-                    logger.error("the configuration is not reloaded: %s", error)
-                except Exception:
-                    logger.exception("the configuration is not reloaded")
+        async for _ in requests:
+            if self._engine.stop_requested.is_set():
+                continue
+            try:
+                await self._reload(load_config)
+            except TailraceError as error:
+                logger.error("the configuration is not reloaded: %s", error)
+            except Exception:
+                logger.exception("the configuration is not reloaded")
 
     async def _reload(self, load_config: LoadConfig) -> None:
         """Read the configuration and replace the agents and the keys of callers.
@@ -226,7 +247,7 @@ class _SeveralAgents:
         config = await anyio.to_thread.run_sync(load_config, self._settings)
         keys = create_keys(config.settings)
         if (keys is None) != (self._keys is None):
-            raise ConfigurationError(
+            raise config.error(
                 "adding the first table [callers.NAME], or removing the last one, requires a restart"
             )
         agents = await anyio.to_thread.run_sync(self._prepare, config, self._agents)
@@ -240,6 +261,15 @@ class _SeveralAgents:
         changed = _changed(self._settings, config.settings)
         if changed:
             logger.warning("changes of [server] require a restart: %s", ", ".join(changed))
+
+
+async def _receive_signals(requests: MemoryObjectSendStream[None], *, task_status: TaskStatus[None]) -> None:
+    """Send a request for each SIGHUP, unless one waits already."""
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            with suppress(anyio.WouldBlock):
+                requests.send_nowait(None)
 
 
 class AgentModels(ModelNames):

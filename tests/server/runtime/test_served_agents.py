@@ -23,13 +23,14 @@ class Holding(Handler):
         closed: Set when the resource is released.
     """
 
-    def __init__(self, text: str = "text", problem: str = "") -> None:
+    def __init__(self, text: str = "text", problem: str = "", end_problem: str = "") -> None:
         self.held = False
         self.closed = anyio.Event()
         self.begun = anyio.Event()
         self.go_on = anyio.Event()
         self._text = text
         self._problem = problem
+        self._end_problem = end_problem
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -41,6 +42,8 @@ class Holding(Handler):
         finally:
             self.held = False
             self.closed.set()
+            if self._end_problem:
+                raise ValueError(self._end_problem)
 
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
         assert self.held
@@ -83,6 +86,22 @@ async def test_the_resources_of_a_replaced_agent_are_released_after_its_last_tur
         assert (await read(second))[-1].state is TaskState.COMPLETED
         assert (new.held, other.held) == (True, True)
     assert (new.held, other.held) == (False, False)
+
+
+async def test_an_error_while_resources_are_released_ends_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    old, other = Holding(end_problem="no such process"), Holding("other")
+    other.go_on.set()
+    remaining = ServedAgent(other, "b")
+    agents = ServedAgents([ServedAgent(old, "a"), remaining])
+    async with Engine(Store("sqlite://"), agents).running() as engine:
+        await agents.replace([remaining])
+        with anyio.fail_after(10):
+            await old.closed.wait()
+        assert (await read(await start(engine, agent="b")))[-1].state is TaskState.COMPLETED
+    assert "the resources of the agent 'a' failed" in caplog.text
+    assert "no such process" in caplog.text
 
 
 async def test_if_a_new_agent_cannot_start_nothing_is_replaced() -> None:

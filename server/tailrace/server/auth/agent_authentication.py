@@ -9,6 +9,9 @@ from tailrace.server.runtime.approvals import parse_approvers
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.caller import Caller
 
+SUBJECT = "subject:"
+"""The prefix of the subject (``sub``) of a bearer token in the callers of an agent."""
+
 Permission = Callable[[Caller], bool]
 """Returns whether a caller may use an agent."""
 
@@ -17,8 +20,8 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
     """Return the function that decides whether a caller may use an agent.
 
     Args:
-        callers: Names of callers, ``scope:NAME`` or ``role:NAME``. A caller must have one of these names, or a token with one of
-            these scopes or roles. None for all callers.
+        callers: Names of callers with API keys, and ``subject:NAME``, ``scope:NAME`` or ``role:NAME`` for callers with bearer
+            tokens. None for all callers.
 
     Raises:
         ConfigurationError: A value with a colon is neither ``scope:NAME`` nor ``role:NAME``.
@@ -26,8 +29,14 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
     if callers is None:
         return lambda _: True
     names = frozenset(each for each in callers if ":" not in each)
-    roles = [parse_approvers(each) for each in callers if ":" in each]
-    return lambda caller: caller.user in names or any(has_role(caller) for has_role in roles)
+    subjects = frozenset(each.removeprefix(SUBJECT) for each in callers if each.startswith(SUBJECT))
+    roles = [parse_approvers(each) for each in callers if ":" in each and not each.startswith(SUBJECT)]
+
+    def permits(caller: Caller) -> bool:
+        is_named = caller.claims.get("sub") in subjects if caller.claims else caller.user in names
+        return is_named or any(has_role(caller) for has_role in roles)
+
+    return permits
 
 
 class AgentAuthenticator(Authenticator):

@@ -81,7 +81,8 @@ def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) 
         # uvicorn configures logging only in the worker processes.
         logging.config.dictConfig(log_config(settings.log_format))
         on_start()
-        run_workers(partial(_work, read), listeners, settings.workers)
+        reload = (lambda: partial(_work, read(running=settings), read)) if config.agents else None
+        run_workers(partial(_work, config, read), listeners, settings.workers, reload)
 
 
 def _read(
@@ -143,9 +144,8 @@ def _has_ipv6() -> bool:
     return True
 
 
-def _work(read: Callable[..., ServerConfig], listeners: Sequence[socket.socket]) -> None:
+def _work(config: ServerConfig, read: LoadConfig, listeners: Sequence[socket.socket]) -> None:
     """Run the server in one of several processes."""
-    config = read()
     run_app(_create_app(config, read), config.settings, listeners)
 
 

@@ -3,8 +3,8 @@
 The listening sockets are opened before the processes start, and all processes accept connections from them. A process that ends
 unexpectedly is started again. If a process cannot start, all processes end.
 
-The parent process forwards SIGHUP to each process. A terminal sends Ctrl-C to all processes, but only the parent handles it, and
-sends SIGTERM to the others. A second signal ends all processes immediately.
+On SIGHUP, the parent process reads the configuration again and forwards the signal to each process. A terminal sends Ctrl-C to all
+processes, but only the parent handles it, and sends SIGTERM to the others. A second signal ends all processes immediately.
 """
 
 import logging
@@ -38,31 +38,40 @@ Work = Callable[[Sequence[socket.socket]], None]
 """The function of a process. It is pickled: a function of a module, or `functools.partial` of such a function."""
 
 
-def run_workers(work: Work, listeners: Sequence[socket.socket], count: int) -> None:
+def run_workers(
+    work: Work,
+    listeners: Sequence[socket.socket],
+    count: int,
+    reload: Callable[[], Work] | None = None,
+) -> None:
     """Run processes until SIGTERM or SIGINT. The processes receive SIGTERM.
 
     Args:
         work: The function of each process.
         listeners: The sockets on which the processes listen.
         count: The number of processes.
+        reload: Reads the configuration again on SIGHUP, and returns the function of processes that start later. The running
+            ones receive the signal, unless the configuration is invalid. None: SIGHUP has its usual effect.
 
     Raises:
         SystemExit: A process could not start; the exit status is that of the process.
     """
-    workers = _Workers(work, listeners)
+    workers = _Workers(work, listeners, reload)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, workers.stop)
-    # Without the handler of `serve`, SIGHUP must end the processes.
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, workers.forward)
+    if reload is not None:
+        signal.signal(signal.SIGHUP, workers.reload)
     for _ in range(count):
         workers.start()
     workers.watch()
 
 
 class _Workers:
-    def __init__(self, work: Work, listeners: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, work: Work, listeners: Sequence[socket.socket], reload: Callable[[], Work] | None
+    ) -> None:
         self._work = work
+        self._reload = reload
         self._listeners = listeners
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, SpawnProcess] = {}
@@ -73,8 +82,9 @@ class _Workers:
     def start(self) -> None:
         if self._stopping:
             return
-        process = self._context.Process(target=_run, args=(self._work, self._listeners))
-        with _interrupts_held():
+        arguments = self._work, self._listeners, self._reload is not None
+        process = self._context.Process(target=_run, args=arguments)
+        with _signals_blocked():
             process.start()
         self._running[process.sentinel] = process
         if self._stopping:  # a signal arrived before the process was registered
@@ -85,8 +95,14 @@ class _Workers:
         self._send(signal.SIGKILL if self._stopping else signal.SIGTERM)
         self._stopping = True
 
-    def forward(self, number: int, _frame: FrameType | None) -> None:
-        """Forward SIGHUP. The processes ignore it until they have a handler."""
+    def reload(self, number: int, _frame: FrameType | None) -> None:
+        """Handle SIGHUP."""
+        assert self._reload is not None  # noqa: S101 — the handler is set with it
+        try:
+            self._work = self._reload()
+        except TailraceError as error:
+            logger.error("the configuration is not reloaded: %s", error)
+            return
         self._send(signal.Signals(number))
 
     def watch(self) -> None:
@@ -118,18 +134,21 @@ class _Workers:
 
 
 @contextmanager
-def _interrupts_held() -> Generator[None]:
-    """Block Ctrl-C in this thread for the block, and permanently in the processes that are started in the block."""
+def _signals_blocked() -> Generator[None]:
+    """Block Ctrl-C and SIGHUP in this thread for the block, and in the processes that are started in the block."""
     resource_tracker.ensure_running()  # if it started in the block, it would unblock Ctrl-C
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _run(work: Work, listeners: Sequence[socket.socket]) -> None:
+def _run(work: Work, listeners: Sequence[socket.socket], reloads: bool) -> None:
     """Run the function in a worker process, which ends when the parent process ends."""
+    if reloads:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application handles it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(listeners)

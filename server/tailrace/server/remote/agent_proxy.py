@@ -12,6 +12,10 @@ from tailrace.server.remote.upstream_client import READ_TIMEOUT, RemoteAgent
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.settings import Settings
+from tailrace.wrappers import UpstreamError, UpstreamFault
+
+CARD_TIMEOUT = 10.0
+"""Seconds for the card of the remote agent."""
 
 
 class AgentProxy:
@@ -62,8 +66,14 @@ class AgentProxy:
 
 
 async def _fetch_card(settings: Settings) -> RemoteCard:
-    async with _agent(settings) as agent:
-        return await agent.card()
+    try:
+        with anyio.fail_after(CARD_TIMEOUT):
+            async with _agent(settings) as agent:
+                return await agent.card()
+    except TimeoutError:
+        raise UpstreamError(
+            f"the agent did not send its card within {CARD_TIMEOUT:g} s", fault=UpstreamFault.TIMEOUT
+        ) from None
 
 
 def _agent(settings: Settings, card: RemoteCard | None = None) -> RemoteAgent:

@@ -31,7 +31,7 @@ from tailrace.server.runtime.messages import (
     with_tools_named_in,
 )
 from tailrace.server.runtime.observer import Observer
-from tailrace.server.runtime.served_agents import ServedAgents
+from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of
 from tailrace.server.runtime.task_access import TaskAccess, encode_task
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner
@@ -250,7 +250,7 @@ class MessageIntake:
         answered = await run_bounded(call.cost, answered_ids, message)
         await self._check_conversation(active)
         while True:
-            self._check_follow_up(active, message)
+            self._check_follow_up(active, message, call)
             task = record.snapshot()
             cost = call.cost + (cost_of_task(task) if answered else 0)
             named_message, encoded = await run_bounded(
@@ -282,7 +282,13 @@ class MessageIntake:
         """Read the conversation. If the store fails, the message is thus rejected before anything changes."""
         await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
-    def _check_follow_up(self, active: ActiveTask, message: Message) -> None:
+    def _check_follow_up(self, active: ActiveTask, message: Message, call: CallContext) -> None:
+        agent = agent_name_of(active.record.history[0])
+        if call.agent != agent:  # calls that wait for results or approvals are those of this agent
+            raise InvalidParamsError(
+                f"the task belongs to the agent {agent!r}, not to {call.agent!r}: send the message to the agent of the task",
+                metadata={"taskId": active.record.id},
+            )
         if message.context_id and message.context_id != active.record.context_id:
             raise InvalidParamsError(
                 "the task named by taskId does not belong to the context named by contextId",

@@ -6,6 +6,7 @@ If a server has only one agent, the agent has no name. With several agents, the 
 agent, so that recovery can find the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
 """
 
+import logging
 from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.streaming.a2a.errors import UnsupportedOperationError
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
+
+logger = logging.getLogger("tailrace.server")
 
 
 class UnknownAgentError(UnsupportedOperationError):
@@ -180,14 +183,21 @@ async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
     This runs in an asyncio task of its own, because cancel scopes of a handler must be exited in the task that entered them.
     """
     agent = lease.agent
-    async with agent.handler.running():
-        task_status.started()
-        try:
-            await lease.unused.wait()
-        finally:
-            with anyio.CancelScope(shield=True):
-                for each in dict.fromkeys((*agent.filters, *agent.input_filters)):
-                    await each.aclose()
+    has_started = False
+    try:
+        async with agent.handler.running():
+            has_started = True
+            task_status.started()
+            try:
+                await lease.unused.wait()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    for each in dict.fromkeys((*agent.filters, *agent.input_filters)):
+                        await each.aclose()
+    except Exception:
+        if not has_started:
+            raise
+        logger.exception("the resources of the agent %r failed", agent.name)
 
 
 def agent_name_of(message: Message) -> str:
