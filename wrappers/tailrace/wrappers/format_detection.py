@@ -1,6 +1,6 @@
 """Detection of the format of a recorded stream from its first events.
 
-``tailrace convert`` uses `DetectingDecoder` for recorded bodies of unknown origin.
+``tailrace convert`` uses `DetectingDecoder` for recorded bodies without a known format.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ _CONVERSE = frozenset({"contentBlockDelta", "contentBlockStart", "messageStart",
 # After this number of bytes without a detected format, the default format is used.
 _MAX_BUFFERED = 1024 * 1024
 
-_PRELUDE_BYTES = 12  # the start of a binary frame: two lengths and their checksum
+_PRELUDE_BYTES = 12  # size of the start of a binary frame: two lengths and their checksum
 
-# Prefixes of ``type`` that only one format has. (Several formats have the types ``ping`` and ``error``.)
+# Prefixes of ``type`` that occur in only one format. (The types ``ping`` and ``error`` occur in several formats.)
 _ANTHROPIC = ("message_", "content_block_")
 _COHERE = ("content-", "message-", "tool-plan-", "tool-call-", "citation-", "stream-")
 
 
 def detect_format(fields: Mapping[str, Any]) -> str | None:
-    """Return the format of one JSON object of a stream; None if several formats have such objects.
+    """Return the format of one JSON object of a stream; None if the object does not determine the format.
 
     The format is a key of `FORMATS`.
     """
@@ -67,15 +67,15 @@ class _Probe(EventDecoder[ChunkWrapper[Any]]):
         return []
 
     def wrap_error(self, error: UpstreamError) -> Any:
-        # The result is ignored, because the decoder of the detected format reports the error again.
+        # The result is not used, because the decoder of the detected format reports the error again.
         return error
 
 
 class DetectingDecoder(ResponseDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a body of any supported format.
 
-    Bytes are buffered until the format is detected. If no format is detected, the body is decoded as Chat
-    Completions, whose decoder reports the error.
+    Bytes are buffered until the format is detected. If no format is detected, the decoder of Chat Completions reads
+    the body and reports the error.
 
     Attributes:
         format: The detected format, which is a key of `FORMATS`; None before the detection.

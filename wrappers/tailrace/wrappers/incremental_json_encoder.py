@@ -1,9 +1,9 @@
-"""Encoding of large JSON values in steps, so that no step holds the global interpreter lock for long.
+"""Encoding of large JSON values in steps. Each step holds the global interpreter lock only for a short time.
 
-A call of a C function in any thread holds the lock until it returns, and the event loop waits. The encoding of a
-conversation of 64 MB would block the event loop for 200 ms. In a worker thread (see
-`tailrace.wrappers.concurrency.worker_thread`), long texts are therefore encoded in slices, and the items of a long
-list are encoded one by one. Decoding needs no steps, because requests and stored rows are smaller.
+A call of a C function in a worker thread holds the lock until the function returns, and blocks the event loop. To
+encode a conversation of 64 MB, it would hold the lock for 200 ms. Long texts are therefore encoded in slices, and the
+items of some lists are encoded one by one (see `tailrace.wrappers.concurrency.worker_thread`). Decoding needs no
+steps, because requests and stored rows are smaller.
 """
 
 import base64
@@ -16,7 +16,8 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 LONG_TEXT = 64 * 1024
-"""A text with more characters, or a file with more bytes, is encoded in slices. It is also the size of a slice."""
+"""Maximum number of characters of a text, or bytes of a file, that is encoded in one step; also the size of a
+slice."""
 
 # Number of bytes in a slice; divisible by three, so that only the last slice has padding.
 _BASE64_SLICE = 48 * 1024
@@ -28,10 +29,10 @@ def encode_in_steps(
     """Encode a JSON value.
 
     Args:
-        value: The value. Large texts and files are searched in pydantic models, dicts and lists. Any other value is
-            passed to ``encode`` unchanged.
-        encode: Function that encodes a value or a slice of a text. It encodes bytes as base64.
-        apart: Classes of models. If a list has several of these models, they are encoded one by one.
+        value: The value. Large texts and files in pydantic models, dicts and lists are encoded in slices. Any other
+            value is passed to ``encode`` unchanged.
+        encode: Function that encodes a value, or a slice of a text, as JSON. It must encode bytes as base64.
+        apart: Classes of pydantic models. In a list with several instances, each instance is encoded separately.
 
     Returns:
         The same JSON as ``encode(value)``.
@@ -42,7 +43,7 @@ def encode_in_steps(
 
 
 class _Steps:
-    """Encoder that replaces large values with placeholders, and later the placeholders with the values' JSON."""
+    """Encoder that replaces large values with placeholders, and inserts the JSON of the values after the rest was encoded."""
 
     def __init__(self, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...]) -> None:
         self._encode = encode
@@ -52,14 +53,14 @@ class _Steps:
         self._large: dict[bytes, list[bytes]] = {}
 
     def without_large(self, value: object) -> Any:
-        """Return the value with placeholders for large values; the same object if no value is large."""
+        """Replace large values with placeholders. Return the same object if no value is large."""
         if isinstance(value, str):
             return self._replaced(self._text(value)) if len(value) > LONG_TEXT else value
         if isinstance(value, bytes):
             return self._replaced_bytes(value) if len(value) > LONG_TEXT else value
         if isinstance(value, BaseModel):
             return self._model_without_large(value)
-        if type(value) is dict:  # an encoder may treat a subclass in another way
+        if type(value) is dict:  # an encoder may encode a subclass differently
             members = cast("dict[str, object]", value)
             rest = {name: self.without_large(member) for name, member in members.items()}
             return members if all(rest[name] is member for name, member in members.items()) else rest
@@ -72,7 +73,7 @@ class _Steps:
         return value
 
     def completed(self, encoded: bytes) -> bytes:
-        """Return the JSON with the JSON of the large values in place of the placeholders."""
+        """Replace the placeholders in the encoded JSON with the JSON of the large values."""
         places = re.compile(b"(" + b"|".join(map(re.escape, self._large)) + b")")
         fragments: list[bytes] = []
         for fragment in places.split(encoded):

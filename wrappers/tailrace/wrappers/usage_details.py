@@ -1,4 +1,4 @@
-"""Token counts of the usage objects of providers that are parts of the counts in `Usage`: cached tokens and reasoning."""
+"""Details of token counts in the usage objects of all providers: cached tokens and reasoning tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +32,7 @@ _REASONING = ("reasoning_tokens", "thoughtsTokenCount", "total_thought_tokens")
 
 
 class UsageDetails(msgspec.Struct, frozen=True):
-    """Parts of the token counts of one request.
+    """Details of the token counts of one request.
 
     Attributes:
         cached: Input tokens that the provider read from its cache.
@@ -46,7 +46,7 @@ class UsageDetails(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "UsageDetails":
-        """Return the details in a usage object of any provider (`Usage.raw`). A missing count is 0."""
+        """Read the details in a usage object of any provider (`Usage.raw`). A missing count is 0."""
         places = [raw, *(found for name in _DETAILS if (found := as_mapping(raw.get(name))) is not None)]
         return cls(_count(places, _CACHED), _count(places, _CACHE_WRITTEN), _count(places, _REASONING))
 

@@ -1,6 +1,6 @@
-"""Conversion of a recorded provider stream to A2A events, a task and a message.
+"""Conversion of a recorded provider stream to A2A events, a task and a message. Sans-IO.
 
-Sans-IO. ``tailrace convert`` uses it.
+``tailrace convert`` uses this module.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ class StreamConversion:
         decoder: The decoder for the format of the provider.
         task_id: The id of the task; empty to create an id.
         context_id: The id of the conversation; empty to create an id.
-        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text.
 
     Attributes:
         record: The record of the task.
@@ -65,17 +65,16 @@ class StreamConversion:
 
     @property
     def unreadable(self) -> UpstreamError | None:
-        """The reason why the body is not a stream of this provider; None if a part of the body was readable."""
+        """The error if the complete body is not a stream in the format of the decoder; None if a part of it was readable."""
         error = self.accumulator.error
         if error is not None and error.fault is UpstreamFault.INVALID and not self.accumulator.choices:
             return error
         return None
 
     def feed(self, data: Any) -> list[Event]:
-        """Feed the next bytes of the body, or other input of the decoder, and return the resulting events.
+        """Decode the next bytes of the body (or other input of the decoder), and return the resulting events.
 
-        The data of a provider never causes an exception. An event that exceeds the size limit of the decoder ends the
-        response.
+        The data never causes an exception. If an event exceeds the size limit of the decoder, it ends the response.
         """
         try:
             chunks = self._decoder.feed(data)
@@ -85,7 +84,7 @@ class StreamConversion:
         return self._take(chunks)
 
     def close(self) -> list[Event]:
-        """End the body, and return the last events, which end the task. The data never causes an exception."""
+        """End the body, and return the last events, including the one that ends the task. The data never causes an exception."""
         try:
             events = self._take(self._decoder.close())
         except UpstreamError as error:
@@ -98,8 +97,8 @@ class StreamConversion:
     def message(self) -> dict[str, Any]:
         """Return the response as one JSON object ``{"role": "agent", "parts": […], "metadata": {…}}``.
 
-        Reasoning is one part, text is one part, and tool calls are one part. The metadata has, under the URI of the
-        extension, the usage, the finish reason, the text of a refusal and, for an incomplete response, the error.
+        Reasoning, text and adjacent tool calls are one part each. Under the URI of the extension, the metadata
+        contains the usage, the finish reason, the text of a refusal, and the error of an incomplete response.
         """
         parts = [part.to_dict() for part in answer_parts(self.accumulator)]
         facts = self._translator.facts()
@@ -123,8 +122,8 @@ class StreamConversion:
 def answer_parts(accumulator: Accumulator) -> list[Part]:
     """Return the first choice of a response as A2A parts. Empty parts are omitted.
 
-    The first part has the reasoning, and the next part has the text. The other parts follow in order: tool calls,
-    files, data, and results of server tools.
+    The first part is the reasoning, and the second part is the text. Tool calls, files, data, and results of server
+    tools follow in their original order.
     """
     assembly = accumulator.first
     if assembly is None:

@@ -1,1 +1,1 @@
-"""JSON schemas: limits for the schemas of callers, and validation of values against a schema."""
+"""JSON schemas: limits for the schemas that callers send, and validation of values against a schema."""

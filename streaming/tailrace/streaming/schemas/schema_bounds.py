@@ -1,9 +1,9 @@
-"""Limits for the JSON schemas of callers, so that compiling a schema and validating a value take a limited time.
+"""Limits for the JSON schemas that callers send. They limit the time for compiling a schema and validating a value.
 
-The schemas of tools and of structured output come from callers, and the validator holds the global interpreter lock
-while it works. Patterns are matched in linear time, because look-around and back-references are not supported. The
-other cost of a validation is the number of values multiplied by the number of keywords that apply to each value. This
-number of keywords is the *width* of the schema.
+Callers send schemas of tools and of structured output. The limits are needed because the validator holds the global
+interpreter lock. Patterns are matched in linear time, because look-around and back-references are not supported. The
+other cost of a validation is the number of values, multiplied by the maximum number of keywords that apply to one
+value. This maximum is the *width* of the schema.
 """
 
 import math
@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 MAX_SIZE = 20_000
-"""Maximum number of parts of a schema after its references are resolved. A part counts as often as it is
-referenced."""
+"""Maximum number of parts of a schema. A part counts once for each reference to it."""
 
 MAX_VALUES = 10_000
-"""Maximum number of JSON values of a schema before its references are resolved."""
+"""Maximum number of JSON values of a schema. References are not followed."""
 
 MAX_CHARACTERS = 1_000_000
-"""Maximum number of characters of all texts and names in a schema, or in the schemas of all tools together."""
+"""Maximum number of characters of all strings and names in a schema. The schemas of all tools together have the same
+limit."""
 
 MAX_PATTERNS = 50
 """Maximum number of different patterns in a schema. Compiling a pattern takes up to a millisecond."""
@@ -32,12 +32,12 @@ PATTERN_SIZE = 256 * 1024
 _MAX_LEVELS = 200
 _MAX_STEPS = 100_000  # maximum number of steps for computing the width
 
-# Keywords whose schemas apply to the same value as the schema itself.
+# Keywords with schemas that apply to the same value as the schema itself.
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 _NAMED_IN_PLACE = ("dependentSchemas", "dependencies")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
-# Keywords whose schemas apply to members or items.
+# Keywords with schemas that apply to members or items of the value.
 _OF_CHILDREN = (
     "additionalItems",
     "additionalProperties",
@@ -54,7 +54,7 @@ def check_values(schema: Mapping[str, Any]) -> None:
     """Check that a schema can be compiled in a limited time.
 
     Raises:
-        ValueError: The schema has too many values or too many characters.
+        ValueError: The schema has more than `MAX_VALUES` values or `MAX_CHARACTERS` characters.
     """
     if (found := count_values(schema)) > MAX_VALUES:
         raise ValueError(f"the schema is too large: it has {found} JSON values; the maximum is {MAX_VALUES}")
@@ -68,7 +68,7 @@ def check_patterns(schema: object) -> None:
     """Check that the patterns in a schema, or in a list of schemas, can be compiled in a limited time.
 
     Raises:
-        ValueError: There are too many patterns, or a pattern is too long.
+        ValueError: There are more than `MAX_PATTERNS` patterns, or a pattern is longer than `MAX_PATTERN_LENGTH`.
     """
     patterns = set(_patterns(schema))
     if len(patterns) > MAX_PATTERNS:
@@ -80,25 +80,24 @@ def check_patterns(schema: object) -> None:
 
 
 def schema_width(schema: Mapping[str, Any], *, recursive: bool) -> int:
-    """Return the number of keywords of a schema that may apply to one value.
+    """Return the maximum number of keywords of a schema that may apply to one value.
 
     Args:
         schema: The schema.
-        recursive: True if the schema refers to itself, as `schema_size` returns it.
+        recursive: True if the schema refers to itself. `schema_size` returns this.
 
     Raises:
-        ValueError: The number of keywords exceeds the limit for counting.
+        ValueError: The schema is too large to count the keywords.
     """
     return _Width(schema, recursive=recursive).of([schema])
 
 
 def count_values(value: object, limit: float = math.inf) -> int:
-    """Return the number of JSON values in a value: objects, arrays, and their members.
+    """Return the number of JSON values in a value, including the value itself.
 
     Args:
         value: The value.
-        limit: Counting stops when the count exceeds this number. The result is then larger than ``limit``, but not
-            exact.
+        limit: Counting stops above this number. The result is then larger than ``limit``, but not exact.
     """
     count = 0
     waiting = [value]
@@ -113,7 +112,7 @@ def count_values(value: object, limit: float = math.inf) -> int:
 
 
 def count_characters(value: object) -> int:
-    """Return the number of characters of the texts and names in a JSON value."""
+    """Return the number of characters of all strings and names in a JSON value."""
     count = 0
     waiting = [value]
     while waiting:
@@ -145,12 +144,12 @@ def _patterns(schema: object) -> Iterator[str]:
 
 
 class _Width:
-    """Counter of the keywords that may apply to one value. A keyword counts as often as it is referenced.
+    """Counter of the keywords that may apply to one value. A keyword counts once for each reference to it.
 
     Args:
         root: The schema.
-        recursive: True if the schema refers to itself. The validator then caches results, and this class does the
-            same.
+        recursive: True if the schema refers to itself. Then the validator caches results, and this class does not
+            count the same schemas twice.
     """
 
     def __init__(self, root: Mapping[str, Any], *, recursive: bool) -> None:
@@ -159,7 +158,7 @@ class _Width:
         self._steps = 0
 
     def of(self, schemas: list[Mapping[str, Any]]) -> int:
-        """Return the width of schemas that apply to the same value, including the schemas of its members and items."""
+        """Return the width of several schemas for the same value. The schemas of its members and items are included."""
         widest = 1
         waiting = [schemas]
         while waiting:
@@ -175,7 +174,7 @@ class _Width:
         return widest
 
     def _at(self, schemas: list[Mapping[str, Any]]) -> tuple[int, list[list[Mapping[str, Any]]]]:
-        """Return the number of keywords that apply to a value, and the groups of schemas for its members and items."""
+        """Return the number of keywords that apply to a value, and a group of schemas for each of its members and items."""
         width = 0
         named: dict[str, list[Mapping[str, Any]]] = {}
         others: list[Mapping[str, Any]] = []
@@ -183,7 +182,7 @@ class _Width:
         while waiting:
             schema, level = waiting.pop()
             width += self._keywords(schema)
-            if level < _MAX_LEVELS:  # otherwise the schema refers to itself without constraints
+            if level < _MAX_LEVELS:  # a deeper schema refers to itself without constraints
                 waiting.extend((each, level + 1) for each in self._in_place(schema))
             for name, member in _members(schema, "properties"):
                 named.setdefault(name, []).append(member)
@@ -195,7 +194,7 @@ class _Width:
         return width, [group for group in (*groups, others) if group]
 
     def _keywords(self, schema: Mapping[str, Any]) -> int:
-        """Count the keywords of a schema. Each value in a list, and each pattern for names, counts as one keyword."""
+        """Count the keywords of a schema. Values in lists, and patterns for names, count as keywords too."""
         lists = sum(len(cast("list[object]", value)) for value in schema.values() if isinstance(value, list))
         found = len(schema) + lists + len(_members(schema, "patternProperties"))
         self._count(found + len(_members(schema, "properties")))
@@ -217,13 +216,13 @@ class _Width:
 
 
 def _listed(value: object) -> list[Mapping[str, Any]]:
-    """Return the schemas in a list. A single schema becomes a list with one schema."""
+    """Return a list of schemas. A single schema becomes a list."""
     each = cast("list[object]", value) if isinstance(value, list) else [value]
     return [cast("Mapping[str, Any]", schema) for schema in each if isinstance(schema, dict)]
 
 
 def _members(schema: Mapping[str, Any], keyword: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the schemas of a keyword by name."""
+    """Return the names and schemas in the value of a keyword."""
     value = schema.get(keyword)
     if not isinstance(value, dict):
         return []
@@ -232,9 +231,9 @@ def _members(schema: Mapping[str, Any], keyword: str) -> list[tuple[str, Mapping
 
 
 def schema_size(schema: object) -> tuple[int, bool]:
-    """Return the number of parts of a schema after references are resolved, and True if the schema refers to itself.
+    """Return the number of parts of a schema with resolved references, and True if the schema refers to itself.
 
-    A recursive reference counts once. Counting stops when the count exceeds `MAX_SIZE`.
+    A recursive reference counts as one part. Counting stops above `MAX_SIZE`.
     """
     sizes: dict[str, int | None] = {}  # size by reference; None while the size is being counted
     recursive = False
@@ -276,7 +275,7 @@ class _Reference:
 
 
 def _found(schema: object, target: str) -> object:
-    """Return the target of a reference inside a schema; None for any other reference, which the validator rejects."""
+    """Return the target of a reference inside a schema; None for other references, which the validator rejects."""
     found = schema
     if target.startswith("#/"):
         for step in target[2:].split("/"):

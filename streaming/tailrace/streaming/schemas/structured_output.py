@@ -1,4 +1,4 @@
-"""Structured output: creation of the JSON schema for the model, and parsing of its response.
+"""Structured output: creation of the JSON schema for a request, and parsing of the response.
 
 `Agent` uses `OutputReader`.
 """
@@ -24,7 +24,7 @@ from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.messages import clipped
 from tailrace.wrappers.request_options import OutputFormat
 
-_MAX_EXPLAINED = 1_000  # maximum number of parts of a schema for which a detailed error is created
+_MAX_EXPLAINED = 1_000  # maximum number of parts of a schema for detailed error messages
 _MAX_VALUES = 100_000  # maximum number of JSON values in a response
 _MAX_WORK = 500_000  # maximum number of keywords multiplied by values; each takes up to 0.1 microseconds
 _MAX_EXPLAINED_WORK = 20_000
@@ -32,14 +32,14 @@ _MAX_MESSAGE = 500  # maximum number of characters of an error message
 
 
 class PlainSchema(GenerateJsonSchema):
-    """Generator of the JSON schema of a type, in a form that every provider accepts.
+    """Generator of JSON schemas that all providers accept.
 
-    Objects have ``additionalProperties: false``, because some providers require it. Titles that pydantic derives from
-    names are omitted, because they need tokens and have no information for the model.
+    Objects have ``additionalProperties: false``, because some providers require this. Titles that pydantic derives
+    from names are omitted, because they cost tokens and contain no information for the model.
     """
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Return False."""
+        """Return False, so that no titles are generated."""
         return False
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
@@ -64,8 +64,8 @@ class OutputReader:
 
     Args:
         form: The output format of the request.
-        validate: Function that converts a JSON value to the object. It raises a ValueError that describes why the
-            value does not match.
+        validate: Function that converts a JSON value to the result. If the value does not match, it raises a
+            ValueError with the reason.
 
     Attributes:
         format: As given.
@@ -89,12 +89,12 @@ class OutputReader:
         except pydantic.errors.PydanticUserError as error:
             raise ConfigurationError(f"output type {name}: {error.message}") from error
         if "$ref" in schema:
-            # The type is recursive. Providers require the object itself at the top level of the schema.
+            # The type is recursive. Providers require an object at the top level of the schema, not a reference.
             name_of_it = str(schema.pop("$ref")).rpartition("/")[2]
             schema = {**schema["$defs"][name_of_it], **schema}
         wrapped = schema.get("type") != "object"
         if wrapped:
-            # Providers accept only the schema of an object. Wrap any other type in an object.
+            # Providers accept only schemas of objects. Wrap other types in an object.
             definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
             properties = {"result": schema}
             schema = (
@@ -103,10 +103,10 @@ class OutputReader:
 
         def validate(value: Any) -> object:
             if wrapped and isinstance(value, dict):
-                # A model that is not constrained to the schema may omit the wrapper object.
+                # Models that are not constrained to the schema may omit the wrapper object.
                 value = cast("dict[str, Any]", value).get("result", cast("Any", value))
             try:
-                # Validate JSON, in which values of some types, such as dates, are text.
+                # Validate as JSON, in which dates and other values are strings.
                 return adapter.validate_json(json.dumps(value))
             except pydantic.ValidationError as error:
                 raise ValueError(_problems(error)) from None
@@ -116,9 +116,9 @@ class OutputReader:
 
     @classmethod
     def of_format(cls, form: OutputFormat) -> "OutputReader":
-        """Create a reader for a JSON schema, or for any JSON object if the format has none.
+        """Create a reader for the JSON schema of a format; for any JSON object if the format has no schema.
 
-        The schema may come from a caller. External references are therefore not fetched.
+        External references are not fetched, because the schema may come from a caller.
 
         Raises:
             ValueError: The schema is not a valid JSON schema, or is too large.
@@ -133,10 +133,10 @@ class OutputReader:
             )
         check_patterns(form.schema_)
         width = schema_width(form.schema_, recursive=recursive)
-        import jsonschema_rs  # imported when needed: many servers never use it
+        import jsonschema_rs  # imported here, because many servers never need it
 
-        # The validator collects all errors before it returns the first error, which takes very long for a schema with
-        # many branches.
+        # The validator collects all errors before it returns the first error. For a schema with many branches, this
+        # takes very long.
         is_explained = size <= _MAX_EXPLAINED and not recursive
         try:
             validator = jsonschema_rs.validator_for(
@@ -173,7 +173,7 @@ class OutputReader:
         return cls(form, validate)
 
     def validate(self, value: object) -> object:
-        """Convert a JSON value to the object.
+        """Validate a JSON value, and convert it to the result.
 
         Raises:
             ValueError: The value does not match the format.
@@ -181,7 +181,7 @@ class OutputReader:
         return self._validate(value)
 
     def read(self, text: str) -> object:
-        """Parse a response, ignoring code fences around it.
+        """Parse a response. A code fence around it is ignored.
 
         Raises:
             ValueError: The text is not valid JSON, or the value does not match the format.
@@ -200,7 +200,7 @@ class OutputReader:
 
 
 def _unfenced(text: str) -> str:
-    """Return a text without the code fence around it, if it has one."""
+    """Return a text without the code fence around it."""
     stripped = text.strip()
     first, newline, rest = stripped.partition("\n")
     if not (newline and first[:3] == "```" and first[3:].strip().lower() in ("", "json")):
@@ -215,7 +215,7 @@ def _fetch_nothing(uri: str) -> Any:
 
 
 def _message_of(error: Exception) -> str:
-    """Return the first line of an error message. The rest of the message repeats the schema and the value."""
+    """Return the first line of an error message. The other lines repeat the schema and the value."""
     return clipped(str(getattr(error, "message", error)).partition("\n")[0], _MAX_MESSAGE)
 
 

@@ -1,4 +1,4 @@
-"""The Anthropic Messages API, and servers that are compatible with it: decoder, history converter and model client."""
+"""The Anthropic Messages API and compatible servers: decoder, history converter and model client."""
 
 from tailrace.wrappers.anthropic.converter import AnthropicConverter
 from tailrace.wrappers.anthropic.decoder import AnthropicDecoder, wrap_chunk

@@ -1,8 +1,7 @@
 """Models served by the Anthropic Messages API or a compatible server.
 
-The client of the ``anthropic`` package handles credentials and base URLs, and retries a request until the first byte
-of the response arrives. It sends requests over tailrace's connections. tailrace's own decoder reads the raw bytes of
-the response body.
+The client of the ``anthropic`` package handles credentials, base URLs and retries, but uses tailrace's HTTP
+connections. tailrace's decoder reads the bytes of the response body.
 """
 
 from collections.abc import Mapping
@@ -20,9 +19,9 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import RequestOptions
 
 DEFAULT_MAX_TOKENS = 8192
-"""Default maximum of output tokens. The API requires a maximum, and all current models accept this value."""
+"""Default maximum number of output tokens. The API requires a maximum, and all current models accept this value."""
 
-# Arguments of the client's ``create`` that are not members of the request.
+# Arguments of the client's method ``create`` that are not members of the request.
 _OPTIONS = ("extra_headers", "extra_query", "timeout")
 
 
@@ -33,13 +32,13 @@ class AnthropicModel(ClientModel):
         name: The model's name.
         base_url: The API's root URL, with or without ``/v1``. If None, the ``anthropic`` package uses
             ``ANTHROPIC_BASE_URL`` or, if this variable is not set, Anthropic's public URL.
-        api_key: The API key. If None, the ``anthropic`` package uses ``ANTHROPIC_API_KEY`` or another credential that
-            it finds (``ANTHROPIC_AUTH_TOKEN``, a profile).
+        api_key: The API key. If None, the ``anthropic`` package uses ``ANTHROPIC_API_KEY`` or another configured
+            credential (``ANTHROPIC_AUTH_TOKEN``, a profile).
         start_repeated: True if the server sends the beginning of each block twice; see
-            `tailrace.wrappers.anthropic.MessageEvents`.
+            `tailrace.wrappers.anthropic.events.MessageEvents`.
         arguments: See `HTTPModel`. ``parameters`` may contain any member of the request, for example ``tools``,
-            ``thinking`` and ``max_tokens``, which defaults to `DEFAULT_MAX_TOKENS`. The members of ``extra_headers``
-            are sent as headers, for example ``{"anthropic-beta": "…"}``.
+            ``thinking`` and ``max_tokens`` (by default `DEFAULT_MAX_TOKENS`). The members of ``extra_headers`` are
+            sent as headers, for example ``{"anthropic-beta": "…"}``.
 
     Raises:
         ConfigurationError: The API key is missing, or the ``anthropic`` package is not installed.
@@ -63,7 +62,7 @@ class AnthropicModel(ClientModel):
             raise ConfigurationError(
                 "the anthropic package is not installed: pip install 'tailrace[anthropic]'"
             ) from None
-        # Set here, because the optional package is imported only in this constructor.
+        # Set the classes here, because the optional package is imported only in this constructor.
         AnthropicModel.status_errors = (package.APIStatusError,)
         AnthropicModel.connection_errors = (package.APIConnectionError,)
         self._start_repeated = start_repeated
@@ -102,11 +101,11 @@ class AnthropicModel(ClientModel):
     async def _find_prefill(self) -> Prefill:
         return Prefill(
             is_exact=True
-        )  # models since Claude 4.6, and requests with thinking, are refused with 400
+        )  # models since Claude 4.6 reject continuations with 400, and so do all models with thinking
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         if options.tool_choice is None and options.parallel_tool_calls is not None:
-            # The member ``tool_choice`` contains the tool choice and the setting for parallel calls. Keep the
+            # The member ``tool_choice`` contains both the tool choice and the setting for parallel calls. Preserve the
             # operator's tool choice.
             configured = self._given_parameters.get("tool_choice")
             if isinstance(configured, Mapping):
@@ -128,7 +127,7 @@ class AnthropicModel(ClientModel):
             messages=AnthropicConverter().from_history(history),
             max_tokens=members.pop("max_tokens", DEFAULT_MAX_TOKENS),
             stream=True,
-            # ``extra_body`` also sends members that the package does not define, or no longer defines
+            # With ``extra_body``, members are sent even if the package does not define them, or no longer defines them
             # (``temperature``).
             extra_body=members,
             **options,

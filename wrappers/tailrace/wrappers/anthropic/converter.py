@@ -4,40 +4,39 @@
 ``user`` and ``assistant``, and ``user`` is first. The system prompt is a separate field of the request; see
 `AnthropicConverter.system_prompt`.
 
-The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
-complete. In all other cases ``to_history(from_history(history)) == history``.
+Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.system_message`` is not part of the messages; `AnthropicConverter.to_history` takes it as an argument.
-- ``History.context`` is sent as the first text of the user. If a conversation begins with the model,
-  `AnthropicConverter.opening` is inserted as the first message.
-- Adjacent messages with the same role are merged. Tool results and the user message after them are merged too; the
-  results are first in the merged message.
-- Blank text is omitted, and a message that has only blank text is omitted, because the API rejects both. Trailing
-  white space is removed if the last message is the model's.
-- Text that the model wrote after a call of a client tool is sent before the call, because the API requires calls of
-  client tools at the end of a message.
-- Reasoning is sent back only if this API produced and signed it. Reasoning at the end of a message is omitted,
-  because the API rejects it. All other reasoning keeps its position.
-- Calls of server tools and their results are sent back only if this API produced them. A result without its call is
+- ``History.system_message`` is not part of the messages. It is an argument of `AnthropicConverter.to_history`.
+- ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with
+  the text `AnthropicConverter.opening` is inserted before it.
+- Adjacent messages with the same role are merged. Tool results are merged with the user message after them, and come
+  first in the merged message.
+- Blank text, and messages that have only blank text, are omitted, because the API rejects them. If the last message is
+  the model's, its trailing white space is removed.
+- Text after a call of a client tool is sent before the call, because the API requires such calls at the end of a
+  message.
+- Reasoning is sent only if this API produced and signed it. Reasoning at the end of a message is omitted, because the
+  API rejects it. The position of other reasoning does not change.
+- Calls of server tools and their results are sent only if this API produced them. A result without its call is
   omitted. A call without its result is omitted if a message of the user follows. If a model's message contains the
-  result of a client tool, the result is sent after that message.
-- A data part is sent as JSON in a text block. A data part that holds a block of this API is sent back as that block,
-  unchanged.
+  result of a client tool, the result is sent in the next user message.
+- A data part is sent as JSON in a text block. But if the data is a content block of this API, the unchanged block is
+  sent.
 - A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file is replaced
-  with a text block: ``[name](url)`` for a link, otherwise ``[file name, media type, size]``. The files of a model are
-  replaced in the same way. An image loses its name, and a text file loses its media type. When a linked file is read
-  back, its media type is derived from its URL.
-- Arguments that are not a JSON object are sent as ``{"input": arguments}``.
-  `tailrace.wrappers.decoding.verbatim_json` encodes the original text of arguments. The ``anthropic`` package encodes
-  arguments as compact JSON instead: this preserves order, numbers and characters, but not white space, escapes and
-  repeated keys. The ``kind`` of a call is preserved only if it is ``"server"``. The information that an id is
-  synthetic is lost.
+  with a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. The files of a model are
+  replaced in the same way. An image loses its name, and a text file loses its media type. `to_history` derives the
+  media type of a file with a URL from the URL.
+- Arguments that are not a JSON object are sent as ``{"input": arguments}``. `tailrace.wrappers.decoding.verbatim_json`
+  encodes the original text of arguments. The ``anthropic`` package encodes arguments as compact JSON instead: this
+  preserves order, numbers and characters, but not white space, escapes and repeated keys. The ``kind`` of a call is
+  preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
 - The text output of a tool is sent as text. A list of content blocks is sent as blocks if at least one block is not
-  text. Any other output is sent as JSON, which is read back as text. The name of the tool is read back from the call
-  with the same id.
+  text. Any other output is sent as JSON, and `to_history` returns the JSON as text. It gets the name of the tool from
+  the call with the same id.
 - The ``refusal`` of a model is sent as text.
 - Metadata is not sent, with one exception: ``metadata["anthropic"]`` of a part contains further fields of the API's
-  object, which are sent back unchanged.
+  object. These fields are sent unchanged.
 """
 
 import json
@@ -86,18 +85,18 @@ if TYPE_CHECKING:
     from anthropic.types import MessageParam, RawMessageStreamEvent
 
 _THINKING = ("thinking", "redacted_thinking")
-# Types of content blocks that a tool result may contain in addition to text.
+# Types of content blocks in tool results, in addition to text.
 _RESULT_BLOCKS = frozenset({"browser_state", "document", "image", "search_result", "tool_reference"})
 
 
 class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent | Mapping[str, Any]"]):
-    """Stateless converter between conversations and Messages API messages.
+    """Stateless converter between conversations and messages of the Messages API.
 
     Ids of tool calls are sent unchanged.
 
     Attributes:
-        id_pattern: Regular expression that matches the tool call ids that the API accepts.
-        opening: Text of the user message that is inserted before a conversation that begins with the model.
+        id_pattern: Regular expression of valid tool call ids.
+        opening: Text of the user message that is inserted if the first message of a conversation is the model's.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]+")
@@ -105,15 +104,15 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     opening: ClassVar[str] = "(The assistant speaks first.)"
 
     def system_prompt(self, history: History) -> str | None:
-        """Return the ``system`` field of the request; None if the instructions are missing or blank."""
+        """Return the member ``system`` of the request; None if the instructions are missing or blank."""
         system = history.system_message
         return system if system is not None and system.strip() else None
 
     def from_history(self, history: History) -> "list[MessageParam]":
         """Return the messages of the request: the context, then the conversation.
 
-        User messages and assistant messages alternate, and a user message is first. The system message is not
-        included; see `system_prompt`.
+        The messages alternate between user and assistant, and the first one is a user message. The system message is
+        not included; see `system_prompt`.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -142,10 +141,10 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         """Convert the messages of a request to the common history.
 
         Args:
-            messages: The messages, oldest first; objects of the ``anthropic`` package are accepted. Messages with the
-                role ``system``, which newer models accept in the middle of a conversation, are joined with the
+            messages: The messages, oldest first. Objects of the ``anthropic`` package are accepted. Newer models
+                accept messages with the role ``system`` within a conversation. Their text is appended to the
                 instructions.
-            system: The ``system`` field of the request, as text or as a list of text blocks.
+            system: The member ``system`` of the request, as text or as a list of text blocks.
 
         Raises:
             ValueError: The API does not define the role of a message, or the content of a message is invalid.
@@ -158,7 +157,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     def to_message(
         self, response: "Iterable[ChunkWrapper[Any]] | PackageMessage | Mapping[str, Any]"
     ) -> Message:
-        """Return the message of a stream's chunk wrappers, or of a complete response.
+        """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
             response: The chunk wrappers of a stream; a ``Message`` of the ``anthropic`` package, or its JSON object;
@@ -178,7 +177,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     def create_chunk_wrapper(
         self, chunk: "RawMessageStreamEvent | Mapping[str, Any]"
     ) -> AnthropicEventWrapper:
-        """Wrap one event of the ``anthropic`` package's stream; the wrapper is empty if the event has no content.
+        """Wrap one event of a stream of the ``anthropic`` package. If the event has no content, the wrapper is empty.
 
         The limitations of `wrap_chunk` apply. If an event has several deltas (a ``message_start`` with content), this
         method returns only the first delta. `wrap_chunk` returns all of them.
@@ -193,8 +192,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 class _Turns:
     """Builder of the messages of a request, which merges adjacent messages with the same role.
 
-    The messages are valid for every conversation, because the API rejects a request that contains a single invalid
-    block.
+    The API rejects a complete request because of one invalid block. The builder therefore creates only valid messages.
     """
 
     def __init__(self) -> None:
@@ -211,8 +209,8 @@ class _Turns:
     def _insert(self, content: list[Fields], block: Fields) -> None:
         """Insert a block at the position that the API requires.
 
-        A result of a client tool is inserted before all other blocks, and text before calls of client tools. Any
-        other block is appended.
+        Results of client tools are inserted before all other blocks. Text is inserted before calls of client tools.
+        Any other block is appended.
         """
         position = len(content)
         if block["type"] == "text":
@@ -243,9 +241,9 @@ class _Turns:
     def _drop_unmatched(self) -> None:
         """Remove server tool calls without a result, and results without a call.
 
-        The API rejects these blocks, which interrupted responses leave in a conversation. A call without a result is
-        valid until the user's next message, for two reasons: the response may be paused, or a program of the model
-        may be calling client tools.
+        A conversation has such blocks after an interrupted response, and the API rejects them. Before the user's next
+        message, a call without a result is valid: the response may be paused, or code of the model may be calling
+        client tools.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()
@@ -282,7 +280,10 @@ def _is_server_result(block: Fields) -> bool:
 
 
 def _assistant_blocks(message: Message) -> list[Fields]:
-    """Return the blocks of a model's message, except blocks of other providers and results of client tools."""
+    """Return the blocks of a model's message, without reasoning and server tools of other providers.
+
+    Results of client tools are omitted too.
+    """
     blocks: list[Fields] = []
     for part in message.content:
         own = own_fields(part.metadata, KEY)
@@ -315,7 +316,7 @@ def _assistant_blocks(message: Message) -> list[Fields]:
 
 
 def _client_tool_results(message: Message) -> list[Fields]:
-    """Return the results of client tools that a model's message contains, because other APIs allow such results."""
+    """Return the results of client tools in a model's message, which other APIs allow there."""
     call_ids = {call.id for call in message.tool_calls if call.kind != "server"}
     return [
         _result_block(result)
@@ -329,7 +330,7 @@ def _user_blocks(message: Message, server_call_ids: AbstractSet[str]) -> list[Fi
 
     Args:
         message: The message.
-        server_call_ids: Ids of the calls of server tools; the results of these calls are omitted.
+        server_call_ids: Ids of the calls of server tools. The results of these calls are omitted.
     """
     blocks: list[Fields] = []
     for part in message.content:
@@ -372,7 +373,7 @@ def _result_block(result: ContentPartToolResult) -> Fields:
 def _content_blocks(output: object) -> list[Fields]:
     """Return the output of a tool as content blocks.
 
-    The result is an empty list if the output is no list of blocks or has only text blocks.
+    The result is empty if the output is not a list of blocks, or has only text blocks.
     """
     if not isinstance(output, list):
         return []
@@ -381,7 +382,7 @@ def _content_blocks(output: object) -> list[Fields]:
     if not kinds & _RESULT_BLOCKS or not kinds <= _RESULT_BLOCKS | {"text"}:
         return []
     if any("source" not in block for block in blocks if block["type"] in ("document", "image")):
-        return []  # not a block of this API: MCP uses the type ``image`` for another format
+        return []  # not a block of this API: in MCP, the type ``image`` has another format
     return [block for block in blocks if block["type"] != "text" or as_text(block.get("text")).strip()]
 
 
@@ -395,7 +396,8 @@ class _HistoryReader(HistoryReader):
         if role == "user":
             self._read_user(content)
         elif role == "assistant":
-            # The reasoning of this message was separated from its text when the response was decoded.
+            # Do not split ``<think>`` tags, because the text was already separated from the reasoning when the
+            # response was decoded.
             self.add(assemble_message(MessageEvents().wrap(_complete_message(fields)), think_tags=False))
         elif role == "system":
             self.add_system(_joined_text(content))
@@ -424,7 +426,7 @@ class _HistoryReader(HistoryReader):
 
 
 def _complete_message(response: object) -> Fields:
-    """Return a response, or an assistant message of a request, as a JSON object; invalid blocks become empty blocks."""
+    """Return a response, or an assistant message of a request, as a JSON object. Invalid blocks become empty objects."""
     fields = {**(as_object(response) or {}), "type": "message"}
     content: object = fields.get("content")
     if isinstance(content, Iterable) and not isinstance(content, str):
@@ -445,7 +447,7 @@ def _user_part(block: Fields) -> ContentPart:
 def _message_fields(message: object) -> Fields:
     """Return a message as a JSON object whose content is a list of blocks.
 
-    The message may be an object of the package.
+    The message may be an object of the ``anthropic`` package.
     """
     fields = as_object(message) or {}
     return {**fields, "content": _entries(fields.get("content"))}
@@ -483,5 +485,5 @@ def _joined_text(blocks: list[Fields]) -> str:
 
 
 def _metadata(block: Mapping[str, Any], *standard: str) -> Fields:
-    """Return metadata with all fields of the block except the known fields."""
+    """Return metadata with all fields of the block except the standard fields."""
     return plain_json(own_metadata(KEY, block, *standard))

@@ -23,7 +23,7 @@ __all__ = ("AnthropicDecoder", "AnthropicEventWrapper", "MessageEvents", "wrap_c
 class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
     """Sans-IO decoder of the body of a streamed Messages response.
 
-    The decoder ignores the names of SSE events, because each JSON object has the member ``type``. It also reads
+    The decoder ignores the names of SSE events, because each JSON object has a member ``type``. The decoder also reads
     streams of the legacy text completions API, and complete (not streamed) messages.
 
     Args:
@@ -32,7 +32,7 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
         start_repeated: See `MessageEvents`.
 
     Attributes:
-        done: True after the last event of a message. The decoder continues to read, because some bodies contain
+        done: True after the last event of a message. Later events are still decoded, because some bodies contain
             several messages.
     """
 
@@ -56,16 +56,16 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
         return AnthropicEventWrapper({}, details=ChunkDetails(error=error))
 
     def close(self) -> list[AnthropicEventWrapper]:
-        """End the body, and return the chunk wrappers of buffered data, including an unfinished block."""
+        """End the body, and return the chunk wrappers of buffered data and of an unfinished block."""
         return [*super().close(), *self._events.close()]
 
 
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[AnthropicEventWrapper]:
     """Return the chunk wrappers of a single event.
 
-    The function does not know the earlier events of the stream. Use `MessageEvents` if earlier events matter: if
-    arguments or signatures are sent both at the start of a block and in its deltas, if a message restarts, or if
-    usage counts are split over several events.
+    The function does not consider earlier events of the stream. Use `MessageEvents` if arguments or signatures are
+    sent both at the start of a block and in its deltas, if a message restarts, or if several events have parts of the
+    usage.
 
     Args:
         chunk: An event of a stream or a complete ``Message``, as an object of the ``anthropic`` package or as its

@@ -1,9 +1,9 @@
-"""Interpretation of the events of the Messages API, which Anthropic, Vertex AI, Bedrock and gateways send.
+"""Interpretation of the events of the Messages API. Anthropic, Vertex AI, Bedrock and gateways send them.
 
 `AnthropicDecoder` and the Bedrock decoder use `MessageEvents`. A message is a series of content blocks. Text,
-reasoning and fragments of tool calls are returned immediately; the index of a block identifies its tool call. Every
-other block (the result of a server tool, a compaction, …) is buffered and becomes one complete part. The metadata of
-the part contains the original block, because the API requires it back unchanged.
+reasoning and fragments of tool calls are returned immediately. The index of a block identifies its tool call. Any
+other block (the result of a server tool, a compaction, …) is buffered, and becomes one part when it ends. The metadata
+of the part contains the original block, because later requests must contain the unchanged block.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mappi
 from tailrace.wrappers.messages import ContentPart, ContentPartData, ContentPartToolResult
 
 KEY = "anthropic"
-"""Metadata key of the fields that a later request sends back to this API unchanged."""
+"""Metadata key of fields that later requests to this API contain unchanged."""
 
 _FINISH_REASONS = {
     "end_turn": FinishReason.STOP,
@@ -34,7 +34,8 @@ _FINISH_REASONS = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "tool_use": FinishReason.TOOL_CALLS,
     "refusal": FinishReason.CONTENT_FILTER,
-    # ``pause_turn`` is missing here, because the response continues when the message is sent back unchanged.
+    # ``pause_turn`` is not listed, because such a response is not complete. It continues after a request with the
+    # unchanged message.
 }
 _MESSAGE_FIELDS = frozenset(
     {"completion", "content", "delta", "error", "message", "role", "stop_reason", "type", "usage"}
@@ -45,7 +46,7 @@ _NO_BLOCK = -1  # no block is open
 
 
 class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
-    """Chunk wrapper over one delta of an event; an event with a complete message has several deltas.
+    """Chunk wrapper over one delta of an event. An event with a complete message has several deltas.
 
     Attributes:
         finish: The ``stop_reason`` of the event; None if it has none.
@@ -54,18 +55,18 @@ class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
 
 
 class MessageEvents:
-    """Sans-IO reader of the events of one response, in order. The content of an event never causes an exception.
+    """Sans-IO reader of the events of one response. The content of an event never causes an exception.
 
-    The reader stores only the start of the open block, and the names of up to 64 server tool calls that wait for
-    their results.
+    The reader stores only the start of the open block, and the tool names of up to 64 server tool calls without a
+    result.
 
     Args:
         provider: The provider's name in errors.
-        start_repeated: True if the server sends the beginning of a block twice: at the start of the block and in its
-            first delta, as MiniMax does. The default is False, because a model may also repeat a text on purpose.
+        start_repeated: True if the server sends the beginning of a block twice, as MiniMax does: at the start of the
+            block and in its first delta. False by default, because a model may also repeat text on purpose.
 
     Attributes:
-        done: True if a message has ended and no other message has started since then.
+        done: True if a message has ended, and no other message has started yet.
     """
 
     __slots__ = (
@@ -93,25 +94,25 @@ class MessageEvents:
         self._provider = provider
         self._start_repeated = start_repeated
         self.done = False
-        self._open: bool = False  # a message has started and has not ended
+        self._open: bool = False  # True if a message has started and not yet ended
         self._id: str = ""
-        # Stop reason in the message's first event; used when the message ends.
+        # Stop reason in the first event of the message. It is used when the message ends.
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        # Each message numbers its blocks from 0. The blocks of a further message continue the numbering of the
-        # previous message.
+        # The block indexes of each message start at 0. For a second message, an offset continues the numbering of the
+        # first message.
         self._offset = self._next = 0
         self._clear_block()
 
     def wrap(self, event: dict[str, Any], *, error_event: bool = False) -> list[AnthropicEventWrapper]:
-        """Return the chunk wrappers of one event, in order; an empty list for a ping and for an unknown event.
+        """Return the chunk wrappers of one event; an empty list for a ping or an unknown event.
 
         Args:
-            event: The JSON object of the event. The wrappers keep a reference to the object and do not change it.
+            event: The JSON object of the event. The wrappers refer to the object, and do not modify it.
             error_event: True if the name of the SSE event is ``error``.
         """
-        # Fast path for most events: a delta with three fields.
+        # Most events are deltas with three fields. There is a fast path for them.
         if len(event) == 3 and event.get("type") == "content_block_delta":
             wrappers = self.wrap_usual(event)
             if wrappers:
@@ -130,7 +131,7 @@ class MessageEvents:
                 ``delta``.
 
         Returns:
-            A list with one chunk wrapper; an empty list if only `wrap` can read the event.
+            A list with one chunk wrapper; an empty list if the event is not such an event.
         """
         delta: Any = event.get("delta")
         index: Any = event.get("index")
@@ -185,7 +186,7 @@ class MessageEvents:
         message_id = _identifier(message.get("id"))
         if self._open and message_id == self._id:
             return []  # the server sent the first event of the message twice
-        # A new message starts before the first message has ended, because a gateway repeated the request.
+        # If a new message starts before the current message has ended, a gateway has repeated the request.
         restarts = self._open
         wrappers: list[AnthropicEventWrapper] = []
         if restarts:
@@ -262,7 +263,7 @@ class MessageEvents:
         return [wrapper]
 
     def _merge_usage(self, new: object, metadata: dict[str, Any]) -> Usage | None:
-        """Merge new token counts into the usage and return the merged usage; add the service tier to ``metadata``."""
+        """Merge new token counts into the usage, and return the result. Add the service tier to ``metadata``."""
         if not as_mapping(new):
             return None
         self._usage = merged_usage(self._usage, new)
@@ -276,17 +277,17 @@ class MessageEvents:
     def _clear_block(self) -> None:
         self._index = _NO_BLOCK  # index of the open block, or _NO_BLOCK
         self._streaming = _NO_BLOCK  # index of the open block if it has received a delta, or _NO_BLOCK
-        self._is_empty_text = False  # the block is an empty text block
+        self._is_empty_text = False  # True if the open block is a text block without text so far
         self._start_event: dict[str, Any] = {}
-        # Content of the event that starts the block. It is used if no delta contains the same content.
+        # Content of the event that started the block. It is used if no delta repeats the content.
         self._start_arguments = ""
         self._start_signature = ""
         self._start_text = ""
-        # A block that becomes one complete part when it ends.
+        # The open block, if it becomes one part when it ends.
         self._buffered_block: dict[str, Any] | None = None
 
     def _open_index(self, index: object) -> None:
-        """Start a block; a block without an index gets the next number."""
+        """Start a block. A block without an index gets the next index."""
         number = as_index(index)
         self._clear_block()
         self._index = self._next - self._offset if number is None else number
@@ -323,7 +324,7 @@ class MessageEvents:
             self._buffered_block = block
             return wrappers
         else:
-            return wrappers  # the types of the deltas decide how the block is read
+            return wrappers  # the types of the deltas determine the type of the block
         return [*wrappers, wrapper]
 
     def _start_call(self, block: dict[str, Any], kind: str) -> ToolCallDelta:
@@ -349,9 +350,9 @@ class MessageEvents:
             return []
         wrappers: list[AnthropicEventWrapper] = []
         index = event.get("index")
-        # If a delta names a block that is not open, do not add the delta to the open block.
+        # If the index of a delta is not that of the open block, the delta starts another block.
         unknown = self._index == _NO_BLOCK or index not in (None, self._index)
-        # A single event that `wrap_chunk` reads opens no block.
+        # An event without a message (as in `wrap_chunk`) does not open a block.
         opens = unknown and (self._open or self._next > 0)
         if unknown:
             wrappers += self._end_block()
@@ -379,13 +380,13 @@ class MessageEvents:
             fragment = delta.get("partial_json")
             text = fragment if isinstance(fragment, str) else json_text(fragment) if fragment else ""
             if not text:
-                # The first delta is usually empty. An empty delta does not replace the arguments from the start of
-                # the block.
+                # The first delta of most blocks is empty. It does not replace the arguments from the start of the
+                # block.
                 return wrappers
             self._start_arguments = ""
             wrapper.calls = (ToolCallDelta(self._offset + self._index, arguments=text),)
         elif self._buffered_block is not None:
-            # A later value replaces an earlier value. (A compaction has only one delta.)
+            # Later values replace earlier values. (A compaction has only one delta.)
             self._buffered_block |= _other_fields(delta, "type")
             return wrappers
         else:
@@ -415,7 +416,7 @@ class MessageEvents:
             details = ChunkDetails(parts=[self._part(self._buffered_block)])
             target = as_mapping(self._buffered_block.get("to"))
             if self._buffered_block.get("type") == "fallback" and target and as_text(target.get("model")):
-                # Another model continues the response.
+                # Another model continues the response from here on.
                 details.metadata = {"model": target["model"]}
             wrappers.append(AnthropicEventWrapper(self._start_event, details=details))
         self._start_arguments = self._start_signature = self._start_text = ""
@@ -442,7 +443,7 @@ class MessageEvents:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object; None if the object has no counts.
 
-    The ``input_tokens`` of the API exclude the tokens that were read from the prompt cache or written to it. The
+    In this API, ``input_tokens`` does not include tokens that were read from or written to the prompt cache. The
     returned count includes these tokens.
     """
     input_counts = [
@@ -467,12 +468,12 @@ def _finish(reason: object, delta: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def _thinking(own: Mapping[str, Any], seal: str = "") -> BlockDelta:
-    """Return the start of a thinking block, marked as a block of this API, because only marked blocks are sent back."""
+    """Return the start of a thinking block, marked as a block of this API. Only marked blocks are sent in later requests."""
     return BlockDelta("reasoning", True, seal, {KEY: {"type": "thinking", **own}})
 
 
 def _response_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an object that describe the response: ``id``, ``model`` and similar fields."""
+    """Return the fields of an object that describe the response (``id``, ``model``, …)."""
     return {
         name: value
         for name, value in fields.items()

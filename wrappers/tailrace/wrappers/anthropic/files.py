@@ -1,7 +1,7 @@
 """Conversion of files to and from content blocks of the Messages API.
 
-Images and documents become ``image`` and ``document`` blocks. Any other file becomes a line of text that names the
-file. `tailrace.wrappers.anthropic.converter` calls these functions.
+Images and documents become ``image`` and ``document`` blocks. Any other file becomes a line of text with the name of
+the file.
 """
 
 import base64
@@ -14,7 +14,7 @@ from tailrace.wrappers.conversion.files import file_note as note
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-# Prefix of the URL of a file that was uploaded before; the id of the file follows.
+# Prefix in the URL of an uploaded file, before the id of the file.
 _FILE_ID = "anthropic-file:"
 _PDF = "application/pdf"
 _IMAGES = {**{kind: kind for kind in IMAGE_TYPES.values()}, "image/jpg": "image/jpeg"}
@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 
 
 def file_block(part: ContentPartFile) -> Fields:
-    """Return the content block for a file of a user: an image, a document, or text that names the file."""
+    """Return the content block for a file of a user: an image, a document, or text that describes the file."""
     if part.url is None:
         block = _bytes_block(part, part.data or b"", part.media_type)
     elif part.url.startswith("data:"):
@@ -39,7 +39,7 @@ def file_block(part: ContentPartFile) -> Fields:
 
 
 def file_note(part: ContentPartFile) -> str:
-    """Return a line of text that names a file, for files that cannot be sent."""
+    """Return a line of text that describes a file, for files that cannot be sent."""
     if part.url is not None and part.url.startswith("data:"):
         part = part.model_copy(update={"url": None, "data": _read_data_url(part.url)[1]})
     return note(part)
@@ -122,7 +122,7 @@ def _base64_source(data: bytes, media_type: str) -> Fields:
 
 
 def _read_data_url(url: str) -> tuple[str, bytes]:
-    """Return the media type and bytes of a data URL (RFC 2397); the bytes are empty if they cannot be decoded."""
+    """Return the media type and bytes of a data URL (RFC 2397). The bytes are empty if they cannot be decoded."""
     try:
         return read_data_url(url)
     except ValueError:

@@ -11,10 +11,10 @@ _MODES = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v1/messages``.
 
-    The API has no members for ``seed``, for the penalties, and for the name, description and strictness of an output
-    format. An output format is always strict. ``parallel_tool_calls`` becomes ``disable_parallel_tool_use`` in the
-    tool choice. Schemas are sent unchanged, although the API rejects object schemas without ``additionalProperties:
-    false``.
+    ``seed``, the penalties, and the name, description and strictness of an output format are not sent, because the API
+    has no members for them. Output formats are always strict. ``parallel_tool_calls`` becomes
+    ``disable_parallel_tool_use`` in the tool choice. Schemas are sent unchanged. The API rejects object schemas
+    without ``additionalProperties: false``.
 
     ``reasoning_effort`` becomes ``output_config.effort``. The effort ``minimal`` is sent as ``low``, and ``none``
     disables thinking.

@@ -1,1 +1,1 @@
-"""Assembly of complete messages from the deltas of a stream. `tailrace.streaming.Accumulator` uses this package."""
+"""Assembly of messages from the deltas of a stream."""

@@ -1,6 +1,6 @@
-"""Assembly of one complete message from all chunk wrappers of a response.
+"""Assembly of a message from all chunk wrappers of a response.
 
-The `to_message` methods of the history converters call `assemble_message`. For a response that is still being
+The methods ``to_message`` of the history converters call `assemble_message`. For a response that is still being
 streamed, use `tailrace.wrappers.assembly.message_assembly`.
 """
 
@@ -15,13 +15,13 @@ from tailrace.wrappers.messages import Message
 def assemble_message(
     wrappers: Iterable[ChunkWrapper[Any]], *, choice: int | None = None, think_tags: bool = True
 ) -> Message:
-    """Return the message that all chunk wrappers of one response contain.
+    """Return the message of a response.
 
     Args:
         wrappers: All chunk wrappers of the response, in order.
-        choice: Index of the choice to assemble. None merges all choices, for servers that spread one response over
+        choice: Index of the choice to assemble. None merges all choices, for servers that distribute one response over
             several choices.
-        think_tags: True to separate reasoning in ``<think>`` tags at the start of the text from the text.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text.
     """
     assembly = MessageAssembly(choice or 0, think_tags=think_tags)
     for wrapper in wrappers:

@@ -1,9 +1,9 @@
 """Incremental assembly of one message from the deltas of a response.
 
-`MessageAssembly` assigns each fragment to a text or a tool call, and decides whether a new value is appended to a
-field or replaces its value. It reads `ChunkWrapper`s, so that all providers have the same rules.
-`tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice. Adding a delta takes the same time in a
-long response as in a short response: fragments are collected, and joined only when they are read.
+`MessageAssembly` determines the text or tool call that each fragment belongs to. The rules are the same for all
+providers, because it reads `ChunkWrapper`s. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each
+choice. The time for adding a delta does not depend on the length of the response, because fragments are joined only
+when they are read.
 """
 
 from enum import StrEnum
@@ -37,7 +37,7 @@ from tailrace.wrappers.messages import (
 
 
 class Channel(StrEnum):
-    """Types of content in a response."""
+    """Type of content in a response."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -47,17 +47,17 @@ class Channel(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """A change that one delta made to the message.
+    """A change of the message by one delta.
 
     Attributes:
         channel: The type of the content that changed.
         choice: Index of the choice.
-        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. The text is
-            unchanged and may end with half of a surrogate pair. It may be empty for a new call.
-        call: The position of the tool call in order of appearance, from 0; -1 if the change does not belong to a
-            call.
-        part: The added part (a file, data, the result of a server tool) if the channel is PART; otherwise None.
-        restarts: True if the previous content of the choice must be discarded. Such a change adds nothing.
+        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. For a new call,
+            it may be empty. A fragment of arguments may end with half of a surrogate pair.
+        call: The position of the tool call in order of appearance, starting at 0; -1 if the change does not belong to
+            a call.
+        part: The added part (a file, data, the result of a server tool); None if the channel is not PART.
+        restarts: True if the previous content of the choice must be discarded. Such a change adds no content.
     """
 
     channel: Channel
@@ -69,7 +69,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 MAX_PARTS = 10_000
-"""Maximum number of parts in one message. Blocks of text, blocks of reasoning, calls and files are parts."""
+"""Maximum number of parts in one message: blocks of text or reasoning, calls, files, and other parts."""
 
 MAX_TOOL_CALLS = 1_000
 """Maximum number of tool calls in one message."""
@@ -78,18 +78,18 @@ _TEXT = Channel.TEXT
 _REASONING = Channel.REASONING
 _TOOL_CALL = Channel.TOOL_CALL
 
-# Finish reasons of incomplete responses. A later "stop" does not replace them; some providers send both.
+# Finish reasons of incomplete responses. A later "stop" does not replace them. (Some providers send both.)
 _DECISIVE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
 
 class _Block:
-    """A block of text or reasoning to which deltas add text."""
+    """A growing block of text or reasoning."""
 
     __slots__ = ("channel", "encoded", "metadata", "signature")
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.encoded = bytearray()  # the text as UTF-8, which needs less memory than a list of strings
+        self.encoded = bytearray()  # UTF-8 text, which needs less memory than a list of strings
         self.signature: list[str] = []
         self.metadata: FieldFold | None = None
 
@@ -113,14 +113,16 @@ class _Block:
 
 
 class _Restated:
-    """Removal of reasoning that repeats other reasoning, for servers that send reasoning in two fields."""
+    """Removal of repeated reasoning, for servers that send the same reasoning in two fields."""
 
     __slots__ = ("_at", "_fragments", "_plain", "_text")
 
     def __init__(self, *, plain: bool) -> None:
-        self._plain = plain  # True if reasoning arrived in the usual field; the other field is then ignored
-        self._fragments: list[str] = []  # text that arrived only in the other field
-        self._text: str | None = None  # the same text joined, while the usual field may repeat it
+        self._plain = (
+            plain  # True if reasoning has arrived in the usual field, so that the other field is ignored
+        )
+        self._fragments: list[str] = []  # text that has arrived only in the other field
+        self._text: str | None = None  # the joined text, while the usual field may repeat it
         self._at = 0  # number of characters that the usual field has repeated
 
     def other_form(self, text: str) -> str:
@@ -150,11 +152,11 @@ class MessageAssembly:
 
     Args:
         choice: Index of the choice.
-        think_tags: True to separate reasoning in ``<think>`` tags at the start of the text from the text (see
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text (see
             `tailrace.wrappers.decoding.think_tags`).
 
     Attributes:
-        finish: The finish reason; None if no chunk has had a finish reason.
+        finish: The finish reason; None before a chunk with a finish reason.
     """
 
     __slots__ = (
@@ -180,7 +182,7 @@ class MessageAssembly:
         self._think_tags = think_tags
         # The blocks, calls and other parts of the message, in order of appearance.
         self._segments: list[_Block | ToolCallAssembly | ContentPart] = []
-        # Channel of the last segment; None if no text can be added to that segment.
+        # Channel of the last segment, if text can be added to it; otherwise None.
         self._open: Channel | None = None
         self._encoded = bytearray()  # UTF-8 text of the last segment
         self._calls: list[ToolCallAssembly] = []
@@ -189,13 +191,11 @@ class MessageAssembly:
         self._refusal: list[str] = []
         # The first half of a surrogate pair, until the second half arrives.
         self._held: dict[Channel, str] = {}
-        self._splitter = (
-            ThinkTagSplitter() if think_tags else None
-        )  # None after text or other content has been reported
-        # Block information of buffered text, which may turn out to be reasoning.
+        self._splitter = ThinkTagSplitter() if think_tags else None  # None when no more tags are expected
+        # Information about the blocks of buffered text, which may be reasoning.
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
-        # Set when reasoning arrives in a field other than the usual field.
+        # Set when reasoning has arrived in a field other than the usual field.
         self._restated: _Restated | None = None
         self.finish: FinishMessage | None = None
 
@@ -214,14 +214,14 @@ class MessageAssembly:
             and not reasoning
             and not self._held
         ):
-            # The most common case of `_append`, inlined for speed.
+            # `_append`, inlined for the most common case.
             self._encoded += text.encode()
             return [Change(_TEXT, self._choice, text)]
         changes: list[Change] = []
         details = chunk.details
         if details is not None:
             if details.snapshot and self.has_content:
-                # The other content of the chunk repeats the message that was streamed.
+                # Ignore the other content, which repeats the streamed message.
                 self._finish(chunk.get_finish_message())
                 return changes
             if details.snapshot or details.restarts or details.block is not None or details.refusal:
@@ -253,7 +253,7 @@ class MessageAssembly:
         return changes
 
     def close(self) -> list[Change]:
-        """End the stream, and return the changes that buffered text causes."""
+        """End the stream, and return the changes for text that was still buffered."""
         changes: list[Change] = []
         held, self._held = self._held, {}
         for channel, half in held.items():
@@ -267,15 +267,12 @@ class MessageAssembly:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The fields other than text, reasoning and tool calls.
-
-        Lists are concatenated, objects are merged, other values are replaced.
-        """
+        """The fields without an accessor, merged from all chunks (see `ChunkDetails.extra`)."""
         return self._extra.to_dict()
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """The common finish reason. ``stop`` becomes ``tool_calls`` if the response has calls of client tools."""
+        """The finish reason; ``tool_calls`` instead of ``stop`` if the response has calls of client tools."""
         if self.finish is None:
             return None
         if self.finish.reason is FinishReason.STOP and any(call.kind != "server" for call in self._calls):
@@ -299,7 +296,7 @@ class MessageAssembly:
 
     @property
     def plain_text(self) -> str:
-        """The text so far if the response consists of text alone; otherwise empty."""
+        """The text so far, if the response has no other content; otherwise empty."""
         only = self._segments[0] if len(self._segments) == 1 else None
         if not isinstance(only, _Block) or only.channel is not _TEXT or self._refusal or self._waiting:
             return ""
@@ -310,25 +307,25 @@ class MessageAssembly:
         return self._splitter is not None and self._splitter.holding
 
     def resume(self) -> None:
-        """Prepare for the continuation of a response that broke off: drop half of a character."""
+        """Prepare for the continuation of an interrupted response: discard half of a surrogate pair."""
         self._held.clear()
 
     def restart(self) -> Change:
-        """Void the response so far: it begins again. Return the change."""
+        """Discard all content, because another attempt replaces it. Return the change."""
         changes: list[Change] = []
         self._restart(changes)
         return changes[0]
 
     def started_call(self, position: int) -> ToolCallAssembly | None:
-        """Return the call at a position in order of appearance.
+        """Return the call at a position (in order of appearance), which may be incomplete.
 
-        The result is None if the provider has restarted the response since the call.
+        The result is None if the response was restarted after the call.
         """
         return self._calls[position] if position < len(self._calls) else None
 
     @property
     def tool_calls(self) -> list[ContentPartToolCall]:
-        """The tool calls so far, in order of appearance. A call without an id gets a unique synthetic id."""
+        """The tool calls so far, in order of appearance. Calls without an id get a unique synthetic id."""
         reason = self.finish.reason if self.finish is not None else None
         parts = [call.part(reason) for call in self._calls]
         taken = {part.id for part in parts if part.id}
@@ -339,7 +336,7 @@ class MessageAssembly:
         return parts
 
     def message(self) -> Message:
-        """Return the message so far. The parts are in order of appearance, and consecutive texts are joined."""
+        """Return the message so far, with the parts in order of appearance."""
         calls = iter(self.tool_calls)
         content: list[ContentPart] = []
         for segment in self._segments:
@@ -359,7 +356,7 @@ class MessageAssembly:
         return Message(role=Role.MODEL, content=tuple(content), metadata=metadata)
 
     def _take_details(self, details: ChunkDetails, changes: list[Change]) -> None:
-        """Add the details of a chunk that belong before its text."""
+        """Add the details of a chunk that precede its text."""
         if details.restarts:
             self._restart(changes)
         if details.block is not None and details.block.opens:
@@ -375,7 +372,7 @@ class MessageAssembly:
             self._extra.add(extra)
 
     def _take_blocks(self, details: ChunkDetails, changes: list[Change]) -> None:
-        """Add the information about the block that contains the chunk's text, and the parts after the text."""
+        """Add the signature and metadata of the block of a chunk's text, and the parts that follow the text."""
         facts = details.block
         if facts is not None and (facts.signature or facts.metadata):
             channel = Channel(facts.channel)
@@ -394,10 +391,7 @@ class MessageAssembly:
             changes.append(Change(Channel.PART, self._choice, "", part=part))
 
     def _take_origin(self, chunk: ChunkWrapper[Any]) -> None:
-        """Store the origin of a chunk's reasoning.
-
-        Some providers require reasoning back in the field that it came from.
-        """
+        """Store the field in which reasoning was received. Some providers require the same field in later requests."""
         origin = chunk.reasoning_origin
         block = self._latest(_REASONING) if origin else None
         if origin and block is not None:
@@ -416,7 +410,7 @@ class MessageAssembly:
 
     @property
     def has_content(self) -> bool:
-        """Return True if content has arrived since the start or restart of the response."""
+        """True if the message has content (since the last restart)."""
         return bool(self._segments or self._refusal or self._held or self._holds_text)
 
     def _append(self, channel: Channel, text: str, changes: list[Change]) -> None:
@@ -428,7 +422,7 @@ class MessageAssembly:
             self._encoded += to_utf8(text)
             changes.append(Change(channel, self._choice, text))
         elif channel is _TEXT and self._splitter is not None:
-            # Text that may turn out to be reasoning does not start a segment yet.
+            # The text may be reasoning in a tag, and starts no segment yet.
             self._split(self._splitter, text, changes)
         else:
             self._begin(changes)
@@ -444,10 +438,7 @@ class MessageAssembly:
         changes.append(Change(channel, self._choice, text))
 
     def _begin(self, changes: list[Change]) -> None:
-        """Handle content other than text.
-
-        If no ``<think>`` tag has arrived before it, the response does not begin with a tag.
-        """
+        """Stop the search for a ``<think>`` tag, because content other than text has arrived before a tag."""
         splitter = self._splitter
         if splitter is None or not splitter.undecided:
             return
@@ -486,7 +477,7 @@ class MessageAssembly:
         self._segments.append(segment)
 
     def _whole_characters(self, channel: Channel, text: str) -> str:
-        """Return the buffered surrogate and ``text``, joined; buffer a high surrogate at the end of the text."""
+        """Join the buffered surrogate and ``text``. A high surrogate at the end of the text is buffered."""
         text = self._held.pop(channel, "") + text
         if "\ud800" <= text[-1] <= "\udbff":
             self._held[channel] = text[-1]
@@ -494,14 +485,12 @@ class MessageAssembly:
         return join_surrogates(text)
 
     def _call_of(self, delta: ToolCallDelta) -> ToolCallAssembly:
-        """Return the call that a fragment belongs to.
+        """Return the call that a fragment belongs to. Ids and indexes may be missing, constant, shifted or repeated.
 
-        Ids and indexes may be missing, null, constant, shifted or repeated.
-
-        A fragment with an index belongs to the latest call with that index. The exception is a fragment that has a
-        name and a different id: it starts a new call, because some servers send the same index for all calls. A
-        fragment without an index belongs to the call with the same id. If no call has this id, a fragment with an id
-        or a name starts a new call, and any other fragment belongs to the latest call.
+        A fragment with an index belongs to the latest call with the same index. But if the fragment has a name and a
+        different id, it starts a new call, because some servers send the same index for all calls. A fragment without
+        an index belongs to the call with the same id. If there is no such call, a fragment with an id or a name starts
+        a new call, and any other fragment belongs to the latest call.
         """
         index = delta.index
         if index is not None:
@@ -520,13 +509,13 @@ class MessageAssembly:
         return self._calls[-1]
 
     def _know_id(self, call: ToolCallAssembly) -> None:
-        """Register the id of a call. If a later call already has this id, the later call stays registered."""
+        """Register the id of a call, unless a later call is registered with the same id."""
         call_state = self._by_id.get(call.id)
         if call_state is None or call_state.position < call.position:
             self._by_id[call.id] = call
 
     def _without_repetition(self, reasoning: str, restates: bool) -> str:
-        """Return the part of a reasoning text that is new, for servers that send reasoning in two fields."""
+        """Return the new part of a reasoning text, for servers that send the same reasoning in two fields."""
         state = self._restated
         if state is None:
             block = self._latest(_REASONING)
@@ -543,10 +532,7 @@ class MessageAssembly:
         return call
 
     def _finish(self, finish: FinishMessage | None) -> None:
-        """Store the finish reason.
-
-        A reason for an incomplete response is never replaced with a reason for a complete response.
-        """
+        """Store the finish reason. A reason for a complete response never replaces a reason for an incomplete response."""
         if finish is None:
             return
         if self.finish is None or self.finish.reason not in _DECISIVE or finish.reason in _DECISIVE:

@@ -1,7 +1,6 @@
 """Assembly of tool calls from fragments, and parsing and encoding of their arguments.
 
-`MessageAssembly` uses `ToolCallAssembly` for the calls of a response. The history converters use the functions for
-requests.
+`MessageAssembly` uses `ToolCallAssembly`. The history converters use the functions for requests.
 """
 
 import json
@@ -14,7 +13,7 @@ from tailrace.wrappers.decoding.verbatim_json import VerbatimObject
 from tailrace.wrappers.messages import ContentPartToolCall, join_surrogates, json_value
 
 MAX_VALUES = 100_000
-"""Maximum number of JSON values in the arguments of a call. Arguments with more values stay unparsed text."""
+"""Maximum number of JSON values in the arguments of a call. Arguments with more values are not parsed."""
 
 
 class ToolCallAssembly:
@@ -43,8 +42,7 @@ class ToolCallAssembly:
         self.kind = self.kind or delta.type
         name = delta.name
         if name and name != self.name:
-            # Some servers repeat the name, some send longer and longer prefixes of the name, and some split it into
-            # fragments.
+            # Some servers repeat the name, some send increasingly long prefixes, and some send fragments of the name.
             self.name = name if name.startswith(self.name) else self.name + name
         if delta.arguments:
             self.fragments.append(delta.arguments)
@@ -55,8 +53,8 @@ class ToolCallAssembly:
         """Return the call so far, with parsed arguments.
 
         Args:
-            finish: The finish reason of the response. If it is the length limit, missing arguments are an error: they
-                were truncated.
+            finish: The finish reason of the response. If it is the length limit, missing arguments are an error,
+                because they were truncated.
         """
         raw = join_surrogates("".join(self.fragments))
         kind = self.kind or "function"
@@ -73,14 +71,14 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
 
     Args:
         raw: The argument text, joined from all fragments.
-        cut: True if the response ended at its length limit. An empty text then means truncated arguments, not a call
-            without arguments.
+        cut: True if the response ended at its length limit. An empty text then means that the arguments were
+            truncated, not that the call has no arguments.
 
     Returns:
-        ``arguments`` if the text is a valid JSON object; otherwise ``arguments_text`` (the unchanged text) and
-        ``arguments_error`` (the reason). The field ``arguments_json`` contains the text in addition to ``arguments``
-        if tailrace would encode the arguments differently. Invalid text is never repaired. If a server sent the same
-        JSON document twice, it is used once.
+        If the text is a JSON object: ``arguments``, and ``arguments_json`` (the unchanged text) if tailrace would
+        encode the arguments differently. Otherwise: ``arguments_text`` (the unchanged text), and ``arguments_error``
+        if the text is not valid JSON. Invalid text is never repaired. If a server sent the same JSON document twice,
+        it is used once.
     """
     if not raw.strip():
         return {"arguments_error": "cut off before any argument arrived"} if cut else {"arguments": {}}
@@ -89,7 +87,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     try:
         value = json_value(json.loads(raw, parse_constant=_refuse, parse_float=_finite))
     except json.JSONDecodeError as error:
-        # If other data follows a complete document, the position of the error separates the two.
+        # If other data follows a complete document, the error is at the position between them.
         once, again = raw[: error.pos].strip(), raw[error.pos :].strip()
         if once == again and error.msg == "Extra data":
             return parse_arguments(once, cut=cut)
@@ -97,26 +95,22 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     except RecursionError:
         return {"arguments_text": raw, "arguments_error": "nested too deeply"}
     except ValueError as error:
-        # Python's JSON parser accepts NaN, large numbers and deep nesting, which other parsers reject.
+        # Reject NaN, large numbers and deep nesting, because other JSON parsers than Python's do.
         return {"arguments_text": raw, "arguments_error": str(error)}
     if isinstance(value, str):
-        # The arguments are encoded twice: a JSON string contains their JSON text.
+        # The arguments may be encoded twice: as a JSON string that contains their JSON text.
         inner = parse_arguments(value, cut=cut)
         if value and "arguments" in inner:
             return inner
     if isinstance(value, dict):
-        # Do not keep text that strict parsers reject. A server that receives the text again would reject the
-        # conversation.
+        # Do not store text that strict parsers reject, because servers would reject later requests with this text.
         is_ours = raw == _json(cast("object", value)) or not _is_object(raw)
         return {"arguments": value} if is_ours else {"arguments": value, "arguments_json": raw}
     return {"arguments_text": raw}
 
 
 def arguments_as_written(call: ContentPartToolCall) -> str | None:
-    """Return the JSON text that the model wrote for the arguments.
-
-    The result is None if the text was not kept or the arguments were changed.
-    """
+    """Return the model's JSON text for the arguments; None if it was not preserved, or does not match the arguments."""
     text = call.arguments_json
     if text is None or call.arguments_text is not None or not _is_object(text):
         return None
@@ -126,8 +120,8 @@ def arguments_as_written(call: ContentPartToolCall) -> str | None:
 def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
     """Return the arguments of a call as a JSON object, for a request.
 
-    Text that is not a JSON object becomes ``{"input": text}``, because servers would reject the conversation. The
-    input of a custom tool becomes the same object in formats without custom tools.
+    Text that is not a JSON object becomes ``{"input": text}``, because servers would reject the text itself. The input
+    of a custom tool becomes such an object too.
     """
     text = call.arguments_text
     if text is None:
@@ -138,12 +132,12 @@ def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
 
 
 def verbatim_arguments(call: ContentPartToolCall) -> VerbatimObject:
-    """Return `arguments_object` with the model's original JSON text, for APIs that require objects as arguments."""
+    """Return `arguments_object` with the model's original JSON text, for APIs in which arguments are objects."""
     return VerbatimObject(arguments_object(call), arguments_json(call))
 
 
 def arguments_json(call: ContentPartToolCall) -> str:
-    """Return the arguments as JSON text. The text is the model's own if it was kept and is a JSON object."""
+    """Return the arguments as JSON text: the model's original text, if it was preserved and is a JSON object."""
     text = call.arguments_text
     if text is not None and call.kind != "custom" and _is_object(text):
         return text
@@ -160,7 +154,7 @@ def _is_object(text: str) -> bool:
     try:
         value = json.loads(text, parse_constant=_refuse)
         if "\\u" in text:
-            _json(value).encode()  # fails for lone surrogates, which strict readers reject
+            _json(value).encode()  # raises an exception for lone surrogates, which strict parsers reject
         return isinstance(value, dict)
     except (ValueError, RecursionError):
         return False

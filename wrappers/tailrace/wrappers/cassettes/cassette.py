@@ -1,6 +1,6 @@
-"""The recording of one response, and its file.
+"""The recording of one response, and the file of a recording.
 
-A file is JSON with one piece of the body in each line, so that it can be read, compared and edited.
+The file is JSON with one line for each chunk of the body, so that people can read, compare and edit it.
 """
 
 import base64
@@ -20,11 +20,11 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import RequestOptions
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of one file."""
+"""Maximum size of one file in bytes."""
 
 _NAME = re.compile(r"\d{4,9}-[0-9a-f]{12}\.json")
-_DIGEST_CHARACTERS = 12  # of a digest in the name of a file
-# Fields of parts that differ each time the same conversation takes place: ids of providers, times, signatures.
+_DIGEST_CHARACTERS = 12  # number of characters of the digest in the name of a file
+# Fields of parts that differ if the same conversation is repeated: ids of providers, times, signatures.
 _CHANGING = frozenset({"metadata", "signature", "synthetic_id"})
 
 
@@ -33,12 +33,12 @@ class _Model(BaseModel):
 
 
 class Piece(_Model):
-    """Bytes of a body that arrived together.
+    """One chunk of a body: the bytes of one network read.
 
     Attributes:
         at: Seconds after the request was sent.
-        text: The bytes as UTF-8; None if they are not.
-        base64: Other bytes.
+        text: The bytes as text; None if they are not valid UTF-8.
+        base64: The bytes as base64, if they are not valid UTF-8; otherwise None.
     """
 
     at: float
@@ -47,7 +47,7 @@ class Piece(_Model):
 
     @classmethod
     def of(cls, at: float, data: bytes) -> "Piece":
-        """Create a piece."""
+        """Create a piece from bytes that arrived ``at`` seconds after the request."""
         try:
             return cls(at=round(at, 4), text=data.decode())
         except UnicodeDecodeError:
@@ -66,7 +66,7 @@ class Piece(_Model):
 
 
 class Failure(_Model):
-    """The failure with which a response ended, or in place of which there was none; as in `UpstreamError`."""
+    """The error that ended a response, or that occurred instead of a response. The fields are those of `UpstreamError`."""
 
     fault: UpstreamFault
     message: str
@@ -76,7 +76,7 @@ class Failure(_Model):
 
     @classmethod
     def of(cls, error: UpstreamError) -> "Failure":
-        """Create the failure of an error."""
+        """Create a failure from an error."""
         return cls(
             fault=error.fault,
             message=error.message,
@@ -86,7 +86,7 @@ class Failure(_Model):
         )
 
     def error(self, provider: str) -> UpstreamError:
-        """Create an error of this failure."""
+        """Create the error of this failure."""
         return UpstreamError(
             self.message,
             fault=self.fault,
@@ -101,9 +101,10 @@ class Recorded(_Model):
     """A request in the common format.
 
     Attributes:
-        digest: SHA-256 of the request as `request_digest` computes it. A request with this digest gets the response.
-        history: The conversation, for readers of the file.
-        options: The options other than the defaults, for readers of the file.
+        digest: The digest of the request (`request_digest`). The recording is the response to all requests with this
+            digest.
+        history: The conversation, as information for readers of the file.
+        options: The options that differ from the defaults, as information for readers of the file.
     """
 
     digest: str
@@ -115,14 +116,14 @@ class Cassette(_Model):
     """The recording of one response.
 
     Attributes:
-        tailrace_cassette: The version of the form.
+        tailrace_cassette: The version of the file format.
         provider: The name of the provider.
         model: The name of the model.
         format: The wire format of the body, a key of `tailrace.wrappers.providers.FORMATS`.
         recorded: The time of the request.
         request: The request.
-        pieces: The body.
-        failure: The failure with which the response ended; None for a response that ended by itself.
+        pieces: The chunks of the body.
+        failure: The error that ended the response; None for no error.
     """
 
     tailrace_cassette: Literal[1] = 1
@@ -135,10 +136,10 @@ class Cassette(_Model):
     failure: Failure | None = None
 
     def write(self, folder: Path) -> Path:
-        """Write the recording to a new file of a folder, which is created if necessary. Only its owner can read it.
+        """Write the recording to a new file in a folder. The folder is created if necessary. Only the user can read the file.
 
         Returns:
-            The file. Its name begins with the next number of the folder.
+            The path of the file. Its name begins with the next number in the folder.
 
         Raises:
             OSError: The file cannot be written.
@@ -149,7 +150,7 @@ class Cassette(_Model):
             path = folder / f"{number:04}-{self.request.digest[:_DIGEST_CHARACTERS]}.json"
             try:
                 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:  # another process records
+            except FileExistsError:  # another process has created this file
                 number += 1
                 continue
             with open(file, "w", encoding="utf-8") as target:
@@ -168,10 +169,11 @@ class Cassette(_Model):
 
 
 def load_cassettes(folder: Path) -> list[Cassette]:
-    """Read all recordings of a folder, in the order in which they were recorded.
+    """Read all recordings in a folder, in the order in which they were recorded.
 
     Raises:
-        ConfigurationError: There is no such folder, it has no recording, or a file is not one. The message names the file.
+        ConfigurationError: The folder does not exist or has no recordings, or a file is invalid. The message names the
+            folder or the file.
     """
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {str(folder)!r} of recordings")
@@ -184,9 +186,9 @@ def load_cassettes(folder: Path) -> list[Cassette]:
 
 
 def request_digest(history: History, options: RequestOptions) -> str:
-    """Return the digest that identifies a request: of the conversation and the options.
+    """Return the SHA-256 digest of the conversation and the options of a request, in hexadecimal.
 
-    It does not cover the model, metadata of messages, signatures of reasoning, and ids of calls, which providers choose.
+    The model, the metadata of messages, signatures of reasoning, and ids of calls do not change the digest.
     """
     fields = history.model_dump(mode="json", exclude_defaults=True)
     ids: dict[str, str] = {}
@@ -200,7 +202,7 @@ def request_digest(history: History, options: RequestOptions) -> str:
 
 
 def _stable_part(part: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:
-    """Return a part of a message without what differs each time; ids of calls become numbers."""
+    """Return a part of a message without fields that differ between repetitions. Ids of calls are replaced with numbers."""
     stable = {name: value for name, value in part.items() if name not in _CHANGING}
     if "id" in stable:
         stable["id"] = ids.setdefault(stable["id"], f"call {len(ids) + 1}")

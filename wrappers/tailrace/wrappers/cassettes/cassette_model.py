@@ -22,23 +22,23 @@ from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.providers import FORMATS
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
-_SHOWN = 5  # recorded requests that an error names
-_CHARACTERS = 60  # of each
+_SHOWN = 5  # maximum number of recorded requests in an error message
+_CHARACTERS = 60  # maximum number of characters of each text in an error message
 
 
 class CassetteModel(Model):
-    """A model that responds to each recorded request with its recorded response: the same bytes, read by the same decoder.
+    """A model that responds to recorded requests with the recorded bytes, which the decoder of the provider reads.
 
-    Several responses to the same request are replayed in the order in which they were recorded; after the last one, it is
-    repeated. A response that failed fails again. To another request, the model responds with an `UpstreamError` (status 404)
-    that lists the recorded ones.
+    If a request was recorded several times, its responses are replayed in the order of recording, and the last
+    response is repeated. A recorded error is raised again. For a request that was not recorded, the model raises an
+    `UpstreamError` (status 404) that lists recorded requests.
 
     Args:
         folder: The folder of the recordings.
-        timed: Whether the bytes arrive at their recorded times. If False, they arrive at once.
+        timed: True to replay the bytes at their recorded times; False to replay them without delay.
 
     Raises:
-        ConfigurationError: As of `tailrace.wrappers.cassettes.cassette.load_cassettes`.
+        ConfigurationError: See `tailrace.wrappers.cassettes.cassette.load_cassettes`.
     """
 
     def __init__(self, folder: Path, *, timed: bool = True) -> None:
@@ -48,13 +48,13 @@ class CassetteModel(Model):
         self._folder = folder
         self._timed = timed
         self._converter = FORMATS[cassettes[0].format].create_converter()
-        self._by_digest: dict[str, list[Cassette]] = {}  # those to replay, the next one first
+        self._by_digest: dict[str, list[Cassette]] = {}  # the recordings to replay, next one first
         for cassette in cassettes:
             self._by_digest.setdefault(cassette.request.digest, []).append(cassette)
 
     @property
     def converter(self) -> HistoryConverter[Any, Any]:
-        """The converter of the provider whose response was recorded first."""
+        """The converter of the provider of the first recording."""
         return self._converter
 
     def stream(
@@ -64,7 +64,7 @@ class CassetteModel(Model):
         return AsyncResource(partial(self._replay, history, options))
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because there is no connection."""
 
     async def _replay(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
         began = anyio.current_time()
@@ -100,7 +100,7 @@ class CassetteModel(Model):
 
 
 def _summary(history: Mapping[str, Any]) -> str:
-    """Describe a conversation in a few words: the number of its messages, and the end of the last text."""
+    """Describe a conversation: the number of its messages, and the beginning of its last text."""
     messages = history.get("conversation", ())
     texts = [part["text"] for message in messages for part in message.get("content", ()) if "text" in part]
     last = texts[-1] if texts else ""
@@ -111,7 +111,7 @@ def _summary(history: Mapping[str, Any]) -> str:
 async def _leave(
     _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
 ) -> None:
-    """End a replayed response, which holds nothing."""
+    """End a replayed response. There are no resources to release."""
 
 
 class _NoRequest:
@@ -124,7 +124,8 @@ class _RecordedBody:
 
     Args:
         cassette: The recording.
-        began: The time of the request in seconds of the event loop's clock; None for pieces that arrive at once.
+        began: The time of the request on the clock of the event loop, in seconds; None to replay the pieces without
+            delay.
     """
 
     request = _NoRequest()
@@ -149,14 +150,14 @@ class _RecordedBody:
         return b""
 
     def arrival(self) -> Awaitable[object]:
-        """Return an awaitable that is done when the next piece arrives."""
+        """Return an awaitable that completes when the next piece arrives."""
         if self._began is None or self._next == len(self._pieces):
             return anyio.lowlevel.checkpoint()
         return anyio.sleep_until(self._began + self._pieces[self._next].at)
 
 
 class _Failures:
-    """Converts the end of a replayed body to the recorded failure.
+    """Converts the exception at the end of a replayed body to the recorded error.
 
     Args:
         cassette: The recording.
@@ -166,12 +167,12 @@ class _Failures:
         self._cassette = cassette
 
     def broken(self, error: Exception) -> UpstreamError:
-        """Return the recorded failure."""
+        """Return the recorded error."""
         failure = self._cassette.failure
         if failure is None:
             raise error
         return failure.error(self._cassette.provider)
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Return the same error: the recording has no credentials."""
+        """Return the same error, because the recording contains no credentials."""
         return error

@@ -1,11 +1,12 @@
 """A pytest fixture for tests with recorded responses of real models.
 
-Add it to the ``conftest.py`` of the tests::
+Add the plugin to the ``conftest.py`` of the tests::
 
     pytest_plugins = ["tailrace.wrappers.cassettes.pytest_plugin"]
 
-A test then gets its model from the fixture `cassette_model`. ``pytest --record-cassettes`` calls the providers and records
-their responses; without the option, the recorded responses are replayed at once, and no provider is called.
+A test then creates its model with the fixture `cassette_model`. ``pytest --record-cassettes`` calls the providers and
+records their responses. Without this option, no provider is called, and the recorded responses are replayed without
+delays.
 """
 
 import re
@@ -36,10 +37,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cassette_model(request: pytest.FixtureRequest) -> Callable[..., Model]:
-    """Return a function like `create_model`, whose models replay the recordings of the test, or make them.
+    """Return a function with the arguments of `create_model`. Its models replay or record the responses of the test.
 
-    The recordings of a model are in the folder ``cassettes/MODULE/TEST/MODEL`` beside the module of the test. Recording replaces
-    the earlier ones.
+    The recordings of a model are in the folder ``cassettes/MODULE/TEST/MODEL`` beside the module of the test. New
+    recordings replace earlier recordings.
     """
     records = bool(request.config.getoption(OPTION))
     beside = request.path.parent / "cassettes" / request.path.stem / _file_name(request.node.name)

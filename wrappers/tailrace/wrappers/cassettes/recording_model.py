@@ -31,16 +31,17 @@ make_printable("tailrace.wrappers")
 
 
 class RecordingModel(Model):
-    """A model whose responses are also written to files, one for each response, when they end.
+    """A model that also writes each response to a file when the response ends.
 
-    A recording has no headers and no URL. Credentials in texts are removed. A response that is closed before its end is not
-    recorded. If a file cannot be written, a warning is logged, and the response continues.
+    A recording contains no headers and no URL. Credentials in texts are removed. A response that is closed before its
+    end is not recorded. If a file cannot be written, a warning is logged, and the response continues.
 
-    An interrupted response is never continued, only requested again, so that each recording has a complete request and response.
+    This model does not continue interrupted responses. They are requested again, so that each recording has a complete
+    request and response.
 
     Args:
-        model: The model, which is closed together with this object.
-        folder: The folder of the recordings; created with the first one.
+        model: The wrapped model. Closing this object closes the model.
+        folder: The folder of the recordings. It is created with the first recording.
 
     Raises:
         ConfigurationError: The model does not send its requests over HTTP.
@@ -57,18 +58,18 @@ class RecordingModel(Model):
 
     @property
     def converter(self) -> HistoryConverter[Any, Any]:
-        """The converter of the model."""
+        """The converter of the wrapped model."""
         return self._model.converter
 
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Stream like the model, and record the response."""
+        """Stream the response of the wrapped model, and record it."""
         recording = _Recording(self._model, self._folder, history, options)
         return AsyncResource(partial(recording.begin, self._model.stream(history, options)))
 
     async def aclose(self) -> None:
-        """Close the model."""
+        """Close the wrapped model."""
         await self._model.aclose()
 
 
@@ -76,7 +77,7 @@ class _Recording:
     """The recording of one response.
 
     Args:
-        model: The recorded model.
+        model: The wrapped model.
         folder: The folder of the file.
         history: The conversation.
         options: The options.
@@ -122,7 +123,7 @@ class _Recording:
                 await self._save(Failure.of(error))
 
     async def _save(self, failure: Failure | None) -> None:
-        """Write the recording, also if this task is cancelled."""
+        """Write the recording, even if the current task is cancelled."""
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self._write, failure)
 
@@ -160,9 +161,9 @@ class _Recording:
 
 
 def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -> list[Piece] | None:
-    """Remove credentials from the pieces of a body. Return None if a binary body has a credential, which cannot be removed.
+    """Remove credentials from the pieces of a body. Return None if a binary body contains a credential.
 
-    A body from which a credential was removed is one piece, because the credential may span several pieces.
+    If a credential was removed, the result is one piece, because the credential may span several pieces.
     """
     body = b"".join(data for _, data in pieces)
     try:
@@ -181,14 +182,14 @@ def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -
 
 
 class _RecordedBody:
-    """The body of a response that stores each piece that is read, with its time.
+    """A response body that stores each piece that is read, with its time.
 
     Args:
         body: The body.
         began: The monotonic time at which the request was sent.
 
     Attributes:
-        pieces: The pieces that were read: seconds after the request, and the bytes.
+        pieces: The pieces that were read. Each is the number of seconds after the request, and the bytes.
     """
 
     def __init__(self, body: Body, began: float) -> None:
@@ -198,7 +199,7 @@ class _RecordedBody:
 
     @property
     def request(self) -> SentRequest:
-        """The request of the response."""
+        """The request that was sent."""
         return self._body.request
 
     def read_nowait(self) -> bytes | None:
@@ -209,5 +210,5 @@ class _RecordedBody:
         return data
 
     def arrival(self) -> Awaitable[object]:
-        """Return an awaitable that is done when `read_nowait` may return something."""
+        """Return an awaitable that completes when `read_nowait` may return data."""
         return self._body.arrival()

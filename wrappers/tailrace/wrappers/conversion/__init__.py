@@ -1,1 +1,1 @@
-"""Code that the history converters and model clients of all providers share."""
+"""Common code of the history converters and model clients of all providers."""

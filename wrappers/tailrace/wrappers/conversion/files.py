@@ -1,7 +1,4 @@
-"""Functions for files in messages: media types, data URLs, audio formats, and texts that describe files.
-
-The converters of all providers use these functions.
-"""
+"""Functions for files in messages: media types, data URLs, audio formats, and texts that describe files."""
 
 import base64
 from collections.abc import Mapping
@@ -39,7 +36,7 @@ def essence(media_type: str) -> str:
 
 
 def ending_type(address: str, types: Mapping[str, str] = IMAGE_TYPES) -> str:
-    """Return the media type for the extension of a file name or URL; empty if ``types`` has no such extension."""
+    """Return the media type for the extension of a file name or URL; empty if the extension is not in ``types``."""
     path = address.partition("#")[0].partition("?")[0].lower()
     return next((media_type for ending, media_type in types.items() if path.endswith(ending)), "")
 
@@ -59,7 +56,7 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
 
     Args:
         url: The URL.
-        bare: True to accept a text without a comma, which is base64 data without a media type.
+        bare: True to read a text without a comma as base64 data without a media type.
 
     Raises:
         ValueError: The data is not valid base64.
@@ -76,13 +73,13 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
 def _unquoted(text: str) -> bytes:
     """Decode percent-encoding in slices.
 
-    One call for the complete text would hold the global interpreter lock too long.
+    A single call would hold the global interpreter lock too long.
     """
     decoded: list[bytes] = []
     at = 0
     while at < len(text):
         end = at + _SLICE
-        percent = text.rfind("%", end - 2, end)  # position of an escape that the end of the slice would cut
+        percent = text.rfind("%", end - 2, end)  # position of an escape that extends beyond the slice
         end = percent if percent > at else end
         decoded.append(unquote_to_bytes(text[at:end]))
         at = end
@@ -90,7 +87,7 @@ def _unquoted(text: str) -> bytes:
 
 
 def read_base64(text: str) -> bytes:
-    """Decode base64 text, in the standard or URL-safe alphabet, with or without padding.
+    """Decode base64 text in the standard or URL-safe alphabet, with or without padding.
 
     Raises:
         ValueError: The text is not valid base64.

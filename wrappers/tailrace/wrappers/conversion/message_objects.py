@@ -1,7 +1,7 @@
-"""Functions for the JSON objects in messages of providers, which the converters of all providers use.
+"""Functions for the JSON objects in messages of all providers.
 
-Some fields of a provider have no equivalent in the common format. A converter stores these fields in the metadata of
-a part or message, under the name of the provider's format, and sends them back only to that provider.
+Some fields of a provider have no equivalent in the common format. A converter stores these fields in the metadata of a
+part or message, under the name of the wire format. Only later requests in the same format contain them.
 """
 
 import json
@@ -15,20 +15,20 @@ Fields = dict[str, Any]
 
 
 def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
-    """Return the fields of one provider that metadata contains; ``key`` is the name of the provider's format."""
+    """Return the fields that metadata contains for a wire format. ``key`` is the name of the format."""
     return dict(as_mapping(metadata.get(key)) or {})
 
 
 def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
-    """Return metadata with all fields of an object except known fields and nulls; empty if no field is left."""
+    """Return metadata with all fields of an object except standard fields and nulls; empty if there are no other fields."""
     others = {name: value for name, value in fields.items() if name not in standard and value is not None}
     return {key: others} if others else {}
 
 
 def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
-    """Merge a provider's own fields into ``fields``, recursively.
+    """Merge a provider's own fields with ``fields``. Objects in both are merged too.
 
-    If both have a field, the value in ``fields`` is used.
+    If both have another value, the value in ``fields`` is used.
     """
     merged = {**own, **fields}
     for name, value in fields.items():
@@ -43,7 +43,7 @@ def compact_json(value: object) -> str:
 
 
 def text_entry(text: str) -> Fields:
-    """Return a text part in the format that most providers share."""
+    """Return a text part in the format of most providers."""
     return {"type": "text", "text": text}
 
 
@@ -63,7 +63,7 @@ def content_entries(content: object) -> list[object]:
 
 
 def content_texts(content: object, *types: str) -> list[str]:
-    """Return the texts of a content that may contain only text.
+    """Return the texts of a content, which must not have other parts.
 
     Args:
         content: See `content_entries`.
@@ -84,7 +84,7 @@ def content_texts(content: object, *types: str) -> list[str]:
 
 
 def result_output(result: ContentPartToolResult) -> Any:
-    """Return the output of a tool; ``{"error": output}`` for a failed tool."""
+    """Return the output of a tool. For a failed tool, return ``{"error": output}``."""
     if result.is_error and "error" not in (as_mapping(result.output) or {}):
         return {"error": result.output}
     return result.output

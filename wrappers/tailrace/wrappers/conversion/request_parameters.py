@@ -1,8 +1,8 @@
 """Merging of a model's parameters with the members of one request.
 
-The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members that result
-from the options of a request. Both have the provider's names. Three tables describe the members that need special
-treatment: lists of tools, objects that are replaced as a unit, and members that exclude each other.
+The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members for the
+options of a request. Both have the provider's names. Three tables list members with special rules: lists of tools,
+objects that are replaced as a unit, and members that exclude each other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from tailrace.wrappers.request_options import ToolDefinition
 
-# Names are compared without case and underscores, because Google accepts ``generationConfig`` and
-# ``generation_config``, but rejects a request with both.
+# Names are compared without case and underscores, because Google accepts both ``generationConfig`` and
+# ``generation_config``, but not in one request.
 _TOOLS = frozenset({"functiondeclarations", "tools"})
 
 # Objects that are replaced as a unit: choices and schemas.
@@ -28,7 +28,7 @@ _ATOMIC = frozenset(
     }
 )
 
-# Members that exclude each other. A member of the request removes the parameters that it excludes.
+# Groups of members that exclude each other. A member of the request removes other parameters in its group.
 _EXCLUSIVE: Mapping[str, frozenset[str]] = {
     name: rivals - {name}
     for rivals in (
@@ -40,21 +40,21 @@ _EXCLUSIVE: Mapping[str, frozenset[str]] = {
     for name in rivals
 }
 
-# Members of a tool definition that may contain the tool's name.
+# Members of a tool definition that may contain the name of the tool.
 _NESTED = ("function", "custom", "toolSpec", "tool_spec")
 _DECLARATIONS = ("functionDeclarations", "function_declarations")
 
 
 def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the parameters of a model with the members of one request, and return a new dict.
+    """Merge the parameters of a model with the members of one request.
 
-    Objects are merged recursively. Lists of tools are concatenated; a tool of the request replaces a tool with the
-    same name. Every other member of the request replaces the parameter, and None removes the parameter. If two
-    spellings of a name differ, the spelling in ``parameters`` is kept.
+    Objects are merged recursively. Lists of tools are concatenated, but a tool of the request replaces a tool with the
+    same name. Any other member of the request replaces the parameter. A member with the value None removes the
+    parameter. If a name has two spellings, the spelling in ``parameters`` is used.
 
     Args:
-        parameters: Members that every request has, with the provider's names.
-        members: Members of this request, with the provider's names.
+        parameters: The members of every request, with the provider's names.
+        members: The members of this request, with the provider's names.
     """
     both = _merge(parameters, {name: value for name, value in members.items() if value is not None})
     unwanted = {_plain(name) for name, value in members.items() if value is None}
@@ -71,14 +71,14 @@ def function_tool(tool: ToolDefinition, *, strict: bool = True) -> dict[str, Any
 
     Args:
         tool: The tool.
-        strict: True to include the member ``strict``, if the provider supports this member.
+        strict: True if the provider supports the member ``strict``.
     """
     function = without_empty(description=tool.description, strict=tool.strict if strict else None)
     return {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters, **function}}
 
 
 def has_tools(parameters: Mapping[str, Any]) -> bool:
-    """Return True if the members of a request define a tool."""
+    """Return True if the members of a request contain a tool definition."""
     plain = {_plain(name): value for name, value in parameters.items()}
     config = plain.get("toolconfig")
     inside = isinstance(config, Mapping) and bool(cast("Mapping[str, Any]", config).get("tools"))
@@ -117,7 +117,7 @@ def _merge_value(plain: str, old: object, new: object) -> Any:
 
 
 def _merge_tools(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Merge two lists of tools. Google requires one entry with all function declarations, so that these are merged."""
+    """Merge two lists of tools. Entries with function declarations are merged, because Google requires a single such entry."""
     names = {name for tool in new if (name := tool_name(tool)) is not None}
     both = [tool for tool in old if tool_name(tool) not in names]
     for tool in new:

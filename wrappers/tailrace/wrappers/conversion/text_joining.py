@@ -1,7 +1,7 @@
 """Joining of text parts into one string, for APIs and fields that accept only a single string.
 
-The text parts of a message are usually separate texts, and are joined with blank lines. There is one exception: some
-providers divide a model's text into blocks, even within a sentence, to attach citations or signatures. Such blocks
+In general, the text parts of a message are separate texts, and are joined with blank lines. There is one exception: to
+attach citations or signatures, some providers divide a model's text into blocks, even within a sentence. Such blocks
 are joined without a separator.
 """
 
@@ -20,7 +20,7 @@ def join_texts(texts: Iterable[str]) -> str:
 
 
 def message_text(message: Message) -> str:
-    """Return the visible text of a message as one string. The module docstring describes the separators."""
+    """Return the visible text of a message as one string. The module docstring explains the separators."""
     texts = [part for part in message.content if isinstance(part, ContentPartText)]
     if message.role is not Role.MODEL:
         return join_texts(part.text for part in texts)
@@ -41,8 +41,8 @@ def joined_blocks(parts: Sequence[ContentPartText]) -> list[str]:
 def is_same_text(before: ContentPart, after: ContentPart) -> bool:
     """Return True if two adjacent parts of a model's message belong to one text.
 
-    The parts belong to one text if at least one part has metadata of a provider (a citation, a signature), unless the
-    ids in the metadata differ.
+    They do if at least one of them has metadata (a citation, a signature), and the metadata does not contain different
+    ids.
     """
     if not (isinstance(before, ContentPartText) and isinstance(after, ContentPartText)):
         return False

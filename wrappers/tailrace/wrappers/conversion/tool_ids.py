@@ -1,18 +1,17 @@
 """Matching of tool results to tool calls, and repair of conversations with unmatched calls or results.
 
-Providers reject a conversation that has a call without a result, a result without a call, or an invalid id. Such
+Providers reject a conversation with a call without a result, a result without a call, or an invalid id. Such
 conversations are common: a turn was interrupted, a client sent only some results, ids are missing or repeated, or
 another provider created the ids. Model clients therefore repair the conversation before each request. The functions
-are pure and deterministic. They return the same `History` object if no repair is necessary.
+are deterministic. If no repair is necessary, they return the same `History` object.
 
-A *round* consists of one or several adjacent messages of the model, and of all messages until the next message of the
-model. A call matches a result in the same round. A result with the same id is preferred, especially if it also has
-the name of the tool. A result without an id is matched by the name of the tool, then by order. Therefore two calls
-with the same id in different rounds are different calls, and a result after the next message of the model matches no
-call.
+A *round* consists of one or several adjacent messages of the model, and all messages before the next message of the
+model. A call matches only results in the same round, in this order of preference: the same id and tool name, the same
+id, no id and the same tool name, no id. Two calls with the same id in different rounds are therefore different calls.
+A result after the next message of the model matches no call.
 
-A call with the kind ``"server"`` was run by the provider. It matches only results in messages of the model. It
-matches a result with the same id in a later round too. A result without an id in a message of the model matches only
+The provider ran a call with the kind ``"server"`` itself. Such a call matches only results in messages of the model,
+but a result with the same id may be in a later round. A result without an id in a message of the model matches only
 such calls.
 """
 
@@ -35,14 +34,14 @@ from tailrace.wrappers.messages import (
 )
 
 NO_RESULT = "There is no result: the conversation went on before this tool had answered."
-"""Output of the result that is added for a call without a result."""
+"""Output of the result that is added to a call without a result."""
 
 _NO_NAMES = ("", "unknown")  # placeholders for a missing tool name
 
 # The index of a message in the conversation, and the index of a part in the message.
 _Position = tuple[int, int]
 
-# Values that are equal for a call and its result, in order of preference. None matches nothing.
+# Keys that match if a call and a result have an equal key, in order of preference. None matches nothing.
 _Keys = tuple[Hashable, Hashable, Hashable, Hashable]
 
 
@@ -66,8 +65,8 @@ class UnmatchedTools(msgspec.Struct, frozen=True):
     """The tool calls without a result and the tool results without a call in a conversation, in order.
 
     Attributes:
-        calls: Calls without a result. Calls at the end of the conversation are included. Calls with the kind
-            ``"server"``, which the provider runs, are not included.
+        calls: Calls without a result, including calls at the end of the conversation, but not calls with the kind
+            ``"server"`` (which the provider runs).
         results: Results without a call.
     """
 
@@ -76,10 +75,7 @@ class UnmatchedTools(msgspec.Struct, frozen=True):
 
 
 def unmatched_tools(history: History) -> UnmatchedTools:
-    """Return the calls without results and the results without calls.
-
-    The module docstring describes the matching rules.
-    """
+    """Return the calls without results and the results without calls. The module docstring explains the matching."""
     matches = _match_results(history.conversation)
     matched_calls = set(matches.values())
     return UnmatchedTools(
@@ -114,24 +110,24 @@ def unanswered_calls(history: History, since: int = 0) -> list[ContentPartToolCa
 def with_matched_ids(
     history: History, *, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
 ) -> History:
-    """Return the history with a unique id for every call. The result of a call has the same id.
+    """Give each call a unique and valid id, and its result the same id.
 
-    A valid and unique id is never changed. A missing, duplicate or invalid id is replaced with a new id, which
-    depends only on the position of the call among all calls. When a conversation grows, its earlier calls therefore
-    keep their new ids, unless the conversation later receives the same id. A result without a tool name gets the name
-    in its call. A result without a call is not changed; see `with_answers`.
+    A valid and unique id is not changed. A missing, duplicate or invalid id is replaced with a new id, which depends
+    only on the position of the call. When messages are appended to the conversation, earlier calls therefore get the
+    same new ids again, unless a message contains one of these ids. A result without a tool name gets the name in its
+    call. A result without a call is not changed; see `with_answers`.
 
     Args:
         history: The conversation.
-        pattern: Regular expression that a complete id must match; None if every id is valid.
-        make: Function that returns an id for a number. The ids must differ and must match the pattern. If None, the
-            ids are ``call00000``, ``call00001``, …, which most providers accept.
+        pattern: Regular expression that an id must match completely; None if all ids are valid.
+        make: Function that returns an id for a number. It must return a different id for each number, and the ids must
+            match the pattern. If None, the ids are ``call00000``, ``call00001``, …, which most providers accept.
 
     Returns:
         The repaired history; the same object if no id changes.
 
     Raises:
-        ValueError: ``make`` returned an id that does not match the pattern, or returned the same id repeatedly.
+        ValueError: ``make`` returned an id that does not match the pattern, or no unused id.
     """
     conversation = history.conversation
     ids = _new_ids(conversation, pattern, make or _default_id)
@@ -154,22 +150,21 @@ def with_matched_ids(
 
 
 def with_answers(history: History) -> History:
-    """Return the history with a result for every finished call, and without results that have no call.
+    """Add missing results, and place all results where providers require them.
 
-    - If messages follow the round of a call without a result, the call gets an error result with the text
-      `NO_RESULT`. Calls with the kind ``"server"`` do not need a result. Calls at the end of the conversation stay
-      open.
-    - All results of a round are in the TOOL message after the message of the model. Missing results are added there,
-      and later results of the round are moved there. The TOOL message is created if necessary. It is not necessary if
-      the message after the model's has all results.
-    - Adjacent messages of the model are merged if a call in an earlier message has its result after the last message.
-    - A result in a message of the model stays there only if the provider ran the tool. Any other result is moved to a
-      TOOL message. If all calls before it have results, the remaining content of the model's message becomes a
-      message after the TOOL message.
-    - A result without a call becomes text, so that the model still receives the output. The text has the position of
-      the result, or is in a USER message after a TOOL message.
+    - If a message follows a call without a result, the call gets an error result with the text `NO_RESULT`. This does
+      not apply to calls with the kind ``"server"``, or to calls at the end of the conversation.
+    - The TOOL message after the message of the model gets all results of the round: missing results, and results from
+      later messages. The TOOL message is created if necessary, but not if the message after the model's has all
+      results.
+    - Adjacent messages of the model are merged if the result of a call in one of them is after the last of them.
+    - A result in a message of the model remains there only if the provider ran the tool. Any other result is moved to
+      a TOOL message. If all calls before such a result have results, the content after it becomes another message of
+      the model after the TOOL message.
+    - A result without a call becomes text, so that the model still receives the output. The text is at the position of
+      the result, or, if this is in a TOOL message, in a USER message after the TOOL message.
 
-    All other content stays unchanged.
+    All other content is unchanged.
 
     Returns:
         The repaired history; the same object if no repair is necessary.
@@ -184,7 +179,7 @@ def with_answers(history: History) -> History:
 
 
 def _rounds(conversation: Sequence[Message]) -> Iterator[tuple[range, range]]:
-    """Yield the index range of the model's messages, and of the messages after them, for each round.
+    """For each round, yield the index ranges of the model's messages and of the messages after them.
 
     The first round may have no messages of the model.
     """
@@ -219,7 +214,7 @@ def _results(
 
 
 def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position]:
-    """Return the position of the call for the position of each matched result."""
+    """Match results with calls, and return the positions of calls by the positions of their results."""
     matches: dict[_Position, _Position] = {}
     pending: dict[_Position, _Keys] = {}  # server tool calls without a result in earlier rounds
     for model_positions, following in _rounds(conversation):
@@ -241,7 +236,7 @@ def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position
 def _match_once(
     results: dict[_Position, _Keys], *calls: dict[_Position, _Keys]
 ) -> dict[_Position, _Position]:
-    """Match results with calls, and remove matched results and calls from the arguments.
+    """Match results with calls, and remove the matched ones from ``results`` and ``calls``.
 
     Args:
         results: The results by position.
@@ -282,10 +277,10 @@ def _default_id(number: int) -> str:
 def _new_ids(
     conversation: Sequence[Message], pattern: re.Pattern[str] | None, make: Callable[[int], str]
 ) -> dict[_Position, str]:
-    """Return a new id for each call whose id is missing, duplicate or invalid."""
+    """Return new ids for the calls with a missing, duplicate or invalid id."""
     calls = list(_calls(conversation))
     used = {call.id for _, call in calls} | {result.id for _, result in _results(conversation)}
-    last = len(calls) + len(used)  # so many numbers are sufficient for distinct ids
+    last = len(calls) + len(used)  # this many numbers are sufficient to find an unused id
     valid: set[str] = set()
     new: dict[_Position, str] = {}
     number = -1
@@ -308,7 +303,7 @@ def _new_ids(
 
 
 def _with_parts(history: History, parts: Mapping[_Position, ContentPart]) -> History:
-    """Return the history with replaced parts; the same object if no part is replaced."""
+    """Replace parts in a history. If no part is replaced, return the same object."""
     if not parts:
         return history
     conversation = list(history.conversation)
@@ -332,7 +327,7 @@ class _ResultRepair:
         self._matched_calls = set(self._matches.values())
 
     def messages(self) -> list[Message]:
-        """Return the repaired conversation. Unchanged messages are the same objects as before."""
+        """Return the repaired conversation. Unchanged messages are the same objects."""
         messages: list[Message] = []
         for model_positions, following in _rounds(self._conversation):
             turn = _ModelTurn()
@@ -347,7 +342,8 @@ class _ResultRepair:
         """Add a message of the model to the turn.
 
         Returns:
-            The messages whose calls all have results, and the turn that continues after these messages.
+            The messages before a point at which all calls have results, and the turn with the content after that
+            point.
         """
         complete: list[Message] = []
         message = self._conversation[position]
@@ -376,7 +372,7 @@ class _ResultRepair:
         return complete, turn
 
     def _repair_following(self, turn: "_ModelTurn", following: range) -> list[Message]:
-        """Return the messages that follow the model's messages in a round. The first message has the results."""
+        """Return the messages after the model's messages in a round. The first of them has all results."""
         continues = bool(following or turn.results)
         missing = [
             ContentPartToolResult(id=call.id, name=call.name, output=NO_RESULT, is_error=True)
@@ -401,11 +397,11 @@ class _ResultRepair:
         return messages
 
     def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
-        """Return a message that follows the model's messages, with text in place of results without a call.
+        """Replace results without a call in a message with text.
 
         Args:
             position: Index of the message.
-            moved: List that receives the results with a call; None to keep these results in the message.
+            moved: List to which the other results are moved; None to leave these results in the message.
         """
         message = self._conversation[position]
         content: list[ContentPart] = []
@@ -425,7 +421,7 @@ class _ModelTurn:
     """The messages of the model in one round, and the tool results in these messages.
 
     Attributes:
-        open_calls: Calls of client tools that have no result in these messages.
+        open_calls: Calls of client tools without a result in these messages.
         results: Results of client tools in these messages.
     """
 
@@ -435,7 +431,7 @@ class _ModelTurn:
         self._messages: list[tuple[Message, list[ContentPart]]] = []
 
     def start(self, message: Message) -> None:
-        """Start the next message, or the rest of a message after tool results."""
+        """Begin the next message, or the rest of a message after tool results."""
         self._messages.append((message, []))
 
     @property
@@ -451,7 +447,7 @@ class _ModelTurn:
         """Return the messages without the results.
 
         Args:
-            merge: True to merge all messages from the first message with calls, because results follow.
+            merge: True to merge all messages from the first one with calls on, because results follow.
         """
         messages = [
             _with_content(message, content)
@@ -473,7 +469,7 @@ def _result_text(result: ContentPartToolResult) -> ContentPartText:
 
 
 def _join_messages(messages: Sequence[Message]) -> Message:
-    """Merge several messages of the model. Later metadata replaces earlier metadata with the same key."""
+    """Merge several messages of the model. If metadata has the same key, the last value is used."""
     return Message(
         role=Role.MODEL,
         content=tuple(part for message in messages for part in message.content),
@@ -482,7 +478,7 @@ def _join_messages(messages: Sequence[Message]) -> Message:
 
 
 def _with_content(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Return the message with new content; the same object if the content does not change."""
+    """Replace the content of a message. If the content is the same, return the same object."""
     if len(content) == len(message.content) and all(map(is_, content, message.content)):
         return message
     return message.model_copy(update={"content": tuple(content)})

@@ -1,8 +1,8 @@
-"""Replacement of tool names that a provider rejects, and restoration of the original names in responses.
+"""Replacement of tool names that a provider rejects. In responses, the original names are restored.
 
-Every provider has its own rule for tool names. A name may violate the rule: ``weather.get``, ``files/read``, or a
-name of 80 characters from an MCP server. A model client replaces an invalid name everywhere in the request: in tool
-definitions, in the tool choice, in calls and in results. Calls in the response get the original name back.
+Each provider has a rule for tool names. A name may violate the rule, for example ``weather.get``, ``files/read``, or a
+name with 80 characters of an MCP server. A model client replaces such a name in the complete request: in tool
+definitions, the tool choice, calls and results. In the response, the replacement is replaced with the original name.
 
 The replacement depends only on the name. Different names have different replacements, because a replacement ends with
 digits of the hash of the name. A valid name is never changed.
@@ -56,7 +56,7 @@ class NameRule:
     """Rule for valid tool names.
 
     Attributes:
-        refused: Regular expression that matches each invalid character.
+        refused: Regular expression of an invalid character.
         length: Maximum length of a name in characters.
         letter_first: True if the first character must be a letter or an underscore.
     """
@@ -74,7 +74,7 @@ class NameRule:
         )
 
     def valid_name(self, name: str) -> str:
-        """Return the name if it is valid, otherwise its replacement."""
+        """Return the name if it is valid, otherwise a valid replacement."""
         if not name or self.fits(name):
             return name or NAMELESS
         valid = self.refused.sub("_", name[: self.length])
@@ -85,11 +85,11 @@ class NameRule:
 
 
 LETTERS_DIGITS_DASHES = NameRule(re.compile(r"[^a-zA-Z0-9_-]"))
-"""At most 64 letters, digits, underscores and dashes: the rule of most providers."""
+"""The rule of most providers: at most 64 letters, digits, underscores and dashes."""
 
 
 class ToolNames:
-    """Replacement of tool names in one request, and restoration of the names in its response.
+    """Replaces tool names in one request, and restores the original names in its response.
 
     Args:
         rule: The rule of the provider; None to replace only empty names.
@@ -98,7 +98,9 @@ class ToolNames:
     def __init__(self, rule: NameRule | None) -> None:
         self._rule = rule
         self._originals: dict[str, str] = {}  # original names by replacement
-        self._pending: dict[int, _PendingCall] = {}  # the call whose name may be incomplete, by choice
+        self._pending: dict[
+            int, _PendingCall
+        ] = {}  # the buffered call with a possibly incomplete name, by choice
         self._ids: dict[tuple[int, int], str] = {}  # the id of the latest call, by choice and index
 
     def sent(self, name: str) -> str:
@@ -114,9 +116,9 @@ class ToolNames:
         return bool(self._originals)
 
     def in_history(self, history: History) -> History:
-        """Return the history with valid tool names; the same object if all names are valid.
+        """Replace invalid tool names in a history. If all names are valid, return the same object.
 
-        The calls of server tools and their results are not changed.
+        Calls of server tools and their results are not changed.
         """
         conversation = tuple(self._in_message(message) for message in history.conversation)
         if all(new is old for new, old in zip(conversation, history.conversation, strict=True)):
@@ -124,18 +126,18 @@ class ToolNames:
         return history.model_copy(update={"conversation": conversation})
 
     def in_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members of a request to any provider with valid tool names."""
+        """Replace invalid tool names in the members of a request to any provider."""
         return {
             member: self._in_tools(value) if member in _MEMBERS else value
             for member, value in parameters.items()
         }
 
     def restored(self, chunks: Sequence[ChunkWrapper[Any]]) -> Sequence[ChunkWrapper[Any]]:
-        """Return the next chunks of the response with the original tool names.
+        """Restore the original tool names in the next chunks of the response.
 
         If the name of a call so far is a prefix of a replacement, the fragments of the call are buffered until the
-        name is complete. The name is complete when arguments of the call, another call of the choice, text of the
-        choice or the end of the response arrives. `close` returns the buffered fragments of an interrupted stream.
+        name is complete. The name is complete when arguments of the call, another call or text in the choice, or the
+        end of the response arrives. If the stream is interrupted, `close` returns the buffered fragments.
         """
         if not self._originals:
             return chunks
@@ -159,7 +161,7 @@ class ToolNames:
                 isinstance(part, ContentPartToolCall | ContentPartToolResult)
                 and part.id not in server_call_ids
             ):
-                # A result without a name is matched to its call by id.
+                # A result without a name remains nameless, because it is matched to its call by id.
                 nameless = isinstance(part, ContentPartToolResult) and not part.name
                 name = part.name if nameless else self.sent(part.name)
                 content.append(part if name == part.name else part.model_copy(update={"name": name}))
@@ -185,7 +187,7 @@ class ToolNames:
         return renamed
 
     def _restored(self, chunk: ChunkWrapper[Any]) -> list[ChunkWrapper[Any]]:
-        """Return a chunk with the original names. Chunks with buffered calls precede it in the list."""
+        """Restore the names in a chunk. In the list, chunks with buffered calls precede this chunk."""
         details, choice = chunk.details, chunk.choice
         before: list[ChunkWrapper[Any]] = []
         if details is not None and details.restarts:
@@ -229,10 +231,7 @@ class ToolNames:
         return [*self._release(chunk.choice), msgspec.structs.replace(call, name="")]
 
     def _is_another(self, call: ToolCallDelta, choice: int) -> bool:
-        """Return True if a fragment starts a new call with the same index.
-
-        `tailrace.wrappers.assembly.message_assembly` has the same rule.
-        """
+        """Return True if a fragment starts a new call with the same index. The rule must be that of `MessageAssembly`."""
         if call.index is None or not call.id:
             return False
         key = choice, call.index
@@ -243,7 +242,7 @@ class ToolNames:
         return another
 
     def _release(self, choice: int) -> list[ToolCallDelta]:
-        """Return the fragments of the buffered call; empty if no call is buffered. The first fragment has the name."""
+        """Remove the buffered call and return its fragments, of which the first has the name; empty if no call is buffered."""
         pending = self._pending.pop(choice, None)
         if pending is None:
             return []
@@ -252,7 +251,7 @@ class ToolNames:
         return [named, *(msgspec.structs.replace(other, name="") for other in others)]
 
     def _release_chunk(self, choice: int) -> list[ChunkWrapper[Any]]:
-        """Return the fragments of the buffered call as a separate chunk; empty if no call is buffered."""
+        """Remove the buffered call and return it as a separate chunk; empty if no call is buffered."""
         pending = self._pending.get(choice)
         if pending is None:
             return []
@@ -260,7 +259,7 @@ class ToolNames:
 
 
 class _PendingCall:
-    """A call of which only the name, or a prefix of the name, has arrived.
+    """A buffered call. So far, only its name or a prefix of the name has arrived.
 
     Attributes:
         raw: The provider's object that contained the first fragment.
@@ -276,10 +275,7 @@ class _PendingCall:
         self.fragments: list[ToolCallDelta] = []
 
     def continues_with(self, call: ToolCallDelta) -> bool:
-        """Return True if a fragment belongs to this call.
-
-        The fragment must not start a new call with the same index.
-        """
+        """Return True if a fragment belongs to this call. It must not start a new call with the same index."""
         first = self.fragments[0]
         if call.index is not None or first.index is not None:
             return call.index == first.index

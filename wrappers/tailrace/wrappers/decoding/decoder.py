@@ -1,11 +1,9 @@
-"""Base classes of the decoders of all providers, which convert the bytes of a streamed response to chunk wrappers.
+"""Base classes of the decoders of all providers. Decoders convert the bytes of a streamed response to chunk wrappers.
 
+The JSON objects of a body may be server-sent events, lines, or elements of one array. This framing is detected from
+the first bytes, because gateways use different framings for the same API. The method `EventDecoder.wrap` of each
+provider interprets the objects. `tailrace.wrappers.http.response.ChunkStream` calls the decoder. The decoders are
 Sans-IO.
-
-The first bytes of a body show how its JSON objects are framed: as server-sent events, one object on each line, or as
-elements of one array. The framing is detected, because gateways use different framings for the same API. The method
-`EventDecoder.wrap` of each provider interprets the objects. `ChunkStream` (`tailrace.wrappers.http.response`) calls
-the decoder.
 """
 
 import json
@@ -27,19 +25,21 @@ W = TypeVar("W", bound=ChunkWrapper[Any])
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _SPACES = _SPACE.decode()
-# As integers, because ``bytes.count`` is ten times faster for an integer than for ``bytes``.
+# The line ends are integers, because searching ``bytes`` for an integer is ten times faster than for ``bytes``.
 _LF, _CR = b"\n\r"
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
-"""Maximum size of one response in bytes. It is sufficient for 1 KiB for each of 128,000 tokens."""
+"""Maximum size of one response in bytes: 1 KiB for each of 131,072 tokens."""
 
 MAX_EVENT_VALUES = 50_000
 """Maximum number of JSON values in one event. The last event of a response may repeat the JSON schemas of all
 tools."""
 
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
-_HEAD_BYTES = 64 * 1024  # number of bytes that are stored of a body without events, for the error message
-_MAX_EXCERPT = 80  # number of bytes of invalid JSON that the error message quotes
-# Field names of an event stream without events. A comment has an empty field name.
+_HEAD_BYTES = (
+    64 * 1024
+)  # maximum number of bytes of a body without events that are stored for the error message
+_MAX_EXCERPT = 80  # maximum number of bytes of invalid JSON in an error message
+# Field names of lines in an event stream without events. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -51,28 +51,28 @@ class ResponseDecoder(ABC, Generic[W]):
     """Sans-IO decoder that converts the bytes of one streamed response body to chunk wrappers.
 
     Attributes:
-        done: True if the provider has ended the response. The rest of the body need not be read.
+        done: True if the provider has ended the response, so that the rest of the body need not be read.
     """
 
     done: bool = False
 
     @abstractmethod
     def feed(self, data: bytes) -> list[W]:
-        """Decode the next bytes of the body, and return the chunk wrappers that are now complete, in order.
+        """Decode the next bytes of the body, and return the chunk wrappers of all complete events.
 
-        An error that the provider reports, and an event that is not JSON, become a chunk wrapper with
-        ``details.error``. Earlier content is not lost.
+        If the provider reports an error, or an event is not JSON, the result includes a chunk wrapper with
+        ``details.error``, after the wrappers of earlier events.
 
         Raises:
-            UpstreamError: An event or the complete response exceeds its maximum size.
+            UpstreamError: An event or the response exceeds the maximum size.
         """
 
     @abstractmethod
     def close(self) -> list[W]:
         """End the body, and return the chunk wrappers of an unfinished last event.
 
-        If the last event was truncated, the result contains an error. A body without any event is valid if it has
-        only keep-alive data. Otherwise the result contains an error with the fault ``invalid_stream``.
+        If the last event was truncated, the result includes an error. If the body has no events, but data other than
+        keep-alive data, the result includes an error with the fault ``invalid_stream``.
 
         Raises:
             UpstreamError: See `feed`.
@@ -82,8 +82,8 @@ class ResponseDecoder(ABC, Generic[W]):
 class EventDecoder(ResponseDecoder[W]):
     """Base class of decoders for streams of JSON objects.
 
-    A response larger than `MAX_RESPONSE_BYTES` bytes, or an event with more than `MAX_EVENT_VALUES` JSON values, ends
-    with an error.
+    A response with more than `MAX_RESPONSE_BYTES` bytes, or an event with more than `MAX_EVENT_VALUES` JSON values, is
+    an error that ends the response.
 
     Args:
         provider: The provider's name in errors.
@@ -110,19 +110,19 @@ class EventDecoder(ResponseDecoder[W]):
         self._short = min(max_event_bytes, _SHORT_BYTES)
         self._room = MAX_RESPONSE_BYTES
         self._framing: SSEDecoder | JSONDecoder | None = None
-        # After the first event, one of the following decoders is set. It decodes the framing of the body.
+        # After the first event, the decoder of the detected framing is set in one of these attributes.
         self._usual: SSEDecoder | None = None
         self._objects: JSONDecoder | None = None
-        self._head = bytearray()  # the start of the body; all data, until the framing is known
-        self._seen = False  # an event has been received; without event framing, an object with content
-        self._over = False  # ``[DONE]`` has been received, and later data is ignored
+        self._head = bytearray()  # the start of the body (all data before the framing is known)
+        self._seen = False  # True if an event (with a framing other than SSE, an object with content) has been received
+        self._over = False  # True if ``[DONE]`` has been received, so that later data is ignored
         self.done = False
 
     @abstractmethod
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[W]:
         """Return the chunk wrappers of one JSON object of the stream.
 
-        Missing, null and malformed fields are tolerated. The method sets `done` if the object is the last object of
+        Missing, null and malformed fields must not cause an exception. The method sets `done` after the last object of
         the response. The list is empty for an object without content (a ping, an object of another API).
 
         Args:
@@ -131,10 +131,10 @@ class EventDecoder(ResponseDecoder[W]):
         """
 
     def wrap_usual(self, payload: bytes) -> list[W]:
-        """Return the chunk wrappers of an event that has the provider's most common shape. This is a fast path.
+        """Return the chunk wrappers of an event with the most common shape. This is a fast path of `wrap`.
 
-        If this method returns an empty list, the event is decoded and passed to `wrap`. `wrap` must return equal
-        chunk wrappers for every event. The default implementation returns an empty list.
+        If the result is an empty list, the event is decoded and passed to `wrap`. Otherwise, `wrap` would have to
+        return equal chunk wrappers. The default implementation returns an empty list.
 
         Args:
             payload: The data of the event, usually JSON. The type of the event is not ``error``.
@@ -143,20 +143,19 @@ class EventDecoder(ResponseDecoder[W]):
 
     @abstractmethod
     def wrap_error(self, error: UpstreamError) -> W:
-        """Return a chunk wrapper that contains only this error, in its details."""
+        """Return a chunk wrapper that contains only this error."""
 
     def feed(self, data: bytes) -> list[W]:
         """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
         usual = self._usual
         if usual is not None:
             size = len(data)
-            self._room -= size  # the code of `_count_bytes`, inlined for the most common framing
+            self._room -= size  # `_count_bytes`, inlined for the most common framing
             if self._room < 0:
                 raise self._size_error()
             if usual.idle and size <= self._short:
                 if data[:6] == b"data: " and (data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"):
-                    # The code of `SSEDecoder.complete_events`, inlined for the most common case: a read with one data
-                    # line.
+                    # `SSEDecoder.complete_events`, inlined for the most common case: a read with one data line.
                     payload = data[6:-2] if data[-2:] == b"\n\n" else data[6:-4]
                     if _LF not in payload and _CR not in payload:
                         return self.wrap_usual(payload) or self._wrap_object(payload)
@@ -180,7 +179,7 @@ class EventDecoder(ResponseDecoder[W]):
         return self._feed_any(data)
 
     def _feed_any(self, data: bytes) -> list[W]:
-        """Return the chunk wrappers for a read that the fast path did not handle."""
+        """Return the chunk wrappers of a read without the fast path."""
         if self._over:
             return []
         self._count_bytes(data)
@@ -216,7 +215,7 @@ class EventDecoder(ResponseDecoder[W]):
         return [*wrappers, self.wrap_error(self._invalid("a body that is not an event stream", body))]
 
     def resume(self) -> None:
-        """Continue the response with the body of another connection. An incomplete event is discarded."""
+        """Continue the same response with the body of another connection. An incomplete event is discarded."""
         self._framing = self._usual = self._objects = None
         self._head.clear()
         self._over = self.done = False
@@ -226,7 +225,7 @@ class EventDecoder(ResponseDecoder[W]):
 
         Args:
             events: The events.
-            last: True if the body has ended. Incomplete JSON is then reported as truncated.
+            last: True if the body has ended, so that incomplete JSON is truncated JSON.
         """
         wrappers: list[W] = []
         for event in events:
@@ -277,7 +276,7 @@ class EventDecoder(ResponseDecoder[W]):
     def _wrap_object(self, payload: bytes, kind: str = "") -> list[W]:
         """Return the chunk wrappers of an event after the first event.
 
-        This is a fast path of `wrap_event` for JSON objects.
+        This is a fast path of `wrap_event`.
 
         Args:
             payload: The data of the event.
@@ -307,7 +306,7 @@ class EventDecoder(ResponseDecoder[W]):
                 value = read_json(payload)
             except (ValueError, RecursionError):
                 if not (is_event or self._seen):
-                    return  # the body is neither JSON nor an event stream; `close` reports the error
+                    return  # the body may be neither JSON nor an event stream; `close` then reports the error
                 self._seen = True
                 rest = self._wrap_values(payload, wrappers, is_error=is_error, last=last)
                 error = self._no_json(event, rest, last=last) if rest or not payload else None
@@ -327,11 +326,11 @@ class EventDecoder(ResponseDecoder[W]):
     def _wrap_values(self, payload: bytes, wrappers: list[W], *, is_error: bool, last: bool) -> bytes:
         """Append the chunk wrappers of a payload with several JSON objects to ``wrappers``.
 
-        Such payloads occur if a server omits the blank lines between events. White space separates the objects, and
-        ``[DONE]`` ends the response.
+        A server that omits the blank lines between events causes such payloads. The objects are separated by white
+        space.
 
         Returns:
-            The data after the last complete object; may be empty.
+            The data after the last complete object (may be empty).
         """
         if payload[:1] != b"{":
             return payload
@@ -365,15 +364,15 @@ class EventDecoder(ResponseDecoder[W]):
         """Detect the framing from the first significant byte.
 
         Args:
-            data: The latest bytes. All earlier bytes are insignificant.
+            data: The latest bytes. All earlier bytes are white space or a byte order mark.
 
         Returns:
-            All bytes so far, which must be decoded; empty if the framing is still unknown.
+            All bytes so far, for the decoder of the framing; empty if the framing is still unknown.
         """
         head = self._head
         if len(head) < len(_BOM) and _BOM.startswith(head):
             return b""
-        begun = len(head) - len(data) < len(_BOM)  # a byte order mark may end in these bytes
+        begun = len(head) - len(data) < len(_BOM)  # the byte order mark may end in the latest bytes
         begin = (head.removeprefix(_BOM) if begun else data).lstrip(_SPACE)[:1]
         if begin and begin in b"{[":
             self._framing = JSONDecoder(max_value_bytes=self._bound)
@@ -414,10 +413,10 @@ def _decoded(payload: bytes) -> Any:
 
 
 def merged_usage(known: Mapping[str, Any], new: object) -> dict[str, Any]:
-    """Merge a later usage object into an earlier usage object. The last value of each field is used.
+    """Merge two usage objects of one request. The last value of each field that is not null is used.
 
-    Some providers send the input count first and the output count later. Others send growing counts repeatedly. The
-    counts are therefore not added. Null never replaces a number.
+    The counts are not added: some providers send the input count first and the output count later, and others send
+    growing counts repeatedly.
     """
     if not isinstance(new, Mapping):
         return dict(known)

@@ -10,10 +10,12 @@ from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
-# Finish reasons that mean a failure of the provider.
+# Finish reasons that report an error of the provider.
 _FAILURES = frozenset({"error", "internal_error", "network_error", "insufficient_system_resource"})
 _UNDESCRIBED = "an error without a description"
-_MAX_WRAPPINGS = 4  # maximum nesting of errors; gateways wrap the error of a provider in their own
+_MAX_WRAPPINGS = (
+    4  # maximum nesting depth of errors (gateways wrap the error of a provider in their own error)
+)
 
 
 def provider_error(value: object, provider: str = "") -> UpstreamError:
@@ -47,7 +49,7 @@ def provider_error(value: object, provider: str = "") -> UpstreamError:
 
 
 def take_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
-    """Return the error that a chunk reports, and remove the error from ``fields``; None if the chunk reports no error.
+    """Remove the error from a chunk, and return it; None if the chunk reports no error.
 
     Args:
         fields: The JSON object of the chunk.
@@ -66,7 +68,7 @@ def take_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> U
 
 
 def finish_error(reason: str | None, provider: str) -> UpstreamError | None:
-    """Return an error if the finish reason means a failure of the provider; otherwise None."""
+    """Return an error if the finish reason reports an error of the provider; otherwise None."""
     if reason not in _FAILURES:
         return None
     return UpstreamError(

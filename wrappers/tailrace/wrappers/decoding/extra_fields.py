@@ -1,7 +1,6 @@
-"""Merging of provider-specific fields, which arrive in several chunks, into values that can be stored and sent.
+"""Merging of provider-specific fields from several chunks into values that can be stored and sent.
 
-tailrace does not know the meaning of such fields. Their JSON types decide how the fragments of a stream are merged.
-The message assembly uses `FieldFold`, and the decoders use the functions.
+The meaning of such fields is unknown. The JSON type of a value therefore determines how fragments are merged.
 """
 
 import json
@@ -12,30 +11,30 @@ from typing import Any, cast
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_LEVELS = 20
-"""Maximum nesting depth of a field. It is less than `tailrace.wrappers.messages.MAX_DEPTH`, because a field is nested
-in other objects."""
+"""Maximum nesting depth of a field. It is lower than `tailrace.wrappers.messages.MAX_DEPTH`, because the field itself
+is nested in other objects."""
 
-# Names of fields whose strings are joined. In any other field, a later string replaces the earlier string.
+# Names of fields with running text: later strings are appended. In other fields, a later string replaces the earlier
+# one.
 _JOINED = frozenset({"data", "summary", "text", "transcript"})
 
-# Types of decoded JSON objects and lists. They are typed as Any, because the type checker would otherwise require a
-# cast for each value, and a cast is a function call for each token.
+# Types of decoded JSON objects and lists. With the type Any, the type checker requires no casts. (A cast would be a
+# function call for each token.)
 _OBJECT: Any = dict
 _LIST: Any = list
 
-# Names of lists whose items are complete, even if the items have an index.
+# Names of lists with complete items. Their items are not merged, even if they have an index.
 _WHOLE = frozenset({"annotations", "citations", "images"})
 
 
 class FieldFold:
     """Incremental merge of provider-specific fields.
 
-    Lists are concatenated, objects are merged, running text is joined, and any other value replaces the earlier
-    value.
+    Lists are concatenated, objects are merged, and running text is joined. Any other value replaces the earlier value.
 
-    List items with the same ``index`` and type are fragments of one block and are merged, unless their ids differ.
-    Items without an index are appended. Images and citations are appended too, because they are complete. The cost of
-    `add` is linear in the size of the new fields. Arguments are never modified.
+    List items with the same ``index`` and ``type`` are fragments of one block, and are merged unless their ids differ.
+    Items without an index are appended. Images and citations are appended too, because they are complete. The time for
+    `add` is linear in the size of the new fields. `add` does not modify its argument.
     """
 
     __slots__ = ("_fields",)
@@ -54,7 +53,7 @@ class FieldFold:
         _merge(self._fields, new, MAX_LEVELS - 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a copy of all fields, made by `plain_json`, with joined texts."""
+        """Return a copy of all fields as plain JSON (see `plain_json`)."""
         return plain_json(self._fields)
 
 
@@ -68,7 +67,7 @@ class _Text:
 
 
 class _Items:
-    """A list that later chunks extend: its items, and the items with an index, into which fragments are merged."""
+    """A growing list. Fragments are merged into earlier items with the same index."""
 
     __slots__ = ("_blocks", "items")
 
@@ -93,16 +92,16 @@ class _Items:
 
 
 def _is_another(known: object, new: object) -> bool:
-    """Return True if two ids differ. Items with the same index but different ids are distinct."""
+    """Return True if two ids differ, so that items with the same index are distinct."""
     return isinstance(known, str) and isinstance(new, str) and bool(known and new) and known != new
 
 
 def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
     """Return a copy of a decoded value that every JSON parser accepts.
 
-    Values that are nested deeper than ``levels`` become JSON text, values that are not JSON become text, and
-    non-finite numbers become null. In contrast to `tailrace.wrappers.messages.json_value`, the function never raises
-    an exception.
+    Values that are nested deeper than ``levels`` become JSON text. Values of other types become text. Non-finite
+    numbers become null. The function never raises an exception, in contrast to
+    `tailrace.wrappers.messages.json_value`.
     """
     if isinstance(value, str):
         return join_surrogates(value)
@@ -124,7 +123,7 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
 
 
 def is_settled(fields: Mapping[str, Any]) -> bool:
-    """Return True if merging the fields twice has no effect, because they contain no list and no running text."""
+    """Return True if merging the same fields again has no effect, because they contain no list and no running text."""
     for name, value in fields.items():
         if isinstance(value, str):
             if name in _JOINED:
@@ -137,7 +136,7 @@ def is_settled(fields: Mapping[str, Any]) -> bool:
 def json_text(value: object) -> str:
     """Return a decoded value as JSON text.
 
-    The function never raises an exception, even if the value is deeply nested.
+    The function does not raise an exception, even if the value is nested too deeply.
     """
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
@@ -159,7 +158,7 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
             into.setdefault(key, None)
         elif levels > 0 and isinstance(value, _OBJECT):
             members: Any = into.get(key)
-            # Merge into a new object, so that the object of the chunk is not modified.
+            # Merge into a new object, because the object of the chunk must not be modified.
             if not isinstance(members, _OBJECT):
                 members = into[key] = {}
             _merge(members, value, levels - 1)

@@ -1,10 +1,9 @@
-"""Decoders that split an HTTP body into payloads: server-sent events, NDJSON, and sequences of JSON objects.
+"""Decoders that split an HTTP body into payloads: server-sent events, NDJSON, and series of JSON objects.
 
-`EventDecoder` uses these decoders. All of them are Sans-IO: ``feed(data)`` takes the bytes of one network read and
-returns the complete payloads, and ``close()`` is called once at the end of the body. Lines end with the bytes LF, CR
-or CRLF. The bytes are split into lines before they are decoded, so that a character may be split between two reads,
-and U+2028 or U+0085 in a JSON text does not end a line. The cost is linear in the number of bytes for all sizes of
-reads. The size of each buffer is limited.
+`EventDecoder` uses these decoders, which are Sans-IO. ``feed(data)`` processes the bytes of one network read, and
+returns the complete payloads. Call ``close()`` once at the end of the body. Lines end with LF, CR or CRLF. The
+decoders split bytes, not characters: a read may end within a character, and U+2028 or U+0085 in a JSON text does not
+end a line. The time is linear in the number of bytes, for any size of reads. The size of each buffer is limited.
 """
 
 import itertools
@@ -18,9 +17,12 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """Default maximum size of one event or line in bytes. Deltas with images have up to 2 MB."""
 
-_LF, _CR = b"\n\r"  # as numbers: bytes are searched for a number ten times as fast as for bytes
+_LF, _CR = (
+    b"\n\r"  # integers, because searching ``bytes`` for an integer is ten times faster than for ``bytes``
+)
 _BOM = b"\xef\xbb\xbf"
-# 15 digits of milliseconds are 30,000 years; ``int()`` raises an exception for very long texts.
+# 15 digits of milliseconds are up to 30,000 years. The limit is needed because ``int()`` raises an exception for very
+# long texts.
 _MAX_RETRY_DIGITS = 15
 
 
@@ -28,9 +30,9 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
     """One server-sent event.
 
     Attributes:
-        data: The data lines joined with LF, as UTF-8 bytes.
+        data: The data lines, joined with LF, as UTF-8 bytes.
         event: The type of the event; empty for the default type ``message``.
-        id: The last event id of the stream at this event; empty if no id was set.
+        id: The last event id of the stream before or in this event; empty if there was none.
     """
 
     data: bytes
@@ -41,7 +43,7 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 class _Lines:
     """Splitter of a byte stream into lines. At most one unfinished line is buffered.
 
-    A byte order mark at the start is dropped. After `fail`, nothing is buffered, and every call raises the error.
+    A byte order mark at the start is dropped. After `fail`, every call raises the error.
     """
 
     __slots__ = ("_bound", "_fragments", "_head", "_held", "_skip_lf", "failed")
@@ -64,7 +66,7 @@ class _Lines:
             data = self._head.removeprefix(_BOM)
             self._head = None
         if self._skip_lf and data:
-            # The last read ended with CR. An LF after it belongs to the same line end.
+            # The previous read ended with CR. An LF at the start of this read belongs to the same line end.
             self._skip_lf = False
             if data[0] == _LF:
                 data = data[1:]
@@ -105,14 +107,14 @@ class _Lines:
         return rest
 
     def fail(self, unit: str, *, now: bool) -> None:
-        """Stop reading. Raise the error now, or in the next call if complete items must be returned first."""
+        """Stop reading. Raise the error now, or in the next call, so that complete items can be returned first."""
         self.failed = unit
         self._fragments.clear()
         if now:
             self._raise()
 
     def _within_bound(self, lines: list[bytes]) -> list[bytes]:
-        """Return the lines before the first line that is too large. The line that is too large may be unfinished."""
+        """Return the lines before the first line that is too large. This line may be unfinished."""
         accepted = list(itertools.takewhile(lambda line: len(line) <= self._bound, lines))
         if len(accepted) < len(lines) or self._held > self._bound:
             self.fail("line", now=not accepted)
@@ -128,9 +130,9 @@ class _Lines:
 class SSEDecoder:
     """Decoder of ``text/event-stream`` bodies (WHATWG HTML, section 9.2.6, "Server-sent events").
 
-    A byte order mark at the start is dropped. The decoder ignores comments, unknown fields, events without a ``data``
-    line, an ``id`` with a NUL character, and a ``retry`` value that is not 1 to 15 digits. ``data`` lines are joined
-    with LF. A single empty ``data`` line is an event with empty data.
+    The decoder ignores a byte order mark at the start, comments, unknown fields, events without a ``data`` line, an
+    ``id`` with a NUL character, and a ``retry`` value that is not 1 to 15 digits. A single empty ``data`` line is an
+    event with empty data.
 
     Args:
         error_field: True to return each line ``error: {...}`` immediately as an event with the type ``error``. Some
@@ -138,9 +140,9 @@ class SSEDecoder:
         max_event_bytes: Maximum size in bytes of one line, and of all ``data`` lines of one event together.
 
     Attributes:
-        idle: True if the last read ended with a blank line and nothing is buffered.
-        last_event_id: The event id at the last blank line. The standard makes an id valid at the blank line, so that
-            the id always denotes an event that was returned.
+        idle: True if the last read ended with a blank line, so that nothing is buffered.
+        last_event_id: The event id at the last blank line. According to the standard, an id is valid only after a
+            blank line. The id is therefore never that of an incomplete event.
         retry: The latest reconnection time from the server in milliseconds; None if the server has sent no ``retry``
             field.
     """
@@ -171,11 +173,11 @@ class SSEDecoder:
         self.idle = False
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
-        """Decode the next bytes of the body; return the events that they complete, in order.
+        """Decode the next bytes of the body, and return the complete events.
 
         Raises:
-            UpstreamError: An event exceeds the maximum size (fault ``event_too_large``). If complete events precede
-                it in ``data``, they are returned, and the next call raises the error.
+            UpstreamError: An event exceeds the maximum size (fault ``event_too_large``). If complete events precede it
+                in ``data``, this call returns these events, and the next call raises the error.
         """
         if self.idle and len(data) <= self._bound:
             event, payloads = self.complete_events(data)
@@ -187,15 +189,14 @@ class SSEDecoder:
         return events
 
     def complete_events(self, data: bytes) -> tuple[str, list[bytes]]:
-        """Return the events of a read that has a common shape. This is a fast path of `feed` without side effects.
+        """Return the events of a read with a common shape. This is a fast path of `feed`, and has no side effects.
 
-        Most reads consist of complete events with one data line each, or of one ``event`` line and one data line. The
-        method may be called only while the decoder is `idle`, and only for a read that does not exceed the maximum
-        size.
+        The common shapes are complete events with one data line each, and one ``event`` line with one data line. Call
+        this method only if the decoder is `idle`, and the read does not exceed the maximum size.
 
         Returns:
             The type of the events, and a list with the data of each event. The list is empty if the read has another
-            shape, which requires `feed`.
+            shape. Then call `feed`.
         """
         if data[-2:] == b"\n\n":
             body = data[:-2]
@@ -214,15 +215,15 @@ class SSEDecoder:
         if _LF not in body:
             return event, [body[6:]]
         payloads = body[6:].split(b"\n\ndata: ")
-        # Check that no other line end is inside a payload.
+        # Check that no payload contains a line end.
         return "", payloads if body.count(_LF) == 2 * len(payloads) - 2 else []
 
     def close(self) -> list[ServerSentEvent]:
-        """End the body, and return the last event if no blank line has ended it.
+        """End the body, and return the last event even if no blank line follows it.
 
-        The standard drops such an event. It is returned here, because some servers omit the last blank line, and only
-        the caller can check whether the payload is complete. `last_event_id` does not change. An unfinished line is
-        used only if it is a ``data`` line, because a truncated ``id`` or ``retry`` has a wrong value.
+        The standard drops such an event. It is returned here because some servers omit the last blank line. The caller
+        must check whether the payload is complete. `last_event_id` does not change. An unfinished line is ignored
+        unless it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry`` has a wrong value.
 
         Raises:
             UpstreamError: See `feed`.
@@ -262,7 +263,7 @@ class SSEDecoder:
         return events
 
     def _field(self, line: bytes, events: list[ServerSentEvent]) -> int:
-        """Read any other line, and return the number of bytes that the line adds to the data of the event."""
+        """Read any other line, and return the number of bytes that it adds to the data of the event."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -296,11 +297,11 @@ class NDJSONDecoder:
         self._lines = _Lines(max_line_bytes)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Decode the next bytes of the body, and return the payloads that are now complete, in order.
+        """Decode the next bytes of the body, and return the complete payloads.
 
         Raises:
-            UpstreamError: A line exceeds the maximum size (fault ``event_too_large``). If complete lines precede it
-                in ``data``, they are returned, and the next call raises the error.
+            UpstreamError: A line exceeds the maximum size (fault ``event_too_large``). If complete lines precede it in
+                ``data``, this call returns these lines, and the next call raises the error.
         """
         return [line for line in self._lines.feed(data) if line.strip()]
 
@@ -310,7 +311,7 @@ class NDJSONDecoder:
         return self._lines.idle
 
     def close(self) -> list[bytes]:
-        """End the body, and return the last line if no line end has ended it.
+        """End the body, and return the last line even if no line end follows it.
 
         Raises:
             UpstreamError: See `feed`.
@@ -319,7 +320,7 @@ class NDJSONDecoder:
         return [rest] if rest.strip() else []
 
 
-# A complete string, or a character that opens or closes a string, object or list. Possessive quantifiers prevent
+# A complete string, or a character that begins or ends a string, object or list. Possessive quantifiers prevent
 # backtracking.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)
 _STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -332,17 +333,17 @@ _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class JSONDecoder:
-    """Decoder of a series of JSON objects that are on separate lines, or are the elements of one array.
+    """Decoder of a series of JSON objects, either on separate lines or as elements of one array.
 
-    If a line end follows the first object, and the object contains no line end, each line is an object. Otherwise an
-    object may span several lines, and the separators (commas, white space) are skipped. Each object is returned as an
-    event with the default type, so that consumers do not depend on the framing.
+    If the first object contains no line end, but a line end follows it, each line is an object. Otherwise, objects may
+    span several lines, and separators (commas, white space) are skipped. Each object is returned as an event with the
+    default type, so that consumers do not depend on the framing.
 
     Args:
         max_value_bytes: Maximum size of one object in bytes.
 
     Attributes:
-        idle: True if the last read ended after an object or line, and nothing is buffered.
+        idle: True if the last read ended after an object or line, so that nothing is buffered.
     """
 
     __slots__ = (
@@ -363,22 +364,22 @@ class JSONDecoder:
         self.idle = False
         self._bound = max_value_bytes
         self._lines: NDJSONDecoder | None = None  # set if each line is an object
-        self._first = True  # True if the first object has not ended
-        # True if the first object has ended and the next byte decides whether each line is an object.
+        self._first = True  # True if the first object is not complete yet
+        # True if the first object is complete, and the next byte determines whether each line is an object.
         self._undecided = False
         self._depth = 0
         self._in_string = False
-        self._carry = b""  # a backslash at the end of the last read, which escapes the next byte
+        self._carry = b""  # a backslash at the end of the last read, before the byte that it escapes
         self._fragments: list[bytes] = []
         self._held = 0
         self._failed = False
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
-        """Decode the next bytes of the body, and return the objects that are now complete, in order.
+        """Decode the next bytes of the body, and return the complete objects.
 
         Raises:
             UpstreamError: An object exceeds the maximum size (fault ``event_too_large``). If complete objects precede
-                it in ``data``, they are returned, and the next call raises the error.
+                it in ``data``, this call returns these objects, and the next call raises the error.
         """
         lines = self._lines or self._decide(data)
         if lines is not None:
@@ -388,8 +389,8 @@ class JSONDecoder:
         if self._failed:
             self._raise()
         if not (self._depth or self._in_string or self._carry) and len(data) <= self._bound:
-            # Google separates elements with these bytes. Each element is checked, because the same bytes may occur
-            # inside an object.
+            # Google separates elements with these bytes. The same bytes may occur within an object, so that each
+            # element must be checked.
             first, *others = data.split(b"\n,\r\n{")
             values = [_only_object(first, begins=self._first)]
             values += [_only_object(b"{" + other) for other in others if values[0]]
@@ -404,22 +405,19 @@ class JSONDecoder:
             self._fragments.clear()
             if not events:
                 self._raise()
-        # While the framing is undecided, the next byte decides whether each line is an object.
+        # The decoder is not idle while the next byte determines whether each line is an object.
         self.idle = not (self._first or self._depth or self._in_string or self._carry or self._failed)
         self.idle = self._lines.idle if self._lines is not None else self.idle and not self._undecided
         return events
 
     def likely_object(self, data: bytes) -> bytes:
-        """Return the only object of a read, without complete validation.
+        """Return the object of a read that probably has exactly one object. This is a fast path of `feed`, without side effects.
 
-        This is a fast path of `feed` without side effects.
-
-        The method may be called only while the decoder is `idle`, and only for a read that does not exceed the
-        maximum size. If the result is valid JSON, `feed` would return the same object and need not be called.
-        Otherwise the caller must call `feed`.
+        Call this method only if the decoder is `idle`, and the read does not exceed the maximum size. If the result is
+        valid JSON, `feed` would return the same object, and must not be called for this read. Otherwise, call `feed`.
 
         Returns:
-            The bytes that are probably one object; empty if the read is not one object.
+            The bytes of the probable object; empty if the read is not one object.
         """
         if self._lines is None:
             return _between_braces(data)
@@ -428,7 +426,7 @@ class JSONDecoder:
         return line if ends and line[:1] == b"{" else b""
 
     def close(self) -> list[ServerSentEvent]:
-        """End the body, and return the incomplete object, if any.
+        """End the body, and return the incomplete object, if there is one.
 
         Raises:
             UpstreamError: See `feed`.
@@ -483,7 +481,7 @@ class JSONDecoder:
             self._held += position - begin
 
     def _decide(self, following: bytes) -> NDJSONDecoder | None:
-        """Return a decoder of lines if a line end follows the first object; otherwise None."""
+        """Return the decoder of lines if each line is an object; otherwise None."""
         if self._undecided and following:
             self._undecided = False
             if following[0] == _LF or following[0] == _CR:
@@ -491,7 +489,7 @@ class JSONDecoder:
         return self._lines
 
     def _skip_string(self, data: bytes, position: int) -> int:
-        """Return the position after the open string; the end of the usable data if the string does not end."""
+        """Return the position after the end of the current string, or after the usable data if the string does not end."""
         end = _STRING_END.match(data, position)
         if end is not None:
             self._in_string = False
@@ -516,12 +514,12 @@ class JSONDecoder:
 
 
 def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
-    """Return the data from the first to the last brace if only separators surround it; otherwise empty.
+    """Return the data from the first to the last brace; empty if there is anything but separators outside the braces.
 
     Args:
         data: The read.
-        begins: True to require the start of an array. (Objects outside of an array may be on separate lines, which
-            only a scan can detect.)
+        begins: True to require the start of an array. (Without an array, each line may be an object, which only a scan
+            can detect.)
     """
     value = data.lstrip(_BEFORE)
     if begins:
@@ -533,7 +531,7 @@ def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
 
 
 def _only_object(data: bytes, *, begins: bool = False) -> bytes:
-    """Return the result of `_between_braces` if the result is exactly one object; otherwise empty."""
+    """Return the result of `_between_braces` if it is exactly one object; otherwise empty."""
     value = _between_braces(data, begins=begins)
     try:
         if value:

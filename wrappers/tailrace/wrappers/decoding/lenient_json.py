@@ -1,4 +1,4 @@
-"""Access to JSON values whose fields may be missing, null or of undocumented types.
+"""Access to JSON values in which fields may be missing, null, or of undocumented types.
 
 All decoders use these functions.
 """
@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import msgspec
 
-# Typed as Any, so that the members are Any too. ``dict`` is first, because decoded objects have this type.
+# The type Any makes the members Any too. ``dict`` is first, because most objects have this type.
 _OBJECT: Any = (dict, Mapping)
 _LIST: Any = list
-_MAX_COUNT = 2**53  # larger counts are implausible, and some JSON parsers do not read them exactly
+_MAX_COUNT = 2**53  # some JSON parsers do not read larger numbers exactly
 _INDEX = re.compile(r"[0-9]{1,15}")
 
 _decode = msgspec.json.Decoder().decode
 
 
 def read_json(payload: bytes) -> object:
-    """Decode a JSON value, and accept lone surrogates and NaN, which some servers send although they are invalid.
+    """Decode a JSON value. Lone surrogates and NaN are accepted, because some servers send them.
 
     Raises:
         ValueError: The payload is not JSON.
@@ -39,7 +39,7 @@ def as_mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def as_object(value: object) -> dict[str, Any] | None:
-    """Return a new dict with the content of a JSON object or of an object of a provider's package.
+    """Return a new dict with the fields of a JSON object, or of an object of a provider's package.
 
     The result is None for any other value.
     """
@@ -48,12 +48,12 @@ def as_object(value: object) -> dict[str, Any] | None:
     dump = getattr(value, "model_dump", None)
     if dump is None:
         return None
-    # Provider packages do not validate their objects, so that pydantic must not warn of unexpected values.
+    # Provider packages do not validate their objects. Suppress pydantic's warnings of unexpected values.
     return dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
 
 
 def as_mappings(value: object) -> list[Mapping[str, Any]]:
-    """Return the JSON objects in a list. A single object is treated as a list with one object."""
+    """Return the JSON objects in a list. A single object counts as a list with one object."""
     found: Any = value
     items: list[Any] = found if isinstance(found, _LIST) else [found]
     return [item for item in items if isinstance(item, _OBJECT)]
@@ -77,7 +77,7 @@ def as_count(value: object) -> int | None:
     """Return ``value`` as a token count if it is an integer or an integral float; otherwise None."""
     if value is None:
         return None
-    if value.__class__ is int:  # the most common case; the code below takes four times as long
+    if value.__class__ is int:  # fast path for the most common case
         number: Any = value
         return number if -_MAX_COUNT < number < _MAX_COUNT else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_MAX_COUNT < value < _MAX_COUNT:

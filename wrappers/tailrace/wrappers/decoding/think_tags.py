@@ -1,9 +1,8 @@
 """Separation of reasoning in ``<think>`` tags from the text of a response.
 
-Some servers do not separate the reasoning of a model, so that a response begins with ``<think>reasoning</think>``.
-`MessageAssembly` uses `ThinkTagSplitter`, which is enabled by default, because ordinary responses do not begin with
-this tag. Disable it for a model that writes such tags on purpose. A tag that is not at the start of a response is
-text.
+Some servers do not separate the reasoning of a model: the text of a response begins with ``<think>reasoning</think>``.
+By default, `MessageAssembly` therefore uses `ThinkTagSplitter`. Disable it for models that write such a tag on
+purpose. A tag that is not at the start of a response is text.
 """
 
 from enum import Enum, auto
@@ -16,7 +15,7 @@ ThinkingChannel = Literal["text", "reasoning"]
 
 
 class _State(Enum):
-    BEFORE = auto()  # only white space, or the start of a tag, has been received
+    BEFORE = auto()  # only white space, and possibly the start of a tag, has been received
     THINKING = auto()
     BETWEEN = auto()  # in the white space between the closing tag and the text
     ANSWER = auto()
@@ -25,10 +24,9 @@ class _State(Enum):
 class ThinkTagSplitter:
     """Sans-IO splitter of the text of a response into reasoning and visible text.
 
-    The reasoning begins with a tag at the start of the response; white space may precede the tag. The first closing
-    tag ends the reasoning. The tags and the white space next to them are dropped, and empty reasoning is dropped. A
-    tag may be split between fragments at any character. The cost is linear in the length of the text for all sizes of
-    fragments.
+    Reasoning begins with an opening tag at the start of the response (white space may precede the tag), and ends with
+    the first closing tag. The tags, the white space next to them, and empty reasoning are dropped. A tag may be split
+    between fragments at any character. The time is linear in the length of the text, for any size of fragments.
     """
 
     __slots__ = ("_has_begun", "_space", "_state", "_tag")
@@ -36,8 +34,8 @@ class ThinkTagSplitter:
     def __init__(self) -> None:
         self._state = _State.BEFORE
         self._tag = ""  # buffered text that may be the start of a tag
-        self._space: list[str] = []  # buffered white space before the possible tag
-        self._has_begun = False  # True if the reasoning has text
+        self._space: list[str] = []  # buffered white space before a possible tag
+        self._has_begun = False  # True if some reasoning has been returned
 
     @property
     def done(self) -> bool:
@@ -55,7 +53,7 @@ class ThinkTagSplitter:
         return bool(self._tag or self._space)
 
     def feed(self, text: str) -> list[tuple[ThinkingChannel, str]]:
-        """Split the next fragment of the text, and return non-empty fragments whose channel is known, in order."""
+        """Split the next fragment of the text, and return non-empty fragments with their channels."""
         if self._state is _State.BEFORE:
             return self._before(text)
         if self._state is _State.THINKING:
@@ -65,7 +63,7 @@ class ThinkTagSplitter:
         return [("text", text)] if text else []
 
     def close(self) -> list[tuple[ThinkingChannel, str]]:
-        """End the response, and return the buffered text. Reasoning without a closing tag stays reasoning."""
+        """End the response, and return the buffered text. Without a closing tag, it is reasoning."""
         channel: ThinkingChannel = "reasoning" if self._state is _State.THINKING else "text"
         held = "".join((*self._space, self._tag))
         self._state = _State.ANSWER
@@ -102,10 +100,7 @@ class ThinkTagSplitter:
         return segments + self._between(rest)
 
     def _reasoning(self, thought: str) -> list[tuple[ThinkingChannel, str]]:
-        """Return reasoning without leading white space.
-
-        White space at the end is buffered, because it may be trailing.
-        """
+        """Return reasoning without leading white space. White space at the end is buffered, because a tag may follow."""
         trimmed = thought.rstrip()
         if self._has_begun and not self._space and trimmed == thought:
             return [("reasoning", thought)] if thought else []
@@ -132,7 +127,7 @@ class ThinkTagSplitter:
 
 
 def _beginning_at_end(text: str, tag: str) -> int:
-    """Return the length of the longest end of ``text`` that may be the start of ``tag``."""
+    """Return the length of the longest suffix of ``text`` that is a prefix of ``tag``."""
     for length in range(min(len(text), len(tag) - 1), 0, -1):
         if text.endswith(tag[:length]):
             return length

@@ -1,8 +1,8 @@
-"""JSON objects that keep their original text and are encoded as that text.
+"""JSON objects that preserve their original text, and are encoded as this text.
 
-Providers cache the prefix of a request. If tool call arguments are sent back with different white space, escapes,
-order or number format, the cached prefix ends there. A `VerbatimObject` is a dict that keeps its original JSON text,
-and `encode_request` copies the text byte for byte. The clients of Anthropic, Bedrock and Ollama use it.
+Providers cache prefixes of requests. If a later request contains tool call arguments with other white space, escapes,
+order or number format, the cached prefix ends before the arguments. A `VerbatimObject` is a dict with its original
+JSON text, and `encode_request` copies this text byte for byte.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tailrace.wrappers.concurrency.worker_thread import in_event_loop
 from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 
 _LEVELS = 6
-"""Nesting depth to which the messages of a request are searched for arguments."""
+"""Maximum nesting depth of arguments within the messages of a request."""
 _MEMBERS = ("messages", "contents", "input")
 
 
@@ -34,7 +34,7 @@ class VerbatimObject(dict[str, Any]):
 
 
 def encode_request(body: object) -> bytes:
-    """Encode the body of a request as compact JSON, with the original text of each `VerbatimObject` in its messages."""
+    """Encode the body of a request as compact JSON. Each `VerbatimObject` in its messages is encoded as its original text."""
     if isinstance(body, Mapping):
         members = cast("Mapping[str, object]", body)
         body = {

@@ -1,8 +1,8 @@
 """A small HTTP/1.1 client for streamed responses of providers.
 
-`HttpClient` sends a request, and returns an `HttpResponse` when the head of the response has arrived. The
-`ResponseBody` of the response is read with `read_nowait` and `arrival`, or as an async iterator. Every failure is an
-`OSError`. The model clients of all providers use this package.
+`HttpClient` sends a request, and returns an `HttpResponse` after the headers of the response have arrived. Read the
+body (`ResponseBody`) with ``read_nowait`` and ``arrival``, or as an async iterator. All errors are `OSError`. The
+model clients of all providers use this package.
 """
 
 from tailrace.wrappers.http.client import HttpClient

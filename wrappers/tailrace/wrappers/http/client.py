@@ -1,6 +1,6 @@
 """An HTTP/1.1 client with a connection pool.
 
-The models in `tailrace.wrappers.http.http_model` send their requests with it.
+Model clients send their requests with it (see `tailrace.wrappers.http.http_model`).
 """
 
 import asyncio
@@ -23,25 +23,27 @@ from tailrace.wrappers.http.proxies import Origin, Proxies, Proxy, basic_credent
 from tailrace.wrappers.http.response import HttpRequest, HttpResponse
 
 KEEP_SECONDS = 15.0
-"""Time in seconds for which an idle connection is kept open."""
+"""Time in seconds for which an idle connection remains open."""
 
 _ADDRESS_SECONDS = 10.0  # time in seconds for which resolved addresses are cached
-_NEXT_ADDRESS_SECONDS = 0.25  # delay in seconds before the next address of a host is tried (RFC 8305)
+_NEXT_ADDRESS_SECONDS = (
+    0.25  # delay in seconds before a connection to the next address of a host is opened (RFC 8305)
+)
 _TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # characters that are not escaped in paths and queries
 _LINE_BREAKS = ("\r", "\n", "\0")
 
 
 class HttpClient:
-    """HTTP client with a connection pool. A client belongs to the event loop of its first request.
+    """HTTP client with a connection pool. It can be used only in the event loop of its first request.
 
-    The client does not follow redirects, and does not limit the number of connections. If a request is cancelled, or
-    a response is closed before its end, the connection is closed.
+    The client does not follow redirects, and does not limit the number of connections. If a request is cancelled, or a
+    response is closed before its end, its connection is closed.
 
     Args:
         connect_timeout: Maximum time in seconds for opening a connection, including name resolution, TLS and the
             tunnel of a proxy.
         read_timeout: Maximum time in seconds without data, before and within a response.
-        tls: TLS settings. None for the settings of the system (`ssl.create_default_context`).
+        tls: TLS settings; None for the default settings (`ssl.create_default_context`).
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class HttpClient:
         self._idle: dict[Origin, list[Connection]] = {}
         self._connections: WeakSet[Connection] = WeakSet()
         self._addresses: dict[Origin, tuple[float, Any]] = {}  # expiry time and addresses
-        # Resolve one host name at a time, because hundreds of requests may start together.
+        # Only one host name is resolved at a time, because hundreds of requests may start simultaneously.
         self._lookup = anyio.Lock(fast_acquire=True)
 
     async def request(
@@ -71,15 +73,15 @@ class HttpClient:
         connect_timeout: float | None = None,
         read_timeout: float | None = None,
     ) -> HttpResponse:
-        """Send a request, and return the response when its head has arrived.
+        """Send a request, and return the response after its headers have arrived.
 
         The caller must close the body of the response.
 
         Args:
             method: The HTTP method. ``HEAD`` and ``CONNECT`` are not supported.
-            url: The URL. A user and password in the URL are sent as basic authentication, unless a header has
-                credentials.
-            headers: Header fields in addition to those of the connection.
+            url: The URL. A user and password in the URL are sent as basic authentication, unless ``headers`` has
+                ``authorization``.
+            headers: Header fields. The client adds ``host``, ``content-length`` and other required fields.
             payload: The body of the request.
             connect_timeout: Connect timeout in seconds; None for the timeout of the client.
             read_timeout: Read timeout in seconds; None for the timeout of the client.
@@ -103,8 +105,7 @@ class HttpClient:
         patience = self._read_timeout if read_timeout is None else read_timeout
         connection = self._take_idle(origin)
         if connection is not None:
-            # The server may have closed the idle connection before it received the request. Try again on a new
-            # connection.
+            # If the server has closed the idle connection before it received the request, use a new connection.
             with suppress(NoResponseError):
                 return await connection.send(request, head, payload, patience)
         limit = self._connect_timeout if connect_timeout is None else connect_timeout
@@ -116,12 +117,12 @@ class HttpClient:
         for connection in list(self._connections):
             connection.close(TransportError("the HTTP client was closed"))
         self._idle.clear()
-        await anyio.lowlevel.checkpoint()  # the event loop closes the sockets in this step
+        await anyio.lowlevel.checkpoint()  # let the event loop close the sockets
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         idle = self._idle.get(origin)
         while idle:
-            connection = idle.pop()  # the most recent connection, so that the other connections expire
+            connection = idle.pop()  # use the most recent connection, so that other connections expire
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
             if connection.is_open:
@@ -149,7 +150,7 @@ class HttpClient:
                     connection = await self._open(peer, lambda idle: self._keep(origin, idle))
         except TransportError:
             raise
-        except (OSError, RuntimeError) as error:  # uvloop raises either
+        except (OSError, RuntimeError) as error:  # uvloop raises both
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise ConnectTimeout(f"no connection to {peer.authority} within {limit:g} seconds") from None
             raise TransportError(f"cannot connect to {peer.authority}: {error}") from error
@@ -160,7 +161,9 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         addresses = await self._find_addresses(peer)
         tls = await self._tls_context() if peer.scheme == "https" else None
-        connecting: Any = aiohappyeyeballs  # its type annotations do not specify the type of an address
+        connecting: Any = (
+            aiohappyeyeballs  # Any, because its annotations do not specify the type of an address
+        )
         sock = await connecting.start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
         try:
             _, connection = await loop.create_connection(
@@ -204,7 +207,9 @@ class HttpClient:
     async def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
             async with self._lookup:
-                self._tls = self._tls or await to_thread.run_sync(_default_tls)  # the call reads files
+                self._tls = self._tls or await to_thread.run_sync(
+                    _default_tls
+                )  # in a thread, because the call reads files
         return self._tls
 
 

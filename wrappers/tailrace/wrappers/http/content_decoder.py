@@ -1,4 +1,4 @@
-"""Decompression of response bodies in steps of limited size. `ResponseBody` uses `ContentDecoder`."""
+"""Decompression of response bodies in steps of limited size."""
 
 import zlib
 from collections import deque
@@ -10,15 +10,14 @@ ACCEPTED = "gzip, deflate"
 """Supported content encodings, as the value of the header ``accept-encoding``."""
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib from the header of the data
-_GZIP_MAGIC = b"\x1f"  # the first of two identifying bytes, which may arrive separately
+_GZIP_MAGIC = b"\x1f"  # the first of two magic bytes (the second one may arrive later)
 _ZLIB_METHOD = 8  # value of the low four bits in the first byte of a zlib stream
 
 
 class ContentDecoder:
-    """Sans-IO decompressor of gzip and deflate. Deflate data may have a zlib header or not.
+    """Sans-IO decompressor of gzip and deflate. Deflate data is accepted with and without a zlib header.
 
-    Decompressed data may be a thousand times as large as the compressed data. The output of each call is therefore
-    limited.
+    The output of each call is limited, because decompressed data may be a thousand times as large as compressed data.
 
     Args:
         encoding: The header ``content-encoding`` of the response.
@@ -27,7 +26,7 @@ class ContentDecoder:
         TransportError: The encoding is not supported.
 
     Attributes:
-        has_more: True if the data so far may have further output.
+        has_more: True if `read` may return further output of the data so far.
     """
 
     __slots__ = ("_chunks", "_deflate", "_encoding", "_inflater", "has_more")
@@ -51,7 +50,7 @@ class ContentDecoder:
         """Return up to ``limit`` decompressed bytes.
 
         Raises:
-            TransportError: The data is invalid. All valid output has been returned before.
+            TransportError: The data is invalid. The valid output before it was returned by earlier calls.
         """
         parts: list[bytes] = []
         while self.has_more and limit > 0:
@@ -76,7 +75,7 @@ class ContentDecoder:
         """Check that the data is complete.
 
         Raises:
-            TransportError: The data ends before the end of the compressed stream.
+            TransportError: The compressed data is incomplete.
         """
         if self._inflater is not None and not self._inflater.eof:
             raise TransportError(f"the body ends in the middle of its {self._encoding} data")
@@ -88,7 +87,7 @@ class ContentDecoder:
             inflater = self._inflater = zlib.decompressobj(-zlib.MAX_WBITS if raw else _GZIP_OR_ZLIB)
         elif inflater.eof:
             if not data.startswith(_GZIP_MAGIC):
-                return b"", b""  # the data is padding after the compressed stream
+                return b"", b""  # padding after the compressed stream
             inflater = self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
         part = inflater.decompress(data, limit)
         return part, inflater.unused_data or inflater.unconsumed_tail

@@ -3,12 +3,13 @@
 ::
 
     OSError
-    ├── TransportError the connection failed, or the server violated HTTP │   └── NoResponseError   the connection
-    ended before any byte of a response └── TimeoutError
+    ├── TransportError        the connection failed, or the server violated HTTP
+    │   └── NoResponseError   the connection ended before any byte of a response
+    └── TimeoutError
         ├── ConnectTimeout    no connection within the limit
         └── ReadTimeout       no data within the limit
 
-Messages name hosts and limits, never headers or credentials.
+Error messages contain hosts and limits, but never headers or credentials.
 """
 
 
