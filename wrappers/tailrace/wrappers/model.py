@@ -30,7 +30,8 @@ async def _always() -> bool:
 
 
 MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar("tailrace_may_cancel", default=_always)
-"""Returns whether a response that is not read to its end is cancelled at the provider; False if another process may read it."""
+"""Returns True if an unfinished response may be cancelled at the provider, and False if another process may read
+it."""
 
 
 class Model(ABC):

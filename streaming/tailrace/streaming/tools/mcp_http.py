@@ -100,9 +100,8 @@ class _HttpClient(httpx2.AsyncClient):
         if unusable:
             await response.aclose()
             if request.method != "POST":
-                return httpx2.Response(
-                    405, request=request
-                )  # the response of a server without a stream for its own messages
+                # This is the response of a server without a stream for its own messages.
+                return httpx2.Response(405, request=request)
             return self._failed(request, 502, unusable, UpstreamFault.INVALID)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             body = cast("httpx2.AsyncByteStream", response.stream)

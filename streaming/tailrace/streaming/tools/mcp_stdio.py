@@ -41,9 +41,8 @@ _READ_BYTES = 64 * 1024
 _EXIT_TIME = (
     2.0  # seconds until a program must exit, after its standard input was closed and after each signal
 )
-_DRAINING_TIME = (
-    0.5  # seconds to wait for the last output, because another process may hold the standard error open
-)
+# Seconds to wait for the last output. Another process may hold the standard error open.
+_DRAINING_TIME = 0.5
 _parse = partial(jsonrpc_message_adapter.validate_json, by_name=False)
 
 
@@ -119,9 +118,8 @@ class StdioTransport:
                     )
                 finally:
                     with anyio.CancelScope(shield=True):
-                        group.start_soon(
-                            _discard, output
-                        )  # otherwise a program that waits for its output to be read would not notice the end of its input
+                        # A program that waits until its output is read does not notice the end of its input.
+                        group.start_soon(_discard, output)
                         await _end(process)
                         with anyio.move_on_after(_DRAINING_TIME):
                             await drained.wait()

@@ -99,9 +99,8 @@ class AnthropicModel(ClientModel):
         await self._client.close()
 
     async def _find_prefill(self) -> Prefill:
-        return Prefill(
-            is_exact=True
-        )  # models since Claude 4.6 reject continuations with 400, and so do all models with thinking
+        # Models since Claude 4.6, and requests with thinking, reject continuations with 400.
+        return Prefill(is_exact=True)
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         if options.tool_choice is None and options.parallel_tool_calls is not None:

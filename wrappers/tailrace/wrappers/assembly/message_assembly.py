@@ -118,9 +118,7 @@ class _Restated:
     __slots__ = ("_at", "_fragments", "_plain", "_text")
 
     def __init__(self, *, plain: bool) -> None:
-        self._plain = (
-            plain  # True if reasoning has arrived in the usual field, so that the other field is ignored
-        )
+        self._plain = plain  # True if the usual field has reasoning, so that the other field is ignored
         self._fragments: list[str] = []  # text that has arrived only in the other field
         self._text: str | None = None  # the joined text, while the usual field may repeat it
         self._at = 0  # number of characters that the usual field has repeated

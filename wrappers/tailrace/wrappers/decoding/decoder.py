@@ -35,9 +35,7 @@ MAX_EVENT_VALUES = 50_000
 tools."""
 
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
-_HEAD_BYTES = (
-    64 * 1024
-)  # maximum number of bytes of a body without events that are stored for the error message
+_HEAD_BYTES = 64 * 1024  # maximum number of bytes of a body without events in an error message
 _MAX_EXCERPT = 80  # maximum number of bytes of invalid JSON in an error message
 # Field names of lines in an event stream without events. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})

@@ -13,9 +13,7 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 # Finish reasons that report an error of the provider.
 _FAILURES = frozenset({"error", "internal_error", "network_error", "insufficient_system_resource"})
 _UNDESCRIBED = "an error without a description"
-_MAX_WRAPPINGS = (
-    4  # maximum nesting depth of errors (gateways wrap the error of a provider in their own error)
-)
+_MAX_WRAPPINGS = 4  # maximum nesting depth of errors (a gateway wraps the error of a provider)
 
 
 def provider_error(value: object, provider: str = "") -> UpstreamError:

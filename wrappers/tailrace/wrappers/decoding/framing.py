@@ -17,9 +17,7 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """Default maximum size of one event or line in bytes. Deltas with images have up to 2 MB."""
 
-_LF, _CR = (
-    b"\n\r"  # integers, because searching ``bytes`` for an integer is ten times faster than for ``bytes``
-)
+_LF, _CR = b"\n\r"  # integers, because searching for an integer is ten times faster than for bytes
 _BOM = b"\xef\xbb\xbf"
 # 15 digits of milliseconds are up to 30,000 years. The limit is needed because ``int()`` raises an exception for very
 # long texts.

@@ -26,9 +26,7 @@ KEEP_SECONDS = 15.0
 """Time in seconds for which an idle connection remains open."""
 
 _ADDRESS_SECONDS = 10.0  # time in seconds for which resolved addresses are cached
-_NEXT_ADDRESS_SECONDS = (
-    0.25  # delay in seconds before a connection to the next address of a host is opened (RFC 8305)
-)
+_NEXT_ADDRESS_SECONDS = 0.25  # delay before a connection to the next address is opened (RFC 8305)
 _TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # characters that are not escaped in paths and queries
 _LINE_BREAKS = ("\r", "\n", "\0")
 
@@ -161,9 +159,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         addresses = await self._find_addresses(peer)
         tls = await self._tls_context() if peer.scheme == "https" else None
-        connecting: Any = (
-            aiohappyeyeballs  # Any, because its annotations do not specify the type of an address
-        )
+        connecting: Any = aiohappyeyeballs  # its annotations do not specify the type of an address
         sock = await connecting.start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
         try:
             _, connection = await loop.create_connection(
@@ -207,9 +203,7 @@ class HttpClient:
     async def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
             async with self._lookup:
-                self._tls = self._tls or await to_thread.run_sync(
-                    _default_tls
-                )  # in a thread, because the call reads files
+                self._tls = self._tls or await to_thread.run_sync(_default_tls)  # reads files
         return self._tls
 
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to a server, which handles one request and its response at a time.
+"""One HTTP/1.1 connection to a server, for one request and response at a time.
 
 `HttpClient` pools connections.
 """
@@ -14,12 +14,12 @@ from tailrace.wrappers.http.errors import NoResponseError, TransportError
 from tailrace.wrappers.http.response import Headers, HttpRequest, HttpResponse, ResponseBody
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum number of bytes that a server may send without a byte of a body: headers, interim responses, trailers and
-chunk extensions."""
+"""Maximum number of bytes that a server may send between two pieces of a body: headers, interim responses, trailers
+and chunk extensions."""
 
 SENT_AT_ONCE = 1024 * 1024
-"""Number of bytes of a request that are sent in one event-loop tick. With TLS, 1 MiB takes 2 ms, and 32 MB would take
-50 to 100 ms."""
+"""Maximum number of bytes of a request that are sent in one event-loop tick. With TLS, sending 1 MiB takes 2 ms, and
+sending 32 MB would take 50 to 100 ms."""
 
 _NOTHING = memoryview(b"")
 
@@ -28,29 +28,27 @@ class Connection(asyncio.Protocol):
     """One connection.
 
     Args:
-        on_idle: Function that is called when a response is complete and the connection can be used for another
-            request. Any other connection is closed.
+        on_idle: Function that is called when a response is complete, if the connection can be used for another
+            request. Otherwise, the connection is closed.
 
     Attributes:
-        idle_timer: Timer of the pool, which closes the connection if it stays idle.
+        idle_timer: Timer of the pool. It closes the connection if the connection remains idle.
     """
 
     def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
         self.idle_timer: asyncio.TimerHandle | None = None
         self._on_idle = on_idle
         self._transport: asyncio.Transport | None = None
-        self._response: HttpResponse | None = (
-            None  # this attribute and the following attributes belong to the current request
-        )
+        self._response: HttpResponse | None = None  # the state of the current request, here and below
         self._body: ResponseBody | None = None
         self._parser: HttpResponseParser | None = None
         self._fields: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0  # number of bytes received since the last byte of a body
+        self._head_bytes = 0  # number of bytes received since the last piece of a body
         self._ends_with_connection = False
         self._is_complete = False
         self._keeps_alive = False
         self._has_excess = False
-        self._unsent = _NOTHING  # the part of the request's body that has not been sent
+        self._unsent = _NOTHING  # the rest of the request's body, which has not been sent yet
         self._is_full = False  # True if the send buffer of the transport is full
         self._is_scheduled = False  # True if `_send_more` is scheduled for the next event-loop tick
 
@@ -62,9 +60,9 @@ class Connection(asyncio.Protocol):
     async def send(
         self, request: HttpRequest, head: bytes, payload: bytes, read_timeout: float | None
     ) -> HttpResponse:
-        """Send a request, and return the response when its head has arrived.
+        """Send a request, and return the response after its headers have arrived.
 
-        The head may arrive before the complete request has been sent.
+        The headers may arrive before the complete request has been sent.
 
         Args:
             request: The request.
@@ -76,7 +74,7 @@ class Connection(asyncio.Protocol):
             OSError: The connection broke, the server violated the protocol, or the read timeout expired.
         """
         transport = self._transport
-        assert transport is not None  # noqa: S101 — set before the connection is returned
+        assert transport is not None  # noqa: S101 — set before the connection is used
         body = self._body = ResponseBody(request, transport, read_timeout)
         response = self._response = HttpResponse(body)
         self._head_bytes = 0
@@ -84,8 +82,8 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = self._is_complete = self._keeps_alive = self._has_excess = False
         self.on_body = body.feed
         self._parser = HttpResponseParser(self)
-        # Accept common violations of HTTP that other clients accept: a single LF, spaces after the size of a chunk,
-        # and folded headers.
+        # Accept the same violations of HTTP as other clients: a single LF, spaces after the size of a chunk, and
+        # folded headers.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -94,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._send_soon()
         try:
             while not response.status:
-                body.read_nowait()  # this call raises the error that ended the connection
+                body.read_nowait()  # raises the error if the connection has ended
                 await body.arrival()
             encoding = response.headers.get("content-encoding", "").strip().lower()
             if encoding not in ("", "identity"):
@@ -109,7 +107,7 @@ class Connection(asyncio.Protocol):
     ) -> "Connection":
         """Start TLS with a server behind a proxy, and return the connection to the server.
 
-        The proxy has opened a tunnel before.
+        The proxy must have opened a tunnel before.
 
         Args:
             context: TLS settings.
@@ -189,7 +187,7 @@ class Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._lose(exc)
 
-    # # --- callbacks of the HTTP parser; it passes body data directly to the body ---
+    # --- callbacks of the HTTP parser, which passes body data directly to the body ---
 
     def on_message_begin(self) -> None:
         """Handle the start of a response."""
@@ -201,11 +199,11 @@ class Connection(asyncio.Protocol):
             self._response.reason = status.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header field. Trailer fields are stored too, and are ignored later."""
+        """Store a header field. Trailer fields are stored too, but never used."""
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Handle the end of the head."""
+        """Handle the end of the headers."""
         response, parser, body = self._response, self._parser, self._body
         if response is None or parser is None or body is None or self._is_complete:
             return
@@ -223,12 +221,12 @@ class Connection(asyncio.Protocol):
         """Handle the end of a response."""
         if self._response is not None and self._response.status and self._parser is not None:
             self._is_complete = True
-            # A response to CONNECT has no body, even if its headers announce a body.
+            # A response to CONNECT has no body, whatever its headers contain.
             is_tunnel = self._response.body.request.method == "CONNECT"
             self._keeps_alive = is_tunnel or self._parser.should_keep_alive()
 
     def _send_soon(self) -> None:
-        """Schedule the sending of the next slice of the request's body."""
+        """Send the next part of the request's body in the next event-loop tick."""
         if self._unsent and not self._is_full and not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send_more)

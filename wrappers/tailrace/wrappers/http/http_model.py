@@ -1,8 +1,9 @@
-"""Base classes of models with an HTTP API: they send requests, read streamed responses and convert errors.
+"""Base classes of models with an HTTP API. They send requests, read streamed responses and convert errors.
 
-The model client of each provider is a subclass. `DirectModel` sends requests itself. `ClientModel`
-(`tailrace.wrappers.http.official_client_model`) sends requests through the official client of a provider, which supports
-further credentials (profiles, fetched tokens). Both use the same connections and read responses in the same way.
+The model client of each provider is a subclass. `DirectModel` sends requests itself.
+`tailrace.wrappers.http.official_client_model.ClientModel` uses the official client of a provider, which supports
+further kinds of credentials (profiles, fetched tokens). Both classes use the same HTTP client and read responses in
+the same way.
 """
 
 import asyncio
@@ -42,21 +43,23 @@ from tailrace.wrappers.redaction.redactor import Redactor
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 BODY_WRAPPER: ContextVar[Callable[[Body], Body] | None] = ContextVar("tailrace_body_wrapper", default=None)
-"""Wraps the body of each response before it is decoded, for example to record it; None for no wrapper."""
+"""Function that wraps the body of each response before it is decoded, for example to record the body; None for no
+wrapper."""
 
-_MAX_ERROR_BYTES = 1024 * 1024  # maximum number of bytes that are read of an error response
+_MAX_ERROR_BYTES = 1024 * 1024  # maximum number of bytes of an error response that are read
 _MAX_BODY_BYTES = 64 * 1024 * 1024
-_MAX_MESSAGE = 500  # maximum number of characters of a plain text body that becomes the error message
+_MAX_MESSAGE = 500  # maximum number of characters of a text body that is used as the error message
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _NETWORK_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TRUNCATED})
 _FIRST_PAUSE, _LONGEST_PAUSE = (
     0.5,
     8.0,
-    # First and maximum delay between retries in seconds; the delay doubles each time, and is reduced by up to a quarter
-    # at random.
+    # First and maximum delay between retries in seconds. The delay doubles each time, and is reduced at random by up
+    # to a quarter.
 )
 _CREDENTIALS_REFUSED = (401, 403)
-# Maximum delay in seconds, as in the official clients; a request with a longer delay is not retried.
+# Maximum delay in seconds that a provider may request, as in the official clients. With a longer delay, the request is
+# not retried.
 _MAX_RETRY_AFTER = 120.0
 _OUTPUT_MEMBERS = frozenset({"format", "guided_json", "output_config", "outputConfig", "response_format"})
 
@@ -71,7 +74,7 @@ class ConnectionArguments(TypedDict, total=False):
 
 
 class ModelArguments(ConnectionArguments, total=False):
-    """Arguments of all models that send their requests without an official client; see `DirectModel`."""
+    """Arguments of all models without an official client; see `DirectModel`."""
 
     base_url: str | None
     api_key: str | None
@@ -84,10 +87,9 @@ class HTTPModel(Model):
         name: The model's name.
         connect_timeout: Maximum time in seconds for opening a connection.
         read_timeout: Maximum time in seconds without data, before and within a response.
-        max_retries: Maximum number of retries of a request. A request is not retried after data of a response has
-            arrived.
-        parameters: Further members of every request, with the provider's names. The options of a request take
-            precedence (see `tailrace.wrappers.conversion.request_parameters.merged`).
+        max_retries: Maximum number of retries of a request. After a response has started, the request is not retried.
+        parameters: Further members of every request, with the provider's names. Options of a request take precedence
+            over them (see `tailrace.wrappers.conversion.request_parameters.merged`).
     """
 
     def __init__(
@@ -108,17 +110,17 @@ class HTTPModel(Model):
 
     @abstractmethod
     def _members(self, options: RequestOptions) -> dict[str, Any]:
-        """Convert options to members of the provider's request; empty for `NO_OPTIONS`.
+        """Convert options to members of the provider's request. The result is empty for `NO_OPTIONS`.
 
         Raises:
             ValueError: The provider does not support an essential option.
         """
 
     def _request_members(self, options: RequestOptions) -> dict[str, Any]:
-        """Return all members of one request that come from the parameters and from the options.
+        """Return the members of one request for the parameters and the options.
 
-        If the request has no tools, the tool choice is omitted, because most providers reject a choice without tools.
-        The exception is a choice that requires a call: it is sent, so that the provider reports the error.
+        If the request has no tools, the tool choice is omitted, because most providers reject a tool choice without
+        tools. But a choice that requires a call is sent, so that the provider reports the error.
         """
         if options is NO_OPTIONS:
             return self._given_parameters
@@ -131,7 +133,7 @@ class HTTPModel(Model):
 
     @abstractmethod
     def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
-        """Send a request that has the members ``parameters``, and yield the body of the response."""
+        """Send a request with the members ``parameters``, and yield the body of the response."""
 
     @abstractmethod
     def _decoder(self) -> ResponseDecoder[Any]:
@@ -142,9 +144,9 @@ class HTTPModel(Model):
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Request the model's response to a conversation, and stream the response; see `Model.stream`.
 
-        The conversation is repaired first, because it may be interrupted or may come from another provider. Calls and
-        results are matched, and ids and tool names that the provider rejects are replaced. Calls in the response have
-        the original tool names.
+        First, the conversation is repaired, because an interruption or another provider may have made it invalid for
+        this provider: calls and results are matched, and invalid ids and tool names are replaced. Calls in the
+        response have the original tool names.
 
         Raises:
             ProtocolError: The provider does not support a part of the conversation or an option.
@@ -154,9 +156,9 @@ class HTTPModel(Model):
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Offer to continue a text, see `Model.continuation`; None for output with a format, which begins anew.
+        """Return a request that continues a text, see `Model.continuation`; None for a response with an output format.
 
-        A server that refuses the request is not sent another one of its kind.
+        After the server has rejected such a request, the result is always None.
         """
         has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._given_parameters)
         if has_format or self._refuses_prefill or not text.strip():
@@ -167,7 +169,7 @@ class HTTPModel(Model):
         return AsyncResource(partial(self._continue_text, text, history, options, prefill))
 
     async def _find_prefill(self) -> Prefill | None:
-        """Return how the server is asked to continue a text; None if it is not known to support it."""
+        """Return the options for continuing a text; None if the server is not known to support this."""
         return None
 
     async def _continue_text(
@@ -190,7 +192,7 @@ class HTTPModel(Model):
         self._refuses_prefill = True
 
     def _at(self, root: str) -> "HTTPModel":
-        """Return this model at another path of its server, with the same connections."""
+        """Return a copy of this model for another path of the same server. Both use the same connections."""
         raise NotImplementedError
 
     async def _ask(
@@ -212,17 +214,17 @@ class HTTPModel(Model):
         return self._response_chunks(body, names if names.has_changes else None, sending.__aexit__)
 
     def _response_chunks(self, body: Body, names: ToolNames | None, leave: Exit) -> tuple[ChunkBatches, Exit]:
-        """Return the chunks of a response, and the function that ends it.
+        """Return the chunks of a response, and the function that closes the response.
 
         Args:
             body: The body of the response.
-            names: Restores the original tool names; None if no name was replaced.
+            names: The replaced tool names; None if no name was replaced.
             leave: Closes the body.
         """
         return ChunkStream(body, self._decoder(), names, self), leave
 
     def _matched(self, history: History, names: ToolNames) -> History:
-        """Return the history with matched calls and results, valid ids and valid tool names."""
+        """Repair a history: match calls and results, and replace invalid ids and tool names."""
         matched = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
         return names.in_history(matched)
 
@@ -234,7 +236,7 @@ class HTTPModel(Model):
         )
 
     def broken(self, error: Exception) -> UpstreamError:
-        """Convert the exception of a connection that broke before the end of a response."""
+        """Convert the exception of a connection that was lost before the end of a response."""
         if is_timeout(error):
             return self._silent()
         return UpstreamError(
@@ -257,13 +259,12 @@ class HTTPModel(Model):
         )
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Redact an error for callers, store the complete description in its ``diagnosis``, and return the same error.
+        """Redact an error for callers, and return the same error. Details for the operator are stored in its ``diagnosis``.
 
-        The method is used for every error of a response: an error status, a connection error, and an error inside the
-        stream.
+        Call this method for every error: an error status, a connection error, and an error inside the stream.
 
         Args:
-            error: The error, before it is redacted.
+            error: The error. It is modified.
             url: The URL of the request.
             headers: The headers of the request.
         """
@@ -279,7 +280,7 @@ class HTTPModel(Model):
 
     @property
     def _keys(self) -> str:
-        """The names of the settings that contain the API key, for an error message."""
+        """The names of the environment variables for the API key, for an error message."""
         try:
             variables = find_provider(self.provider).key_variables
         except ConfigurationError:
@@ -287,7 +288,7 @@ class HTTPModel(Model):
         return " or ".join(("TAILRACE_API_KEY", *variables))
 
     def _redirected(self, status: int, headers: Mapping[str, str], url: str) -> UpstreamError:
-        """Return the error for a redirect. The conversation and the key are sent only to the configured URL."""
+        """Return the error for a redirect. The conversation and the key must not be sent to another server."""
         origin = _origin(url, headers.get("location", ""))
         return UpstreamError(
             f"the provider redirects to {origin or 'no address'}, and redirects are not followed: set the base URL "
@@ -306,11 +307,11 @@ class HTTPModel(Model):
             status: The HTTP status.
             headers: The headers of the response.
             body: The body of the response, as a JSON value or as text.
-            message: Description that is used if the body has no message.
+            message: Description for a body without a message.
         """
         words = body.strip() if isinstance(body, str) else None
         if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
-            body, report = words, None  # the HTML page of a proxy is not an error message
+            body, report = words, None  # an HTML page (for example, of a proxy) is not an error message
         else:
             report = provider_error(body, self.provider) if body else None
         return UpstreamError(
@@ -327,22 +328,23 @@ class HTTPModel(Model):
 class DirectModel(HTTPModel):
     """A model that sends its requests with tailrace's HTTP client, without an official client.
 
-    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those
-    of the official clients: the retry waits for the delay that the provider requests, otherwise for a delay that
-    doubles each time. A request is not retried if the provider forbids retries (``x-should-retry: false``) or
-    requests a delay of more than two minutes. A request is not retried after a response has started. Cancellation
-    ends a delay immediately.
+    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those of
+    the official clients. Before a retry, the model waits for the delay that the provider requests, otherwise for a
+    delay that doubles each time. A request is not retried if the provider forbids retries (``x-should-retry: false``)
+    or requests a delay of more than two minutes, or after a response has started. Cancellation ends a delay
+    immediately.
 
     Args:
         name: The model's name.
         base_url: The root URL of the API; None for the provider's default.
-        api_key: The API key. None to read the key from the environment variables in the provider registry.
-        keyless: True to send no key, because requests are authenticated in another way.
+        api_key: The API key; None to use the environment variables of the provider (see
+            `tailrace.wrappers.providers`).
+        keyless: True to send no key, for example if requests are authenticated in another way.
         arguments: See `HTTPModel`.
 
     Attributes:
         default_base_url: The default root URL of the provider's API.
-        has_embeddings: True if the provider supports OpenAI's Embeddings API, which `embed` uses.
+        has_embeddings: True if the provider supports OpenAI's Embeddings API, so that `embed` can be called.
 
     Raises:
         ConfigurationError: The provider requires an API key, and no key is configured.
@@ -370,9 +372,9 @@ class DirectModel(HTTPModel):
     def _request(
         self, history: History, parameters: Mapping[str, Any]
     ) -> tuple[str, Mapping[str, str], object]:
-        """Return the URL, headers and body of a request. A body that is not bytes is sent as JSON.
+        """Return the URL, headers and body of a request. The body is bytes, or a value that is sent as JSON.
 
-        The method is called for every attempt, because some signatures contain the time.
+        This method is called for every attempt, because some signatures contain the time.
         """
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
@@ -386,19 +388,18 @@ class DirectModel(HTTPModel):
         """Send a request to the Embeddings API, and return the body of the response.
 
         Args:
-            members: Members of the request. The member ``model`` is the name of this model.
+            members: Members of the request, without ``model``.
 
         Raises:
-            UpstreamError: The provider rejected the request or failed (as for `stream`), or the response is larger
-                than 64 MiB.
+            UpstreamError: See `stream`; or the response is larger than 64 MiB.
         """
         return await self._fetch(self._embeddings_request({**members, "model": self.name}))
 
     async def _fetch(self, request: tuple[str, Mapping[str, str], object]) -> bytes:
-        """Send a request that is not streamed, and return the body of the response.
+        """Send a request, and return the complete body of the response.
 
         Args:
-            request: The URL, headers and body, as of `_request`.
+            request: The URL, headers and body; see `_request`.
         """
         url, headers, body = request
 
@@ -451,7 +452,7 @@ class DirectModel(HTTPModel):
         """Send a request, with retries.
 
         Args:
-            cost: The cost of ``encode``, for `run_bounded`.
+            cost: The cost of calling ``encode``, for `run_bounded`.
             encode: Function that returns the URL, headers and body of one attempt.
             method: The method of the request.
         """
@@ -462,7 +463,7 @@ class DirectModel(HTTPModel):
             try:
                 response = await self._client().request(method, url, sent, payload)
             except OSError as error:
-                # Do not retry after a read timeout, because the caller set this limit.
+                # Do not retry after a read timeout, because the retry would exceed the limit that the caller has set.
                 if last or isinstance(error, ReadTimeout):
                     raise self.withheld(self._unreachable(error, attempt + 1), url, sent) from error
                 pause = None
@@ -484,7 +485,7 @@ class DirectModel(HTTPModel):
             if response.status < 400:
                 redirected = self._redirected(response.status, response.headers, request.url)
                 return self.withheld(redirected, request.url, request.headers)
-            # The status is sufficient. An incomplete body is therefore accepted after the timeout.
+            # The status is sufficient. If the body is not complete after the timeout, use the received part.
             with suppress(OSError):
                 async with asyncio.timeout(self._read_timeout):
                     async for data in response.body:
@@ -507,24 +508,24 @@ class DirectModel(HTTPModel):
 
 
 async def close_response(response: HttpResponse, *_raised: object) -> None:
-    """Close a response: the `Exit` of an `AsyncResource`."""
+    """Close a response (as the `Exit` of an `AsyncResource`)."""
     response.close()
 
 
 def is_timeout(error: BaseException) -> bool:
     """Return True if an exception is a timeout.
 
-    The cause of the exception decides, because official clients also report broken connections as timeouts.
+    The cause of the exception determines this, because official clients report lost connections as timeouts too.
     """
     cause = _cause(error)
     if isinstance(cause, (TransportError, TimeoutError)):
         return isinstance(cause, TimeoutError)
-    client = sys.modules.get("httpx2")  # the module is imported already if one of its exceptions was raised
+    client = sys.modules.get("httpx2")  # if one of its exceptions was raised, the module has been imported
     return client is not None and isinstance(error, client.TimeoutException)
 
 
 def _should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
-    """Return True if an error status is temporary and the requested delay does not exceed the maximum."""
+    """Return True if an error status is temporary, and the requested delay is not too long."""
     if delay is not None and delay > _MAX_RETRY_AFTER:
         return False
     header = headers.get("x-should-retry")
@@ -538,10 +539,10 @@ def _pause(attempt: int, requested: float | None) -> float:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the delay in seconds that the headers of a response request; None if they request no delay.
+    """Return the delay in seconds before a retry that the headers of a response request; None for no delay.
 
-    The header ``retry-after-ms``, in milliseconds, takes precedence. The header ``retry-after`` is a number of
-    seconds, possibly with fractions, or a date (RFC 9110, section 10.2.3). The delay for a date in the past is 0.
+    The header ``retry-after-ms`` (in milliseconds) takes precedence. The header ``retry-after`` is a number of
+    seconds, possibly with fractions, or a date (RFC 9110, section 10.2.3). For a date in the past, the delay is 0.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         with suppress(ValueError):
@@ -556,9 +557,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _origin(base: str, location: str) -> str:
-    """Return the scheme, host and port of a URL that may be relative to a base.
+    """Return the scheme, host and port of a URL; empty if the URL is invalid or its scheme is not HTTP.
 
-    The result is empty if the URL is invalid or its scheme is not HTTP.
+    The URL may be relative to ``base``.
     """
     try:
         parts = urlsplit(urljoin(base, location))
@@ -572,7 +573,7 @@ def _origin(base: str, location: str) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the exception of tailrace's transport that caused an exception, otherwise the innermost cause."""
+    """Return the cause of an exception: the exception of tailrace's HTTP client, otherwise the innermost cause."""
     while error.__cause__ is not None and not isinstance(error, (TransportError, TimeoutError)):
         error = error.__cause__
     return error

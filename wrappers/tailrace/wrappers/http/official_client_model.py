@@ -1,8 +1,7 @@
 """Models that are called through the official client of a provider.
 
-The official client handles authentication, retries and base URLs. `ClientTransport` sends its requests over
-tailrace's HTTP client. The models of Anthropic, of the Responses API and of the ``openai`` package are subclasses of
-`ClientModel`.
+The official client handles authentication, retries and base URLs. `ClientTransport` sends its requests with tailrace's
+HTTP client.
 """
 
 from abc import abstractmethod
@@ -18,14 +17,14 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS
 
 _RETRY_COUNT = "x-stainless-retry-count"  # request header with the number of earlier attempts
-# Response headers that are hidden from the official client. The body is already decompressed here. A cookie from the
-# response of one caller must not be sent with the request of another caller.
+# Response headers that the official client does not receive. The body is decompressed here. A cookie in the response
+# for one caller must not be sent with the request of another caller.
 _WITHHELD_HEADERS = (b"content-encoding", b"set-cookie")
-_BODY = "tailrace.body"  # httpx extension that contains the raw body of the response
+_BODY = "tailrace.body"  # httpx extension with the body of the response
 
 
 class _StatusError(Protocol):
-    """The exception of an official client for an error status."""
+    """The exception of official clients for an error status."""
 
     status_code: int
     body: object | None
@@ -34,7 +33,7 @@ class _StatusError(Protocol):
 
 
 class ClientModel(HTTPModel):
-    """A model that is called through the official client of a provider. The client uses a `ClientTransport`.
+    """A model that is called through the official client of a provider, with a `ClientTransport`.
 
     Attributes:
         status_errors: The exception classes of the client for error statuses.
@@ -46,7 +45,7 @@ class ClientModel(HTTPModel):
 
     @abstractmethod
     def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-        """Return the streaming response of the client (``with_streaming_response``)."""
+        """Request a streaming response from the client (``with_streaming_response``)."""
 
     @asynccontextmanager
     async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[ResponseBody]:
@@ -72,11 +71,11 @@ class ClientModel(HTTPModel):
 
 
 class ClientTransport(httpx2.AsyncBaseTransport):
-    """httpx transport that sends the requests of an official client with tailrace's HTTP client.
+    """httpx transport for official clients that sends requests with tailrace's HTTP client.
 
-    The official client reads only the bodies of error responses. tailrace reads the bodies of successful responses
-    itself, because common HTTP clients discard received data when the connection breaks, or take several times as
-    long as the decoding.
+    The official client reads only the bodies of error responses. tailrace itself reads the bodies of successful
+    responses, because common HTTP clients discard received data when the connection is lost, or need several times as
+    much CPU time as the decoding.
 
     Args:
         connect_timeout: Maximum time in seconds for opening a connection, unless the request has its own limit.
@@ -85,7 +84,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
     """
 
     HEADERS: ClassVar = {"accept-encoding": "gzip, deflate"}
-    """Headers of all requests. They name the content encodings that tailrace can decompress."""
+    """Headers of all requests: the content encodings that tailrace can decompress."""
 
     def __init__(self, connect_timeout: float, read_timeout: float) -> None:
         self._connect_timeout = connect_timeout
@@ -93,7 +92,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
         self._http: HttpClient | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and return the response when its head has arrived."""
+        """Send a request, and return the response after its headers have arrived."""
         if self._http is None:
             self._http = HttpClient(self._connect_timeout, self._read_timeout)
         limits = request.extensions.get("timeout", {})
@@ -119,10 +118,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
 
 
 class _Stream(httpx2.AsyncByteStream):
-    """A response body that the official client reads.
-
-    A truncated error response is accepted, because its status is sufficient.
-    """
+    """A response body for the official client. A truncated error response causes no error, because its status is sufficient."""
 
     def __init__(self, body: ResponseBody, *, is_refusal: bool) -> None:
         self._body = body
@@ -151,7 +147,7 @@ def _client_errors() -> Generator[None]:
 
 
 def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with the headers of the trace context. Headers in the parameters take precedence."""
+    """Add the headers of `REQUEST_HEADERS` to the parameters. Headers in the parameters take precedence."""
     headers = REQUEST_HEADERS.get()
     if not headers:
         return parameters
@@ -159,24 +155,22 @@ def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def sent_request(error: Exception) -> tuple[str, Mapping[str, str]]:
-    """Return the URL and headers of the failed request; both are empty if the client created no request."""
+    """Return the URL and headers of a failed request; both are empty if the client created no request."""
     try:
         request = cast("Any", error).request
         return str(request.url), request.headers
-    except (AttributeError, RuntimeError):  # the error belongs to another client, or no request was sent
+    except (AttributeError, RuntimeError):  # an exception without a request
         return "", {}
 
 
 def tries_of(error: object) -> int:
-    """Return the number of times that an official client sent a request.
-
-    A header of the last request contains this number.
+    """Return the number of attempts of an official client. A header of the last request contains the number of retries.
 
     Args:
-        error: The exception of the client if there was no response, otherwise the response.
+        error: The response; if there was none, the exception of the client.
     """
     try:
         counted = cast("Any", error).request.headers.get(_RETRY_COUNT, "")
-    except (AttributeError, RuntimeError):  # another client sent the request, or no request was sent
+    except (AttributeError, RuntimeError):  # an exception without a request, or another client
         return 1
     return 1 + int(counted) if counted.isdecimal() else 1

@@ -1,4 +1,4 @@
-"""The HTTP proxies that the environment configures. `HttpClient` uses them."""
+"""The HTTP proxies that are configured in the environment."""
 
 import base64
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Origin(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port as in a ``host`` header. The default port of the scheme is omitted."""
+        """Host and port as in a ``host`` header (without the default port of the scheme)."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -45,7 +45,7 @@ class Origin(NamedTuple):
 
 
 def basic_credentials(url: str) -> str | None:
-    """Return the user and password in a URL as the value of an authentication header; None if the URL has none."""
+    """Return the user and password in a URL as the value of an authorization header; None if the URL has no user."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
     if not at:
         return None
@@ -60,7 +60,7 @@ class Proxy:
 
     Attributes:
         origin: The address of the proxy.
-        headers: Header fields with the credentials of the proxy.
+        headers: Header fields with credentials for the proxy.
     """
 
     origin: Origin
@@ -68,7 +68,7 @@ class Proxy:
 
 
 class Proxies:
-    """The proxies in ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``, or in the settings of the system."""
+    """The proxies in ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``, or in the settings of the operating system."""
 
     def __init__(self) -> None:
         self._urls = getproxies()

@@ -1,21 +1,21 @@
-"""Limit for the number of body bytes that are read in one event-loop tick. `ResponseBody` uses it."""
+"""Limit for the number of bytes of response bodies that are read in one event-loop tick."""
 
 import asyncio
 from weakref import WeakKeyDictionary
 
 SMALL_BYTES = 32 * 1024
-"""A body with at most this many buffered bytes is read without the budget."""
+"""The budget does not apply to a body with at most this number of buffered bytes."""
 
 ROUND_BYTES = 512 * 1024
-"""Number of bytes that may be read in one tick from all bodies with more buffered bytes than `SMALL_BYTES`. Decoding them takes about ten
-milliseconds."""
+"""Budget of one tick for all bodies with more than `SMALL_BYTES` buffered bytes. Decoding this number of bytes takes
+about 10 ms."""
 
 
 class ReadBudget:
-    """Number of bytes that may still be read in an event-loop tick. All bodies share this budget.
+    """The number of bytes that may still be read in the current event-loop tick. All bodies share the budget.
 
-    A provider that has the complete response sends thousands of chunks at once. Without a limit, other streams,
-    requests and cancellations would wait until all of these chunks are decoded.
+    A provider with a complete response sends thousands of chunks in a burst. Without a limit, other streams, requests
+    and cancellations would wait until all of these chunks are decoded.
     """
 
     __slots__ = ("_left",)
@@ -25,11 +25,11 @@ class ReadBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Return True if the budget of this tick is used up. Bodies with at most `SMALL_BYTES` are still read."""
+        """True if the budget of this tick is used up."""
         return self._left <= 0
 
     def share(self, size: int) -> int:
-        """Return how many of ``size`` bytes may be read in this tick, and subtract this number from the budget."""
+        """Return the number of bytes, at most ``size``, that may be read in this tick, and subtract it from the budget."""
         if self._left <= 0:
             return 0
         if self._left == ROUND_BYTES:

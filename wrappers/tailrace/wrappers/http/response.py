@@ -1,6 +1,6 @@
-"""Responses of the HTTP client: their streamed bodies, and an iterator over the chunks that are decoded from a body.
+"""Responses of the HTTP client, their streamed bodies, and an iterator over the decoded chunks of a body.
 
-`Connection` feeds the `ResponseBody`. `HTTPModel.stream` returns a `ChunkStream`, from which `Agent` reads.
+`Connection` adds received data to a `ResponseBody`. `HTTPModel.stream` yields a `ChunkStream`.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from tailrace.wrappers.http.errors import ReadTimeout, TransportError
 from tailrace.wrappers.http.read_budget import SMALL_BYTES, read_budget
 
 HIGH_WATER = 128 * 1024
-"""Number of bytes that a body buffers before it pauses the connection. One network read may exceed this number."""
+"""If a body buffers more than this number of bytes, it pauses reading from the connection."""
 
 
 class Headers(Mapping[str, str]):
-    """Header fields of a response. Names are case-insensitive. If a field is repeated, the first value is used.
+    """Header fields of a response. Names are case-insensitive. The value of a repeated field is its first value.
 
     Args:
         fields: The received fields, as pairs of name and value.
@@ -64,7 +64,7 @@ class HttpRequest:
 
 
 class ResponseBody:
-    """The body of one response. It has one reader, which must call `close` at the end.
+    """The body of one response, for one reader. The reader must call `close` at the end.
 
     ::
 
@@ -72,14 +72,14 @@ class ResponseBody:
             await body.arrival()
             data = body.read_nowait()
 
-    The read timeout has one timer for each response, not one for each read. A reader stores the time at which it
-    begins to wait, and the timer checks periodically how long the reader has waited. The time that the reader needs
-    for processing does not count.
+    The read timeout has one timer for each response, not for each read. `arrival` stores the time at which the reader
+    begins to wait, and the timer checks periodically how long the reader has waited. Time in which the reader
+    processes data does not count.
 
     Args:
         request: The request that was sent.
         transport: The transport of the connection.
-        read_timeout: Maximum time in seconds that a reader waits for data; None for no limit.
+        read_timeout: Maximum time in seconds for which the reader waits for data; None for no limit.
 
     Attributes:
         request: The request that was sent.
@@ -130,13 +130,13 @@ class ResponseBody:
     # --- the reader's side ---
 
     def read_nowait(self) -> bytes | None:
-        """Return received data. The read budget of this event-loop tick limits its size.
+        """Return received data. The read budget of the event-loop tick limits the size.
 
         Returns:
             The data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection broke; raised after all received data.
+            OSError: The connection was lost. Raised after all received data has been returned.
         """
         if self._decoder is not None:
             return self._read_decoded(self._decoder)
@@ -160,12 +160,12 @@ class ResponseBody:
         return data
 
     def arrival(self) -> asyncio.Future[None]:
-        """Return a future that is done when `read_nowait` may return data. The reader may cancel the future."""
+        """Return a future that completes when `read_nowait` may return data. The reader may cancel the future."""
         self._waiting_since = self._loop.time()
         waiter = self._waiter = self._loop.create_future()
         if self._size or self._is_complete or (self._decoder is not None and self._decoder.has_more):
             if self._budget.is_spent:
-                self._loop.call_soon(self.wake)  # wake the reader in the next tick, which has a new budget
+                self._loop.call_soon(self.wake)  # in the next tick, when there is a new budget
             else:
                 self.wake()
         return waiter
@@ -192,7 +192,7 @@ class ResponseBody:
         """Close the connection unless the body is complete, and discard unread data."""
         closed = TransportError("the response was closed")
         self.abort(closed)
-        self._error = closed  # this error replaces an error whose traceback refers to this object
+        self._error = closed  # replace an error whose traceback refers to this object
         self._buffer.clear()
         self._size = 0
 
@@ -204,7 +204,7 @@ class ResponseBody:
         self._size += len(data)
         self.received += len(data)
         waiter = self._waiter
-        if waiter is not None:  # the code of `wake`, inlined because it runs for every token
+        if waiter is not None:  # `wake`, inlined because this runs for every token
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
@@ -223,7 +223,7 @@ class ResponseBody:
             waiter.set_result(None)
 
     def decode(self, encoding: str) -> None:
-        """Decompress the body. The method must be called before the first read.
+        """Decompress the body from now on. Call this method before the first read.
 
         Raises:
             TransportError: The content encoding is not supported.
@@ -231,7 +231,7 @@ class ResponseBody:
         self._decoder = ContentDecoder(encoding)
 
     def finish(self, error: OSError | None = None) -> None:
-        """Mark the body as complete, or as ended by an error. Later calls have no effect."""
+        """End the body, with or without an error. Later calls have no effect."""
         if self._is_complete:
             return
         self._is_complete = True
@@ -286,7 +286,7 @@ class ResponseBody:
             return
         now = self._loop.time()
         unsent = transport.get_write_buffer_size()
-        if unsent != self._unsent:  # the request is still being sent, so that no data can be expected
+        if unsent != self._unsent:  # the request is still being sent, so that no response is expected yet
             self._unsent = unsent
             self._waiting_since = now
         waits = self._waiter is not None and not self._waiter.done()
@@ -298,7 +298,7 @@ class ResponseBody:
 
 
 class HttpResponse:
-    """A response whose head has arrived. Its body may still be arriving.
+    """A response. Its headers have arrived, and its body may still be arriving.
 
     Attributes:
         status: The status code.
@@ -343,16 +343,16 @@ class Body(Protocol):
         ...
 
     def read_nowait(self) -> bytes | None:
-        """Return the received data; None if there is no data; ``b""`` at the end of the body.
+        """Return received data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection broke. All received data is returned before. A TimeoutError if no data arrived in
-                time.
+            OSError: The connection was lost (raised after all received data has been returned). A TimeoutError if no
+                data arrived in time.
         """
         ...
 
     def arrival(self) -> Awaitable[object]:
-        """Return an awaitable that is done when `read_nowait` may return something."""
+        """Return an awaitable that completes when `read_nowait` may return data."""
         ...
 
 
@@ -360,7 +360,7 @@ class ErrorReporter(Protocol):
     """Converter of the errors of a response; see `tailrace.wrappers.http.http_model.HTTPModel`."""
 
     def broken(self, error: Exception) -> UpstreamError:
-        """Convert the exception of a connection that broke before the end of a response."""
+        """Convert the exception of a connection that was lost before the end of a response."""
         ...
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
@@ -369,13 +369,13 @@ class ErrorReporter(Protocol):
 
 
 class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
-    """Async iterator over the chunks of a response. Each item is a list of the chunks of one network read.
+    """Async iterator over the chunks of a response. Each item has the chunks of one network read.
 
     Args:
         body: The body of the response.
         decoder: The decoder for the body.
-        names: Restores the original tool names; None if no name was replaced.
-        model: Converts connection errors, and redacts all errors.
+        names: The replaced tool names; None if no name was replaced.
+        model: The model, which converts connection errors and redacts all errors.
     """
 
     __slots__ = ("_body", "_decoder", "_error", "_is_over", "_model", "_names")
@@ -395,7 +395,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         while not self._is_over:
             try:
                 if decoder.done:
-                    data = b""  # data after the end of the response is ignored
+                    data = b""  # ignore data after the end of the response
                 else:
                     await body.arrival()
                     data = body.read_nowait()
@@ -419,10 +419,10 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         try:
             raise self._error
         finally:
-            self._error = None  # the traceback of the error refers to this object
+            self._error = None  # the traceback of the error would refer to this object
 
     def _break(self, error: OSError | UpstreamError) -> Sequence[ChunkWrapper[Any]]:
-        """End the stream with an error, and return the buffered chunks. The next call raises the error."""
+        """End the stream with an error, and return the remaining chunks. The next read raises the error."""
         self._is_over = True
         request = self._body.request
         if isinstance(error, UpstreamError):
@@ -430,15 +430,14 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
             return ()
         held = self._decoder.close()
         broken = self._model.withheld(self._model.broken(error), str(request.url), request.headers)
-        broken.__cause__ = error.with_traceback(
-            None
-        )  # the traceback of the error refers to the body, which refers to the error
+        # The traceback would create a reference cycle with the body.
+        broken.__cause__ = error.with_traceback(None)
         self._error = broken
-        # Omit the decoder's error for a truncated stream, because the connection error has the cause.
+        # Omit the decoder's error for a truncated stream, because the connection error has more details.
         return [chunk for chunk in held if chunk.details is None or chunk.details.error is None]
 
     def _redact(self, chunk: ChunkWrapper[Any]) -> None:
-        """Redact the error that the provider reports in a chunk, if there is an error."""
+        """Redact the error in a chunk, if the provider reports one."""
         error = chunk.details.error if chunk.details is not None else None
         if error is not None:
             request = self._body.request

@@ -1,6 +1,6 @@
-"""Background responses of the Responses API: the provider holds the response, so that a lost connection loses nothing.
+"""Background responses of the Responses API. The provider stores the response, so that nothing is lost with a connection.
 
-https://platform.openai.com/docs/guides/background, for servers that implement it: OpenAI, Azure OpenAI, and tailrace itself.
+OpenAI, Azure OpenAI, and tailrace's own server support them (https://platform.openai.com/docs/guides/background).
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder
 
 
 class BackgroundStream(ChunkStream):
-    """The chunks of a background response, and its position, from which another connection continues it.
+    """The chunks of a background response. After a lost connection, another connection continues at `position`.
 
     Args:
         body: The body of the HTTP response.
-        decoder: The decoder, which all connections of the response share.
-        names: As for `ChunkStream`.
-        model: As for `ChunkStream`.
-        response_id: The provider's id of the response, if it is known.
+        decoder: The decoder of the response. All connections use the same decoder.
+        names: See `ChunkStream`.
+        model: See `ChunkStream`.
+        response_id: The provider's id of the response; empty if unknown.
 
     Attributes:
         response_id: The provider's id of the response; empty until it has arrived.
-        position: The ``sequence_number`` of the last event; -1 before the first.
+        position: The ``sequence_number`` of the last event; -1 before the first event.
     """
 
     __slots__ = ("_after", "_events", "position", "response_id")
@@ -46,7 +46,7 @@ class BackgroundStream(ChunkStream):
 
     @property
     def is_over(self) -> bool:
-        """Return True if the response has ended or its connection broke."""
+        """True if the response has ended, or the connection was lost."""
         return self._is_over or self._events.done
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
@@ -66,7 +66,7 @@ class BackgroundStream(ChunkStream):
         return chunks
 
     def resumed(self, body: Body) -> "BackgroundStream":
-        """Return the rest of the response, which arrives on another connection."""
+        """Return a stream of the rest of the response, from the body of another connection."""
         self._events.resume()
         rest = BackgroundStream(body, self._events, self._names, self._model, self.response_id)
         rest._after = rest.position = self.position

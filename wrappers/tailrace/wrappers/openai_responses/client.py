@@ -1,9 +1,9 @@
 """Models served by the OpenAI Responses API or a compatible server.
 
-By default, the provider stores nothing. Every request contains the complete conversation. The provider returns the
-reasoning of the model in encrypted form, so that the next request can send it back. The parameters ``store`` and
-``include`` change this behaviour. With ``background`` and ``store``, the provider runs and holds the response: a lost
-connection is replaced by another one (`tailrace.wrappers.openai_responses.background`).
+By default, the provider stores nothing. Every request contains the complete conversation, including reasoning, which
+the provider returns in encrypted form. The parameters ``store`` and ``include`` change this behaviour. With
+``background`` and ``store``, the provider stores the response while it is generated. After a lost connection, another
+connection then reads the rest (see `tailrace.wrappers.openai_responses.background`).
 """
 
 from collections.abc import Mapping
@@ -46,9 +46,10 @@ class ResponsesModel(DirectModel):
         name: The model's name.
         arguments: See `DirectModel`. If ``base_url`` is None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is
             OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``tools``,
-            ``reasoning`` and ``max_output_tokens``. ``store`` is False by default. ``include`` requests encrypted
-            reasoning by default, unless the model rejects this request. With ``background`` (which requires ``store``),
-            a response is cancelled at the provider if it is not read to its end.
+            ``reasoning`` and ``max_output_tokens``. ``store`` is False by default. By default, ``include`` requests
+            encrypted reasoning; if the model rejects this, the request is repeated without ``include``. With
+            ``background`` (which requires ``store``), a response that is closed before its end is cancelled at the
+            provider (see `MAY_CANCEL`).
 
     Raises:
         ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
@@ -90,8 +91,7 @@ class ResponsesModel(DirectModel):
         try:
             return await super()._post(history, parameters)
         except UpstreamError as error:
-            # Models without reasoning reject requests for encrypted reasoning. Repeat the request without this
-            # member.
+            # Models without reasoning reject the member ``include``. Repeat the request without this member.
             if not self._seals_reasoning or "include" in parameters or not _rejects_include(error):
                 raise
         self._seals_reasoning = False
@@ -106,13 +106,13 @@ class ResponsesModel(DirectModel):
     # --- background responses -----------------------------------------------------------------------------------
 
     def stored_id(self, chunks: ChunkBatches) -> str:
-        """Return the id of a background response, see `Model.stored_id`; empty for other responses."""
+        """Return the id of a background response; empty for any other response. See `Model.stored_id`."""
         return chunks.response_id if isinstance(chunks, BackgroundStream) else ""
 
     def attachment(
         self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return a request for the rest of a background response, see `Model.attachment`; None for other responses."""
+        """Return a request for the rest of a background response; None for any other response. See `Model.attachment`."""
         if isinstance(broken, str):
             return AsyncResource(partial(self._attach_stored, broken, options))
         if not isinstance(broken, BackgroundStream) or not broken.response_id:
@@ -140,7 +140,7 @@ class ResponsesModel(DirectModel):
         return stream, partial(self._leave, stream, partial(close_response, response))
 
     async def _get(self, response_id: str, position: int = -1) -> HttpResponse:
-        """Request the events of a background response after a position."""
+        """Request the events of a background response after ``position``."""
         query = {"stream": "true"}
         if position >= 0:
             query["starting_after"] = str(position)
@@ -155,7 +155,7 @@ class ResponsesModel(DirectModel):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Close the connection. The provider would go on with a response that is not complete, so it is cancelled."""
+        """Close the connection. If the response is not complete, cancel it, because the provider would otherwise continue."""
         try:
             return await leave(kind, error, trace)
         finally:
@@ -185,10 +185,7 @@ class ResponsesModel(DirectModel):
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the item.
-
-    Its content is a string if it has only text; see `tailrace.wrappers.openai.converter.plain_content`.
-    """
+    """Replace the content of an item with a string if it has only text; see `plain_content` of Chat Completions."""
     if item.get("type") != "message":
         return item
     texts: list[str] = []

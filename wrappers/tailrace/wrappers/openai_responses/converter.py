@@ -1,41 +1,40 @@
 """Conversion between the common history and Responses input items.
 
-`ResponsesModel` uses `ResponsesConverter` for requests. The provider stores nothing, so that each request contains
-the complete conversation. Encrypted reasoning and other items are sent back in their original position. The first
-item contains the instructions: it is a message with the role ``system``, which every server accepts. A request may
-also have the parameter ``instructions``.
+`ResponsesModel` uses `ResponsesConverter` for requests. The provider stores nothing, so that each request contains the
+complete conversation. Encrypted reasoning and other items have their original positions. The first item is a message
+with the role ``system``, which contains the instructions. (All servers accept this role.) A request may also have the
+parameter ``instructions``.
 
-The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
-complete. In all other cases ``to_history(from_history(history)) == history``.
+Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as a user message.
-- A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets a
-  result that says so. A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
-- Reasoning is sent back only if this API produced it, and only if it has an id and encrypted content. Other reasoning
-  is omitted, and reasoning at the end of a message is omitted, because the API rejects it. The status of reasoning is
-  lost.
-- The ids and statuses of messages and function calls are not sent, because some servers reject their own ids, and no
-  server requires them.
-- Server tool calls, their results, generated images and other items are sent back unchanged if this API produced
-  them. Items of other providers are omitted.
-- Calls of built-in tools that the caller ran (computer, shell, patch, …) are also sent back unchanged. The result of
-  such a call is sent and read back in the API's format for that tool. If the result is not valid in that format, the
-  call and the result are sent as a function call and its output.
+- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
+- A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets an
+  error result. A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
+- Reasoning is sent only if this API produced it, and it has an id and encrypted content. Reasoning at the end of a
+  message is omitted, because the API rejects it. The status of reasoning is not preserved.
+- The ids and statuses of messages and function calls are not sent. Some servers reject their own ids, and no server
+  requires them.
+- Server tool calls, their results, generated images and other items are sent unchanged if this API produced them.
+  Those of other providers are omitted.
+- Calls of built-in tools that the caller ran (computer, shell, patch, …) are also sent unchanged. The result of such a
+  call is sent in the API's format for the tool. If the result is not valid in this format, the call and the result are
+  sent as a function call and its output.
 - A data part without an item in its metadata is sent as JSON in a text part.
-- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, links and uploaded files lose
-  their names. A link keeps its media type only if the URL shows the type. A file without a name or media type gets a
-  default name or type. A model's file is replaced with a text part: ``[name](url)`` for a link, otherwise ``[file
-  name, media type, size]``.
-- Empty text of a model is omitted, and a message that has only empty text is omitted. Adjacent messages of the model
-  are merged. A refusal is sent after all other content.
-- Function call arguments that are not a JSON object are sent as ``{"input": text}``, because servers that parse
-  arguments would reject the conversation.
+- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose
+  their names. The media type of a URL is preserved only if it matches the extension in the URL. A file without a name
+  or media type gets a default. A model's file is replaced with a text part: ``[name](url)`` for a URL, otherwise
+  ``[file name, media type, size]``.
+- Empty text of a model, and messages with only empty text, are omitted. Adjacent messages of the model are merged. A
+  refusal is sent after all other content.
+- Function call arguments that are not a JSON object are sent as ``{"input": text}``, because some servers parse the
+  arguments and would reject the conversation.
 - Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed
-  tool is sent as ``{"error": output}``. Both are read back as text. The name of the tool is read back from the call
+  tool is sent as ``{"error": output}``. `to_history` returns both as text. It gets the name of the tool from the call
   with the same id. If a message has tool results and other parts, the results become separate messages.
 - Metadata is not sent, with two exceptions: the ``refusal`` of a model, and ``metadata["openai-responses"]`` of a
   message or part. The latter contains further fields of the API's object (``phase``, ``annotations``, ``namespace``,
-  …), which are sent back unchanged.
+  …). These fields are sent unchanged.
 
 `ResponsesConverter.to_history` joins system and developer messages, and merges adjacent outputs into one message.
 """
@@ -90,7 +89,7 @@ _TEXT_TYPES = ("input_text", "output_text", "text")
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
 _FUNCTION_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-_PART_FIELDS = ("annotations", "logprobs")  # fields that the metadata of the text contains too
+_PART_FIELDS = ("annotations", "logprobs")  # fields that are also in the metadata of the text
 
 
 class ResponsesConverter(
@@ -120,7 +119,7 @@ class ResponsesConverter(
         self,
         response: "Iterable[ChunkWrapper[Any] | ResponseStreamEvent] | Response | Mapping[str, Any]",
     ) -> Message:
-        """Return the message of a stream, or of a complete response.
+        """Convert a stream, or a complete response, to a message.
 
         Args:
             response: The chunk wrappers of a stream, or events of the ``openai`` package, in order; or a ``Response``
@@ -140,13 +139,13 @@ class ResponsesConverter(
     ) -> "list[ResponseInputItemParam]":
         """Return one ``function_call_output`` for each result.
 
-        A result alone does not show the type of its tool. Results of custom tools and built-in tools are converted
-        correctly only in a history that contains their calls.
+        The type of the tool is unknown without the call. To convert results of custom tools and built-in tools
+        correctly, use `from_history` with a history that contains their calls.
         """
         return cast("list[ResponseInputItemParam]", [output_item(result) for result in results])
 
     def create_chunk_wrapper(self, chunk: "ResponseStreamEvent | Mapping[str, Any]") -> ResponsesEventWrapper:
-        """Wrap one event. If the event has several deltas, only the first delta is returned.
+        """Wrap one event. If the event has several deltas, the result is only the first one.
 
         The limitations of `wrap_chunk` apply.
         """
@@ -189,7 +188,7 @@ class _HistoryReader(HistoryReader):
             return True
         result = output_result(fields)
         call = self._calls.get(result.id)
-        # An output without a call id belongs to a server tool.
+        # If the call is unknown, an output without a call id is that of a server tool.
         return is_client_call(call) if call is not None else result.id != fields.get("id")
 
     def _read_message(self, fields: Fields) -> None:
@@ -209,7 +208,7 @@ class _HistoryReader(HistoryReader):
             result = output_result(fields)
             call = self._calls.get(result.id)
             bare = result.model_copy(update={"metadata": {}, "is_error": False})
-            # Omit the metadata if the item can be restored from the output.
+            # Omit the metadata if the item can be created again from the output.
             return bare if call is not None and result_item(call, bare) == fields else result
         output = fields.get("output")
         result_id = as_text(fields.get("call_id"))
@@ -227,7 +226,7 @@ class _HistoryReader(HistoryReader):
         super().end()
 
     def _end_output(self) -> None:
-        """Add a message of the model that consists of the collected output items."""
+        """Add a message of the model for the collected output items."""
         if not self._output:
             return
         response = {"object": "response", "output": self._output}

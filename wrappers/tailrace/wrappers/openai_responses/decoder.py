@@ -4,9 +4,9 @@
 
 A response is a list of items, and an item is a list of parts. The API sends all content several times: in deltas, in
 the events that end a part and an item, and in the complete response at the end. Some servers omit some of these
-events. The decoder therefore reads all of them, and returns only content that is new. Items and parts are identified
-by their position, because some servers change the ids with every event. The items of the complete response are
-matched by order: its second message is the second streamed message.
+events. The decoder therefore reads all events, and returns only new content. Items and parts are identified by their
+position, because some servers change the ids with every event. The items of the complete response are matched by their
+order within a type: the second message is the second streamed message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,10 +82,10 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ResponsesEventWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper over one delta of an event; an event may have several deltas.
+    """Chunk wrapper over one delta of an event. An event may have several deltas.
 
     Attributes:
-        reasoning: Reasoning, from the text or the summary of a reasoning item.
+        reasoning: Reasoning: text or summary of a reasoning item.
         calls: Fragments of tool calls. The index of a call is the position of its item in the response.
     """
 
@@ -93,15 +93,14 @@ class ResponsesEventWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
 class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     """Sans-IO decoder of a streamed response body of the Responses API.
 
-    The decoder also reads complete (not streamed) responses. The memory of the decoder does not grow with the length
-    of the text.
+    The decoder also reads complete (not streamed) responses. Its memory does not grow with the length of the text.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
 
     Attributes:
-        done: True if the response has ended. Some servers send ``[DONE]`` after the end, which is ignored.
+        done: True if the response has ended. (Some servers then send ``[DONE]``, which is ignored.)
     """
 
     __slots__ = ("_facts", "_latest_calls", "_progress")
@@ -115,7 +114,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         ] = {}  # the id of the latest call by tool, for outputs without a call id
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of one event. An event of this API without content has one empty wrapper."""
+        """Return the chunk wrappers of one event; one empty wrapper for an event of this API without content."""
         kind = fields.get("type")
         if type(kind) is str:
             spec = DELTAS.get(kind)
@@ -128,10 +127,10 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         if error_event or fields.get("error") or "error" in (kind, fields.get("object")):
             error = reported_error(fields, self._provider)
             return [ResponsesEventWrapper(fields, details=ChunkDetails(error=error))]
-        return []  # the event is a ping or belongs to another API
+        return []  # a ping, or an event of another API
 
     def wrap_usual(self, payload: bytes) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of an event that is strict JSON."""
+        """Return the chunk wrappers of an event; an empty list if it is not strict JSON."""
         try:
             return self.wrap(_decode_object(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -189,7 +188,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _add(
         self, part: Part, text: str, event: Fields, logprobs: Sequence[Fields] = ()
     ) -> ResponsesEventWrapper:
-        """Return a chunk wrapper with the next text of a part."""
+        """Add text to a part, and return the chunk wrapper of the text."""
         is_first = not part.length
         part.add(text)
         kind, item = part.kind, part.item
@@ -207,7 +206,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         if not text:
             return ResponsesEventWrapper(event)
         if kind == CODE:
-            # The server sends only the code. The arguments of the call are the JSON object {"code": "…"}.
+            # The server sends only the code. Convert it to a fragment of the arguments {"code": "…"}.
             text = ('{"code": "' if is_first else "") + json_text(text)[1:-1]
         call = ToolCallDelta(
             item.position, arguments=text, type="" if item.announced else call_kind(item.kind)
@@ -252,7 +251,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_part(
         self, part: Part, content: Fields, text: object, event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the content of a complete part that the deltas did not contain."""
+        """Return chunk wrappers with the content of a complete part that was missing in the deltas."""
         if part.frozen and not part.length:
             return []  # `_end_item` reports the content of this part
         remaining = part.remaining(text_or_json(text))
@@ -264,7 +263,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_parts(
         self, item: Item, kind: str, contents: Sequence[Fields], event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of `_end_part` for all parts of one type. The parts are matched by order."""
+        """Return the chunk wrappers of `_end_part` for all parts of one type, which are matched by order."""
         parts = item.parts_by_kind(kind)
         wrappers: list[ResponsesEventWrapper] = []
         for count, content in enumerate(contents):
@@ -286,7 +285,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_function = kind in FUNCTION_CALLS
         call = ToolCallDelta(
             item.position,
-            # `_end_call` reports the ids of other calls, because some servers change an id until the call ends.
+            # For other calls, `_end_call` reports the id, because some servers change the id until the call ends.
             id=as_text(content.get("call_id")) if is_function else "",
             name=as_text(content.get("name")) if is_function else call_name(content),
             type=call_kind(kind, content),
@@ -296,13 +295,13 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             part = self._arguments_part(item)
             arguments = text_or_json(content.get(part.kind))
             if arguments:
-                # Later deltas only repeat these arguments.
+                # Later deltas repeat these arguments.
                 wrappers.append(self._add(part, arguments, event))
                 part.frozen = True
         return wrappers
 
     def _end_item(self, item: Item, content: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the content of a complete item that has not been reported."""
+        """Return chunk wrappers with the unreported content of a complete item."""
         kind = as_text(content.get("type")) or item.kind
         if item.done:
             return []
@@ -329,7 +328,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             for name, value in facts.items()
             if item.facts.get(name) != value and not (name == "id" and name in item.facts)
         }
-        item.facts = {**item.facts, **new}  # for text that occurs only in the complete item
+        item.facts = {**item.facts, **new}  # needed for text that is only in the complete item
         open_before = self._progress.open_text
         by_kind: dict[str, list[Fields]] = {}
         for each in as_mappings(content.get("content") or []):
@@ -357,7 +356,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_open = progress.open_reasoning is not None and progress.open_reasoning.item is item
         if not is_open:
             if not facts.get("encrypted_content"):
-                return wrappers  # an id without content is useless, because the provider stores no responses
+                return wrappers  # an id alone is useless, because the provider stores no responses
             progress.open_reasoning = Part(item, SUMMARY)
         if not facts:
             return wrappers
@@ -365,7 +364,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return [*wrappers, ResponsesEventWrapper(event, details=ChunkDetails(block=block))]
 
     def _arguments_part(self, item: Item) -> Part:
-        """Return the part that contains the arguments of a function call or the input of a custom tool."""
+        """Return the part with the arguments of a function call, or the input of a custom tool."""
         kind = INPUT if item.kind == "custom_tool_call" else ARGUMENTS
         return item.parts.get((kind, 0)) or self._progress.new_part(item, kind, 0)
 
@@ -400,7 +399,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         details = ChunkDetails(parts=parts) if parts else None
         if details is None or item.announced or self._progress.single:
             return [ResponsesEventWrapper(event, details=details, calls=(call,))]
-        # Two wrappers are necessary, because the parts of a wrapper precede its calls.
+        # The parts must follow the call, but in one wrapper they would precede it.
         return [
             ResponsesEventWrapper(event, calls=(call,)),
             ResponsesEventWrapper(event, details=details),
@@ -409,8 +408,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     # --- the response as a whole --------------------------------------------------------------------------------
 
     def _begin(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
-        # If a server fails, a gateway may repeat the request on another server. The output so far is then invalid. If
-        # the previous response has ended, the event starts a further response, as in recordings of several requests.
+        # If the current response has not ended, a gateway has repeated the request on another server, and the output
+        # so far is invalid. If it has ended, another response follows, as in recordings of several requests.
         restarts = kind == "response.created" and self._progress.has_started and not self.done
         if restarts or self.done:
             self._progress.restart()
@@ -423,7 +422,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _end(self, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of the last event or of a complete response: unreported content and the outcome."""
+        """Return the chunk wrappers of the last event, or of a complete response: unreported content, and the outcome."""
         complete = event if event.get("object") == "response" else None
         response: Fields = as_mapping(event.get("response")) or complete or {}
         wrappers = [] if self._progress.single else self._end_items(response, event)
@@ -438,7 +437,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers + last
 
     def _end_items(self, response: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the content of a complete response that has not been streamed."""
+        """Return chunk wrappers with the content of a complete response that was not streamed."""
         streamed = self._progress.items_by_kind()
         wrappers: list[ResponsesEventWrapper] = []
         for content in as_mappings(response.get("output") or []):
@@ -448,10 +447,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _describe(self, event: Fields, response: Fields) -> list[ResponsesEventWrapper]:
-        """Return a list with a chunk wrapper for new fields of the response and usage.
-
-        The result is an empty list if nothing is new.
-        """
+        """Return a list with one chunk wrapper for new fields and usage of the response; an empty list if there are none."""
         facts = self._facts.new(event, response)
         usage = read_usage(self._facts.usage) if as_mapping(response.get("usage")) else None
         if not facts and not usage:
@@ -462,7 +458,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
 
 class _SingleEventDecoder(ResponsesDecoder):
-    """Decoder of single events. It ignores events that repeat the content of deltas."""
+    """Decoder of single events, which ignores events that repeat the content of deltas."""
 
     __slots__ = ()
 
@@ -472,10 +468,10 @@ class _SingleEventDecoder(ResponsesDecoder):
 
 
 def wrap_chunk(event: "ResponseStreamEvent | Mapping[str, Any]") -> list[ResponsesEventWrapper]:
-    """Return the chunk wrappers of a single event, given as an object of the ``openai`` package or as a JSON object.
+    """Return the chunk wrappers of a single event. The event is an object of the ``openai`` package or a JSON object.
 
-    Events that repeat the content of deltas are ignored, because earlier events are unknown. Content that a server
-    sends only in such events is lost. Use `ResponsesDecoder.wrap` for complete streams.
+    Because earlier events are unknown, events that repeat the content of deltas are ignored, even if a server sends
+    some content only in such events. Use `ResponsesDecoder.wrap` for complete streams.
 
     Returns:
         The chunk wrappers; an empty list for an event of another API.

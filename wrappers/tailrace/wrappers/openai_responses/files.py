@@ -17,7 +17,7 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 from tailrace.wrappers.openai_responses.tool_items import KEY
 
-_FILE_ID = "openai-file:"  # prefix of the URL of a file that was uploaded before; the id of the file follows
+_FILE_ID = "openai-file:"  # prefix in the URL of an uploaded file, before the id of the file
 
 Fields = dict[str, Any]
 

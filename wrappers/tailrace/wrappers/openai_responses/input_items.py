@@ -29,7 +29,7 @@ from tailrace.wrappers.openai_responses.tool_items import KEY, call_id, is_clien
 from tailrace.wrappers.openai_responses.tool_results import function_output, result_item
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ids
-# Fields in the metadata of messages, reasoning and function calls that are not sent.
+# Metadata fields of messages, reasoning and function calls that are not sent.
 _OMITTED = ("annotations", "id", "status", "type")
 
 
@@ -51,17 +51,17 @@ def input_items(history: History) -> list[Fields]:
         if message.role is Role.MODEL:
             items += _ModelItems(tool_items).build(message)
         else:
-            # The API requires tool results directly after the calls. All other content of the message follows the
-            # results.
+            # The API requires tool results directly after the calls. Other content of the message therefore follows
+            # the results.
             items += [item for part in message.tool_results for item in tool_items.items(part)]
             items += _user_items(message)
     return items
 
 
 def output_item(result: ContentPartToolResult) -> Fields:
-    """Return the item for a tool result whose call is unknown.
+    """Return the item for a tool result without its call.
 
-    The item is the original item in the metadata of the result, otherwise the output of a function.
+    It is the original item in the metadata of the result, otherwise the output of a function.
     """
     return _own_item(result) or {**own_fields(result.metadata, KEY), **function_output(result, "function")}
 
@@ -75,7 +75,7 @@ def _input_text(text: str) -> Fields:
 
 
 def _own_item(part: ContentPart) -> Fields | None:
-    """Return the original item in the metadata of a part; None if the part comes from another API."""
+    """Return the original item in the metadata of a part; None if the metadata has none."""
     item = as_mapping(own_fields(part.metadata, KEY).get("item"))
     return dict(item) if item is not None and as_text(item.get("type")) else None
 
@@ -91,20 +91,20 @@ class _ToolItems:
             self._results |= {result.id: result for result in message.tool_results}
 
     def native(self, call: ContentPartToolCall) -> Fields | None:
-        """Return the item for a call of a built-in tool that the caller ran; None for a function call."""
+        """Return the item for a call of a built-in tool that the caller ran; None if the call must be sent as a function call."""
         item = _own_item(call)
         if call.kind == "server" or item is None or not is_client_call(item):
             return None
         result = self._results.get(call.id)
         if result is not None and _own_item(result) is None and result_item(item, result) is None:
-            return None  # the result is not valid for this tool
+            return None  # the result is not valid in the format of this tool
         return _renamed(item, call.id, "call_id" if "call_id" in item else "id")
 
     def items(self, result: ContentPartToolResult) -> list[Fields]:
         """Return a list with the item for a tool result.
 
-        The list is empty if the item of the call contains the result, or if a tool of another provider produced the
-        result.
+        The list is empty for a server tool if the item of the call contains the result, or another provider ran the
+        tool.
         """
         item = _own_item(result)
         call = self._calls.get(result.id)
@@ -119,7 +119,7 @@ class _ToolItems:
 
 
 def _renamed(item: Fields, new_id: str, name: str) -> Fields:
-    """Return an item with the new id of its call."""
+    """Replace the call id in an item."""
     return {**item, name: new_id}
 
 
@@ -129,7 +129,7 @@ class _ModelItems:
     def __init__(self, tool_items: _ToolItems) -> None:
         self._tool_items = tool_items
         self._items: list[Fields] = []
-        # The id and the fields of the last message item, while text can be added to it.
+        # The id and the fields of the last message item, if text can be added to it; otherwise None.
         self._text_key: object = None
         self._thoughts: list[ContentPartReasoning] = []  # the parts of the unfinished reasoning item
 
@@ -186,7 +186,7 @@ class _ModelItems:
             self._text_key = key
 
     def _add_reasoning(self, part: ContentPartReasoning) -> None:
-        """Add a part of a reasoning item. The last part has the fields of the item."""
+        """Add a part of a reasoning item. The item is complete with its last part, which has the fields of the item."""
         own = own_fields(part.metadata, KEY)
         self._thoughts = [*self._thoughts, part] if own else []
         if not own.get("id"):
@@ -235,7 +235,7 @@ def _input(call: ContentPartToolCall) -> str:
 
 
 def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
-    """Return the item of a server tool call with its generated image."""
+    """Add the generated image to the item of a server tool call."""
     if item["type"] != "image_generation_call" or "result" in item:
         return item
     if image is None:
@@ -246,7 +246,7 @@ def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
 def _user_items(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The result is an empty list if there are no such parts.
+    The list is empty if a message of tool results has no such parts.
     """
     content: list[Fields] = []
     for part in message.content:

@@ -15,8 +15,9 @@ from tailrace.wrappers.request_options import (
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /responses``.
 
-    The API has no parameters ``stop``, ``seed``, ``presence_penalty`` and ``frequency_penalty``. Schemas are sent unchanged. Tools are sent with
-    ``strict: false`` by default, because the default of the API makes every property required.
+    ``stop``, ``seed``, ``presence_penalty`` and ``frequency_penalty`` are not sent, because the API has no such
+    members. Schemas are sent unchanged. Tools are sent with ``strict: false`` by default: the default of the API would
+    make every property required.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """

@@ -1,7 +1,4 @@
-"""The fields of a response, its token usage, and its outcome: finished, failed or incomplete.
-
-`ResponsesDecoder` uses this module.
-"""
+"""The fields, the token usage, and the outcome (completed, failed, incomplete) of a response."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +23,7 @@ _INCOMPLETE_REASONS = {
     "max_output_tokens": FinishReason.LENGTH,
     "max_tokens": FinishReason.LENGTH,
 }
-# Members of a response that repeat the request or that are reported in another way.
+# Members of a response that repeat the request, or are reported in another way.
 _NON_FACTS = frozenset(
     {
         "background",
@@ -69,10 +66,10 @@ _NON_EVENT_FACTS = frozenset({"event_id", "obfuscation", "response", "sequence_n
 
 
 class ResponseFacts:
-    """The fields of a response that have been reported, and its usage.
+    """The reported fields and the usage of a response.
 
     Attributes:
-        usage: The usage object so far; empty if there was no usage object.
+        usage: The usage object so far; empty if the provider has sent none.
     """
 
     __slots__ = ("_reported", "usage")
@@ -82,7 +79,7 @@ class ResponseFacts:
         self.usage: dict[str, Any] = {}
 
     def new(self, event: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the new and changed fields of the response, including further fields of the event.
+        """Return the new and changed fields of the response, and of the event.
 
         Args:
             event: The event.
@@ -106,7 +103,7 @@ class ResponseFacts:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object; None if the object has no counts.
 
-    The input tokens of the API include cached tokens, and the output tokens include reasoning.
+    In this API, the input tokens include cached tokens, and the output tokens include reasoning.
     """
     input_tokens = first_count(fields, "input_tokens", "prompt_tokens")
     output_tokens = first_count(fields, "output_tokens", "completion_tokens")
@@ -128,10 +125,7 @@ def is_end(fields: Mapping[str, Any]) -> bool:
 
 
 def response_outcome(event: Mapping[str, Any], response: Mapping[str, Any]) -> str:
-    """Return the status of a response in the API's terms.
-
-    The status is final if the response has ended; see `is_final`.
-    """
+    """Return the status of a response, with the names of the API; see `is_final`."""
     status = as_text(response.get("status"))
     outcome = _ENDS.get(as_text(event.get("type")), status)
     return status if outcome == "completed" and status in _ENDS.values() else outcome

@@ -1,6 +1,6 @@
-"""Record of the content that has been reported for a streamed response, by item and part.
+"""Record of the reported content of a streamed response, by item and part.
 
-The API repeats content, and `ResponsesDecoder` uses this record to report each content only once.
+The API sends all content several times. With this record, `ResponsesDecoder` reports it only once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,12 +8,12 @@ from typing import Any
 
 from tailrace.wrappers.decoding.lenient_json import as_index
 
-# Types of parts. The types of parts in messages and reasoning are the content types of the API.
+# Types of parts. In messages and reasoning, they are the content types of the API.
 TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "reasoning_text"
 ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
 
-# For each event name: the type of the part, the event field with the index of the part, and the field of the end
-# event with the complete text.
+# By event name: the type of the part, the event field with the index of the part, and the field of the end event with
+# the complete text.
 _PARTS = {
     "response.output_text": (TEXT, "content_index", "text"),
     "response.refusal": (REFUSAL, "content_index", "refusal"),
@@ -27,12 +27,11 @@ _PARTS = {
     "response.code_interpreter_call_code": (CODE, "", "code"),
 }
 DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
-"""For each delta event: the type of the part, and the event field with the index of the part."""
+"""By delta event: the type of the part, and the event field with the index of the part."""
 DONES = {f"{name}.done": place for name, place in _PARTS.items()}
-"""For each event that ends a part: the type of the part, the field with its index, and the field with its complete
-text."""
+"""By event that ends a part: the type of the part, the field with its index, and the field with its complete text."""
 
-# The item type for each type of part, for servers that omit the index of the item.
+# Item types by type of part, for servers that omit the index of the item.
 _ITEM_KINDS = {
     TEXT: "message",
     REFUSAL: "message",
@@ -51,10 +50,10 @@ class Item:
 
     Attributes:
         kind: The type of the item.
-        position: The unique position of the item in the response.
+        position: The position of the item in the response, which is unique.
         parts: The parts by type and index, in order of appearance.
-        facts: The fields of a message that have been reported in the metadata of its text.
-        announced: True if the start of the call has been reported.
+        facts: The fields of a message that were reported in the metadata of its text.
+        announced: True if the start of the call was reported.
         done: True if the item is complete.
     """
 
@@ -78,11 +77,11 @@ class Part:
 
     Attributes:
         item: The item that contains the part.
-        kind: The type of the part, which is one of the constants of this module.
+        kind: The type of the part (a constant of this module).
         length: Number of reported characters.
         annotations: Number of reported annotations.
         logprobs: Number of tokens with reported log probabilities.
-        frozen: True if further deltas are ignored, because the complete part is reported later.
+        frozen: True if later deltas must be ignored.
     """
 
     __slots__ = ("_tail", "annotations", "frozen", "item", "kind", "length", "logprobs")
@@ -97,13 +96,13 @@ class Part:
         self._tail = ""
 
     def add(self, text: str) -> None:
-        """Record that a text has been reported."""
+        """Record that text was reported."""
         if text:
             self.length += len(text)
             self._tail = text
 
     def remaining(self, text: str) -> str:
-        """Return the unreported end of a complete text; empty if the text does not begin with the reported text."""
+        """Return the unreported rest of a complete text; empty if the text does not begin with the reported text."""
         length = self.length
         if not length:
             return text
@@ -114,7 +113,7 @@ class Progress:
     """Progress of one response.
 
     Args:
-        single: True to read a single event. All repeated content is then assumed to be reported already.
+        single: True to read a single event. All content that the API repeats then counts as reported.
 
     Attributes:
         single: See the argument.
@@ -140,16 +139,13 @@ class Progress:
         self.restart()
 
     def restart(self) -> None:
-        """Start another response in the same stream.
-
-        Positions continue, so that the calls of both responses are distinct.
-        """
+        """Begin another response in the same stream. Positions continue, so that the calls of both responses differ."""
         self.open_text: Part | None = None
         self.open_reasoning: Part | None = None
         self._items_by_kind: dict[str, list[Item]] = {}  # the items by type, in order of appearance
         self._by_index: dict[int, Item] = {}
         self._last_by_kind: dict[str, Item] = {}  # the latest item by type
-        self._last: Part | None = None  # the part of the latest delta; the next attributes are its indexes
+        self._last: Part | None = None  # the part of the latest delta, and its indexes
         self._last_key: tuple[object, object] = (None, None)
 
     @property
@@ -162,13 +158,13 @@ class Progress:
         return {kind: iter(items) for kind, items in self._items_by_kind.items()}
 
     def item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """Return the item with the index of an event, otherwise the latest item with the type ``kind``."""
+        """Return the item with the index in an event; without an index, the latest item with the type ``kind``."""
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else self._last_by_kind.get(kind)
         return known or self.new_item(kind, index)
 
     def added_item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """Return the item that an event starts. The item may exist already, if its text arrived earlier."""
+        """Return the item that an event starts. If its text arrived earlier, the item exists already."""
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else None
         return known if known and known.kind == kind and not known.done else self.new_item(kind, index)
@@ -178,7 +174,8 @@ class Progress:
 
         Args:
             kind: The type of the item.
-            index: The provider's index. It becomes the position of the item, unless another item has it (some servers repeat an index).
+            index: The provider's index, or None. It becomes the position of the item, unless another item has this
+                position. (Some servers repeat an index.)
         """
         position = self._positions if index is None else max(self._positions, index)
         self._positions = position + 1
@@ -213,7 +210,7 @@ class Progress:
         if not self.single:
             return part
         if kind in (CODE, SERVER_ARGUMENTS):
-            part.frozen = True  # the end event reports the complete part
+            part.frozen = True  # the end event has the complete part
             return part
         part.length = part.annotations = part.logprobs = _UNLIMITED
         if kind == TEXT:

@@ -1,9 +1,8 @@
-"""Conversion of Responses items that are neither messages nor reasoning: tool calls, their results, and other items.
+"""Conversion of Responses items other than messages and reasoning: tool calls, their results, and other items.
 
-The decoder and the converter of the Responses API use this module. Every built-in tool has its own item types, and
-OpenAI adds new types frequently. The name of a type determines its meaning: ``…_call`` is a call, ``…_output`` is the
-result of a call, and any other item is structured data. The metadata of the part contains the complete item, so that
-a later request can send the item back unchanged.
+Each built-in tool has its own item types, and OpenAI adds new types frequently. The name of the type therefore
+determines the conversion: ``…_call`` is a call, ``…_output`` is the result of a call, and any other item is structured
+data. The metadata of the part contains the complete item, so that later requests can contain the unchanged item.
 """
 
 from collections.abc import Mapping
@@ -17,22 +16,22 @@ from tailrace.wrappers.messages import ContentPartData, ContentPartFile, Content
 from tailrace.wrappers.openai_responses.response_progress import CODE, Item
 
 KEY = "openai-responses"
-"""Metadata key of the fields that a later request sends back to this API unchanged."""
+"""Metadata key of fields that later requests to this API contain unchanged."""
 
 FUNCTION_CALLS = {"function_call": "function", "custom_tool_call": "custom"}
-"""The ``kind`` in the common format by item type, for calls of client tools."""
+"""The ``kind`` of a call in the common format, by item type."""
 
 Fields = dict[str, Any]
 
 _IMAGE = "image_generation_call"
 _MORE_CALLS = frozenset({"mcp_approval_request", "mcp_list_tools", "program"})
-# Item types of built-in tools that the caller runs. The API rejects the next request if the result of such a call is
-# missing.
+# Item types of built-in tools that the caller runs. If the next request has no result for such a call, the API rejects
+# it.
 _CLIENT_CALLS = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "mcp_approval_request"})
 _RUNNER_FIELDS = {
     "shell_call": "environment",
     "tool_search_call": "execution",
-}  # the field and its value that show that the caller runs the tool
+}  # the field that shows whether the caller runs the tool, by item type
 _OUTPUTS = ("output", "outputs", "results", "tools")
 # Fields of a call item that are not arguments.
 _NON_ARGUMENTS = frozenset(
@@ -60,7 +59,7 @@ _IMAGE_TYPES = {"/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/web
 
 
 def json_object(value: object) -> Fields:
-    """Return a copy of an event, item or response as a JSON object. Objects of the ``openai`` package are accepted.
+    """Return an event, item or response as a new JSON object. Objects of the ``openai`` package are accepted.
 
     Raises:
         ValueError: The value is not an object.
@@ -69,12 +68,12 @@ def json_object(value: object) -> Fields:
         return dict(cast("Mapping[str, Any]", value))
     if not isinstance(value, BaseModel):
         raise ValueError(f"a value of type {type(value).__name__} where an object is required")
-    # The package does not validate its objects, so that pydantic must not warn of unexpected values.
+    # The package does not validate its objects. Suppress pydantic's warnings of unexpected values.
     return value.model_dump(mode="json", exclude_unset=True, warnings=False)
 
 
 def text_or_json(value: object) -> str:
-    """Return text unchanged, and any other value as JSON, because some servers send arguments as objects."""
+    """Return text unchanged, and an object as JSON, because some servers send arguments as objects."""
     fields = as_mapping(value)
     return as_text(value) if fields is None else json_text(fields)
 
@@ -82,7 +81,7 @@ def text_or_json(value: object) -> str:
 def own_fields(item: Mapping[str, Any]) -> Fields:
     """Return the fields of a message, reasoning item or function call that have no equivalent in the common format.
 
-    The status is included only if it is unusual; for example, a truncated call is ``incomplete``.
+    The status is included only if it is unusual. For example, a truncated call has the status ``incomplete``.
     """
     return {
         name: value
@@ -94,12 +93,12 @@ def own_fields(item: Mapping[str, Any]) -> Fields:
 
 
 def is_call(kind: str) -> bool:
-    """Return True if an item type is that of a call of a built-in tool."""
+    """Return True for the item type of a call of a built-in tool."""
     return kind not in FUNCTION_CALLS and (kind.endswith("_call") or kind in _MORE_CALLS)
 
 
 def is_output(kind: str) -> bool:
-    """Return True if an item type is that of a tool result."""
+    """Return True for the item type of a tool result."""
     return kind.endswith("_output") or kind == "mcp_approval_response"
 
 
@@ -113,11 +112,11 @@ def is_client_call(item: Mapping[str, Any]) -> bool:
 
 
 def call_kind(kind: str, item: Mapping[str, Any] | None = None) -> str:
-    """Return the ``kind`` of a call in the common format; empty while the kind is unknown.
+    """Return the ``kind`` of a call in the common format; empty if it is not known yet.
 
     Args:
         kind: The type of the item.
-        item: The item, which may be incomplete; None if it is unknown.
+        item: The item so far; None if it is unknown.
     """
     if kind in FUNCTION_CALLS:
         return FUNCTION_CALLS[kind]
@@ -128,18 +127,18 @@ def call_kind(kind: str, item: Mapping[str, Any] | None = None) -> str:
 
 
 def call_name(item: Mapping[str, Any]) -> str:
-    """Return the name of the called tool: the name of an MCP tool, or the type of a built-in tool."""
+    """Return the name of the called tool. For a built-in tool, it is the type of the tool."""
     kind = as_text(item.get("type"))
     return as_text(item.get("name")) if kind == "mcp_call" else kind.removesuffix("_call")
 
 
 def call_id(item: Mapping[str, Any]) -> str:
-    """Return the id of a call, which the result of the call refers to."""
+    """Return the id of a call."""
     return as_text(item.get("call_id")) or as_text(item.get("id"))
 
 
 def call_arguments(item: Mapping[str, Any]) -> Fields | str:
-    """Return the arguments of a call: text if the item has text, otherwise an object."""
+    """Return the arguments of a call: as text if the item has text, otherwise as an object."""
     arguments = item.get("arguments")
     if item.get("type") in ("mcp_call", "tool_search_call") and arguments is not None:
         return arguments if isinstance(arguments, str) else json_text(arguments)
@@ -150,7 +149,7 @@ def call_arguments(item: Mapping[str, Any]) -> Fields | str:
 
 
 def remaining_arguments(progress: Item, item: Mapping[str, Any]) -> str:
-    """Return the part of a call's argument text that has not been reported.
+    """Return the unreported rest of a call's argument text.
 
     Args:
         progress: The record of the reported content.
@@ -167,7 +166,7 @@ def remaining_arguments(progress: Item, item: Mapping[str, Any]) -> str:
 
 
 def stored_item(item: Mapping[str, Any], *, file: ContentPartFile | None = None) -> Fields:
-    """Return metadata that contains an item. The bytes of an image are omitted if a file part has them."""
+    """Return metadata with an item. The bytes of an image are omitted if a file part contains them."""
     fields = {name: value for name, value in item.items() if file is None or name != "result"}
     return {KEY: {"item": plain_json(fields)}}
 
@@ -186,11 +185,11 @@ def call_result(item: Mapping[str, Any]) -> ContentPartToolResult | None:
 
 
 def output_result(item: Mapping[str, Any], default_call_id: str = "") -> ContentPartToolResult:
-    """Convert the item of a tool result.
+    """Convert the item of a tool result to a part.
 
     Args:
         item: The item.
-        default_call_id: Id of the call, which is used if the item has no call id.
+        default_call_id: Id of the call, for an item without a call id.
     """
     kind = as_text(item.get("type"))
     names = ("call_id", "approval_request_id") if kind != "local_shell_call_output" else ("id",)
@@ -208,7 +207,7 @@ def output_result(item: Mapping[str, Any], default_call_id: str = "") -> Content
 
 
 def output_tool_name(kind: str) -> str:
-    """Return the name of the tool for an item type of results, as in `call_name`."""
+    """Return the name of the tool for the item type of a result, as in `call_name`."""
     if kind == "mcp_approval_response":
         return "mcp_approval_request"
     return kind.removesuffix("_output").removesuffix("_call")
@@ -220,7 +219,7 @@ def data_part(item: Mapping[str, Any]) -> ContentPartData:
 
 
 def image_file(item: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the image that a call generated; None if there is no valid image."""
+    """Return the image that a call has generated; None if there is no valid image."""
     result = item.get("result")
     if item.get("type") != _IMAGE or not isinstance(result, str) or not result:
         return None

@@ -1,7 +1,4 @@
-"""Conversion of tool results to input items of the Responses API.
-
-`tailrace.wrappers.openai_responses.input_items` uses it.
-"""
+"""Conversion of tool results to input items of the Responses API."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -12,7 +9,7 @@ from tailrace.wrappers.messages import ContentPartToolResult
 
 Fields = dict[str, Any]
 
-# Types of content parts that the output of a function may contain.
+# Types of content parts in the output of a function.
 _CONTENT = frozenset({"input_text", "input_image", "input_file"})
 
 
@@ -24,8 +21,8 @@ def result_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -
         result: The result of the tool.
 
     Returns:
-        The item. None if the output is not valid for the tool; the call and the result must then be sent as a
-        function call and its output.
+        The item; None if the output is not valid for the tool. The call and the result must then be sent as a function
+        call and its output.
     """
     kind = call.get("type") if call is not None else None
     output = result.output
@@ -80,7 +77,7 @@ def function_output(result: ContentPartToolResult, kind: str) -> Fields:
     """
     output = result.output
     kinds = [(as_mapping(part) or {}).get("type") for part in _items(output)]
-    # A list of the API's content parts is sent unchanged, because it may contain images.
+    # A list of content parts of the API is sent unchanged, because it may contain images.
     typed = bool(kinds) and all(each in _CONTENT for each in kinds) and not result.is_error
     return {
         "type": "custom_tool_call_output" if kind == "custom" else "function_call_output",
