@@ -1,8 +1,4 @@
-"""The chunk wrapper of Bedrock streams, and the conversion of Bedrock's finish reasons, token counts and exceptions.
-
-`tailrace.wrappers.bedrock.events` (Converse) and `tailrace.wrappers.bedrock.invoke_model` (InvokeModel) use this
-module.
-"""
+"""The chunk wrapper of Bedrock streams, and the conversion of Bedrock's finish reasons, token counts and exceptions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +31,7 @@ _REASONS = {
     "guardrail_intervened": FinishReason.CONTENT_FILTER,
     "error_toxic": FinishReason.CONTENT_FILTER,
 }
-# Field names for the same count. The names of Converse are first, then those of InvokeModel.
+# Field names of each count: first the name in Converse, then the names in InvokeModel.
 _INPUT = ("inputTokens", "inputTokenCount", "inputTextTokenCount", "prompt_token_count")
 _OUTPUT = ("outputTokens", "outputTokenCount", "totalOutputTextTokenCount", "generation_token_count")
 _CACHE_READ = ("cacheReadInputTokens", "cacheReadInputTokenCount")
@@ -43,11 +39,11 @@ _CACHE_WRITE = ("cacheWriteInputTokens", "cacheWriteInputTokenCount")
 
 
 class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper over one Bedrock event. ``raw`` is an object whose only member has the name of the event.
+    """Chunk wrapper over one Bedrock event. ``raw`` is an object with one member, which has the name of the event.
 
     Attributes:
-        text: The visible text that this delta adds.
-        reasoning: The reasoning text that this delta adds.
+        text: The visible text of this delta.
+        reasoning: The reasoning text of this delta.
         calls: Fragments of tool calls. The index of a call is the index of its content block.
         finish: The finish reason. Its raw value is Bedrock's ``stopReason``.
         usage: Token counts of the request.
@@ -55,7 +51,7 @@ class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
 
 
 def finish_message(raw: object) -> FinishMessage | None:
-    """Convert a ``stopReason`` to a finish message; return None if the value is not text."""
+    """Convert a ``stopReason`` to a finish message; return None if the value is not a string or is empty."""
     if not isinstance(raw, str) or not raw:
         return None
     return FinishMessage(_REASONS.get(raw.lower(), FinishReason.UNSPECIFIED), raw)
@@ -64,7 +60,7 @@ def finish_message(raw: object) -> FinishMessage | None:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object in any of Bedrock's formats; None if the object has no counts.
 
-    The input tokens include the tokens that were read from the prompt cache or written to it. Bedrock counts these
+    The input tokens include tokens that were read from or written to the prompt cache, which Bedrock counts
     separately.
     """
     input_tokens, output_tokens = first_count(fields, *_INPUT), first_count(fields, *_OUTPUT)

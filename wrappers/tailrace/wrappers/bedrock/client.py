@@ -1,8 +1,8 @@
 """Models served by the ConverseStream operation of Amazon Bedrock.
 
-tailrace does not use boto3 for requests, because boto3 would read the stream in a separate thread and parse every
-frame. With a Bedrock API key no AWS package is needed. Without an API key, botocore finds the credentials and signs
-the request.
+tailrace does not use boto3 for requests, because boto3 blocks a thread for each stream and parses each frame. With a
+Bedrock API key, no AWS package is needed. Without an API key, botocore provides the credentials and signs the
+requests.
 """
 
 import os
@@ -31,7 +31,7 @@ _API_KEY = "AWS_BEARER_TOKEN_BEDROCK"
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")
 _SERVICE = "bedrock"  # name of the service in the signature
-# The name of a model that accepts the member ``status`` of a tool result contains one of these words.
+# Words in the names of models that accept the member ``status`` of a tool result.
 _STATUS_MODELS = ("anthropic", "claude", "nova")
 
 
@@ -40,19 +40,18 @@ class BedrockModel(DirectModel):
 
     Args:
         name: The id of the model, or the id or ARN of an inference profile.
-        region: The AWS region. If None, the region comes from ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or the AWS
-            profile.
-        arguments: See `DirectModel`. ``base_url`` is the root URL of the service. If None, the URL comes from
-            ``AWS_ENDPOINT_URL_BEDROCK_RUNTIME`` or ``AWS_ENDPOINT_URL``, or is the endpoint of the region.
-            ``api_key`` is a Bedrock API key. If None, the key comes from ``AWS_BEARER_TOKEN_BEDROCK``. Without an API
-            key, requests are signed with the credentials that botocore finds (environment, profile, role, …).
-            ``parameters`` may contain any member of the request, for example ``inferenceConfig`` and ``toolConfig``.
+        region: The AWS region; None to use ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or the AWS profile.
+        arguments: See `DirectModel`. ``base_url`` is the root URL of the service; None to use
+            ``AWS_ENDPOINT_URL_BEDROCK_RUNTIME``, ``AWS_ENDPOINT_URL`` or the endpoint of the region. ``api_key`` is a
+            Bedrock API key; None to use ``AWS_BEARER_TOKEN_BEDROCK``. Without an API key, requests are signed with
+            credentials from botocore (environment, profile, role, …). ``parameters`` may contain any member of the
+            request, for example ``inferenceConfig`` and ``toolConfig``.
 
     Raises:
-        ConfigurationError: The region or the credentials are missing, or botocore is required and not installed.
+        ConfigurationError: The region or the credentials are missing, or botocore is required but not installed.
 
     Attributes:
-        address: The URL that requests are sent to.
+        address: The URL of requests.
     """
 
     provider = "bedrock"
@@ -71,7 +70,7 @@ class BedrockModel(DirectModel):
             raise ConfigurationError(f"no region for the model {name!r}: set {_REGIONS[0]}")
         suffix = ".cn" if self._region.startswith("cn-") else ""
         root = (root or f"https://bedrock-runtime.{self._region}.amazonaws.com{suffix}").rstrip("/")
-        # Do not escape colons: the signature covers the path as the HTTP client sends it, and the client does not
+        # Do not escape colons. The signature must be that of the path that the HTTP client sends, which does not
         # escape colons.
         self.address = f"{root}/model/{quote(name, safe=':')}/converse-stream"
 
@@ -82,12 +81,12 @@ class BedrockModel(DirectModel):
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
         if self._credentials is not None:
-            # This call refreshes expired credentials and may wait for the network, so that it runs in a thread.
+            # This call may refresh expired credentials over the network. It therefore runs in a thread.
             self._frozen = await to_thread.run_sync(self._credentials.get_frozen_credentials)
         return await super()._post(history, parameters)
 
     async def _find_prefill(self) -> Prefill:
-        return Prefill(is_exact=True)  # other models than Anthropic's and Amazon's are refused with 400
+        return Prefill(is_exact=True)  # other models than Anthropic's and Amazon's reject this with 400
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
@@ -99,7 +98,7 @@ class BedrockModel(DirectModel):
         if "toolConfig" not in parameters:
             names = _called_tools(request["messages"])
             if names:
-                # The API rejects a conversation with tool calls or results if the request defines no tools.
+                # If a conversation has tool calls or results, the API requires tool definitions.
                 request["toolConfig"] = {"tools": [_bare_tool(name) for name in names]}
         system = self._converter.system_prompt(history)
         if system:
@@ -140,7 +139,7 @@ class BedrockModel(DirectModel):
             )
 
     def _sign(self, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the headers with a signature (AWS Signature Version 4), which is valid for a few minutes."""
+        """Add a signature (AWS Signature Version 4) to the headers. It is valid for a few minutes."""
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 
@@ -150,7 +149,7 @@ class BedrockModel(DirectModel):
 
 
 def _called_tools(messages: Iterable[Any]) -> list[str]:
-    """Return the names of the client tools that a conversation calls."""
+    """Return the names of the client tools that were called in a conversation."""
     uses = [block["toolUse"] for message in messages for block in message["content"] if "toolUse" in block]
     return list(dict.fromkeys(use["name"] for use in uses if use.get("type") != "server_tool_use"))
 

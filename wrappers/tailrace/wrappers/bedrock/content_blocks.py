@@ -1,7 +1,4 @@
-"""Conversion of Bedrock's content blocks to and from parts of the common format.
-
-The decoder and the converter of Bedrock share these functions for files, tool results, and blocks without an
-equivalent in the common format.
+"""Conversion of Bedrock's content blocks to and from parts: files, tool results, and blocks without a common equivalent.
 
 A block is a JSON object with one member. The name of the member is the type of the block: ``{"text": …}``,
 ``{"image": {…}}``.
@@ -23,9 +20,9 @@ from tailrace.wrappers.messages import (
 )
 
 KEY = "bedrock"
-"""Metadata key of the fields that a later request sends back to Bedrock unchanged."""
+"""Metadata key of fields that later requests to Bedrock contain unchanged."""
 
-# Media types of the formats of each type of file block.
+# Media types by format, for each type of file block.
 FORMATS: Mapping[str, Mapping[str, str]] = {
     "image": {"png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"},
     "document": {
@@ -62,13 +59,13 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
 }
 
 PADDING = frozenset({"p"})
-"""Names of padding members. Bedrock adds padding to hide the lengths of messages from an eavesdropper."""
-# Maximum nesting depth of a copied value; Python's recursion limit allows a few hundred levels.
+"""Names of padding members. Padding hides the lengths of messages from eavesdroppers."""
+# Maximum nesting depth of a copied value. (Python's recursion limit allows a few hundred levels.)
 _MAX_LEVELS = 100
 
 
 def blob(value: object) -> bytes | None:
-    """Return the bytes of a field, which is base64 text in JSON and ``bytes`` in boto3's objects.
+    """Return the bytes of a field: base64 text in JSON, or ``bytes`` in objects of boto3.
 
     The result is None for any other value.
     """
@@ -83,7 +80,7 @@ def blob(value: object) -> bytes | None:
 
 
 def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
-    """Copy a boto3 value and encode bytes as base64, so that the copy can be JSON.
+    """Copy a value of boto3, and encode bytes as base64, so that the copy is a JSON value.
 
     Values that are nested deeper than ``levels`` are not copied.
     """
@@ -100,7 +97,7 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
 
 
 def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    """Return metadata with all fields of an object except the known fields, so that a later request sends them back."""
+    """Return metadata with all fields of an object except standard fields, for later requests."""
     others = {
         name: plain_json(wire_json(value))
         for name, value in fields.items()
@@ -112,13 +109,13 @@ def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
 def own_data(kind: str, value: object) -> ContentPartData:
     """Return a data part for a block without a common equivalent.
 
-    Its metadata marks the part to be sent back unchanged.
+    The metadata marks the part, so that later requests contain the unchanged block.
     """
     return ContentPartData(data=plain_json(wire_json(value)), metadata={KEY: {"type": kind}})
 
 
 def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
-    """Convert a content block to a part. The block contains no reasoning, no tool call and no tool result."""
+    """Convert a content block other than reasoning, tool call and tool result to a part."""
     kind, value = next(((name, value) for name, value in block.items() if name not in PADDING), ("", None))
     if kind == "text" and isinstance(value, str):
         return ContentPartText(text=value)
@@ -131,7 +128,7 @@ def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | C
 
 
 def _read_file(kind: str, fields: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file in a block; None if the block has no file or a file of an unknown format."""
+    """Return the file in a block; None if the block has no file, or the format of the file is unknown."""
     media_type = FORMATS.get(kind, {}).get(as_text(fields.get("format")))
     source = as_mapping(fields.get("source")) or {}
     if media_type is None or len(source) != 1:
@@ -168,7 +165,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
     elif len(content) == 1 and list(content[0]) == ["json"]:
         output = plain_json(content[0]["json"])
     else:
-        # Images and documents cannot be restored from JSON, so the original content is kept.
+        # Store the original content, because images and documents cannot be restored from the output.
         output = plain_json(wire_json(content))
         metadata = {KEY: {**metadata.get(KEY, {}), "content": output}}
     return ContentPartToolResult(
@@ -181,7 +178,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
 
 
 def arguments_text(value: object) -> str:
-    """Return the input of a tool call as text. Streamed text is unchanged; a complete input is encoded as JSON."""
+    """Return the input of a tool call as text. A complete input (an object) is encoded as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else json_text(wire_json(value))

@@ -1,42 +1,42 @@
 """Conversion between the common history and messages of the Bedrock Converse API.
 
-`BedrockModel` uses `BedrockConverter` for requests. The Converse API has these rules. The system prompt is a separate
-field (see `BedrockConverter.system_prompt`). Messages alternate between user and assistant, and a user message is
-first. Tool results are at the start of the message after their calls. Blank text is invalid. Document names are
-unique and have a limited set of characters. The models behind the API also require tool calls, and forbid reasoning,
-at the end of a message.
+`BedrockModel` uses `BedrockConverter` for requests. The Converse API has these rules: The system prompt is a separate
+member (see `BedrockConverter.system_prompt`). Messages alternate between user and assistant, and the first one is a
+user message. Tool results are at the start of the message after their calls. Blank text is invalid. Document names are
+unique and have a limited set of characters. In addition, the models require that tool calls are at the end of a
+message, and that reasoning is not.
 
-The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
-complete. In all other cases ``to_history(from_history(history)) == history``.
+Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.system_message`` is not part of the messages; `BedrockConverter.to_history` takes it as an argument. A
-  blank system message is omitted. ``History.context`` is sent as the first text of the user.
-- Adjacent messages of users and tools are merged, and adjacent messages of models are merged. When a merged message
-  is read back, its tool results become a message with the role TOOL, and its other content becomes a message with the
-  role USER. If a conversation begins with the model, `BedrockConverter.opening` is inserted as the first message.
-- Blank text is omitted, and a message that has only blank text is omitted. Trailing white space is removed if the
-  last message is the model's.
-- Text that the model wrote after a tool call is sent before the call.
-- Reasoning is sent back only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
-- Calls of server tools and their results are sent back only if Bedrock ran the tools. If a model's message contains
-  the result of any other tool, the result is sent after that message.
-- A data part is sent as JSON in a text block; a data part that holds a block of Bedrock is sent back as that block,
-  unchanged.
-- A user's file is sent by value or as an ``s3://`` URL. A file with another URL, an empty file and a file of an
-  unknown type are replaced with a text block: ``[name](url)`` for a link, otherwise ``[file name, media type,
-  size]``. The files of a model are replaced in the same way. A text file of an unknown type is sent as plain text. If
-  a file has no type, the extension of its name determines the type. Images, video and audio lose their names. The
-  name of a document loses invalid characters, and gets a number if it is not unique. It is read back with the
-  extension of the document's format. If a message has documents but no text, `BedrockConverter.documents` is added as
-  the text.
-- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON
-  object are sent as ``{"input": arguments}``. All other arguments are sent as the model's original text, which is not
-  read back. The ``kind`` of a call is preserved only if it is ``"server"``. The information that an id is synthetic
-  is lost.
-- If the output of a tool is blank text, or neither text nor a JSON object, it is sent as JSON and read back as text.
-  The name of the tool is read back from the call with the same id.
+- ``History.system_message`` is not part of the messages. It is an argument of `BedrockConverter.to_history`. A blank
+  system message is omitted. ``History.context`` is sent as the first text of the user.
+- Adjacent messages of users and tools, and adjacent messages of models, are merged. In ``to_history``, the tool
+  results of a merged message become a message with the role TOOL, and its other content becomes a message with the
+  role USER. If the first message is the model's, a user message with the text `BedrockConverter.opening` is inserted
+  before it.
+- Blank text, and messages that have only blank text, are omitted. If the last message is the model's, its trailing
+  white space is removed.
+- Text of the model after a tool call is sent before the call.
+- Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
+- Calls of server tools and their results are sent only if Bedrock ran the tools. If a model's message contains the
+  result of another tool, the result is sent in the next user message.
+- A data part is sent as JSON in a text block. But if the data is a content block of Bedrock, the unchanged block is
+  sent.
+- A user's file is sent by value or as an ``s3://`` URL. A file with another URL, an empty file, and a file of an
+  unknown type are replaced with a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
+  The files of a model are replaced in the same way. A text file of an unknown type is sent as plain text. If a file
+  has no type, the extension of its name determines the type. Images, video and audio lose their names. Invalid
+  characters in the name of a document are removed, and a number is added if the name is not unique. ``to_history``
+  adds the extension of the document's format to the name. If a message has documents but no text, the text
+  `BedrockConverter.documents` is added.
+- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object
+  are sent as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history``
+  does not restore. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
+- If the output of a tool is blank text, or not text or a JSON object, it is sent as JSON, and ``to_history`` returns
+  the JSON as text. It gets the name of the tool from the call with the same id.
 - Metadata is not sent, with one exception: ``metadata["bedrock"]`` of a part contains further fields of Bedrock's
-  block, which are sent back unchanged.
+  block. These fields are sent unchanged.
 """
 
 import base64
@@ -77,7 +77,7 @@ from tailrace.wrappers.messages import (
     Role,
 )
 
-# Block type and format by media type; the next mapping has them by file name extension.
+# Block type and format, by media type and by file name extension.
 _BY_TYPE = {media: (kind, name) for kind, formats in FORMATS.items() for name, media in formats.items()}
 _BY_ENDING = {
     **{f".{name}": (kind, name) for kind in reversed(tuple(FORMATS)) for name in FORMATS[kind]},
@@ -93,14 +93,14 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     """Stateless converter between conversations and Converse messages.
 
     Args:
-        result_status: True to mark failed tool results with ``"status": "error"``. The models of Anthropic and Amazon
-            accept this member; other models reject it. False to send the output ``{"error": output}`` instead, which
-            is not read back as a failure.
+        result_status: True to mark failed tool results with ``"status": "error"``, which only the models of Anthropic
+            and Amazon accept. False to send the output ``{"error": output}`` instead; ``to_history`` does not return
+            this as a failure.
 
     Attributes:
-        id_pattern: Regular expression that matches the tool call ids that the API accepts.
-        opening: Text of the user message that is inserted before a conversation that begins with the model.
-        documents: Text that is added to a user message that has documents but no text.
+        id_pattern: Regular expression of valid tool call ids.
+        opening: Text of the user message that is inserted if the first message of a conversation is the model's.
+        documents: Text that is added to a user message with documents but without text.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -141,7 +141,7 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             system: The member ``system`` of the request. Content other than text is ignored.
 
         Raises:
-            ValueError: Converse does not define the role of a message or the form of its content.
+            ValueError: Converse does not define the role or the content of a message.
         """
         reader = _HistoryReader()
         texts = [as_text(block.get("text")) for block in system if "text" in block]
@@ -150,7 +150,7 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return reader.read(messages)
 
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Mapping[str, Any]) -> Message:
-        """Return the message of a stream's chunk wrappers, or of a complete response.
+        """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
             response: The chunk wrappers of a stream; a response of ``converse``; or an assistant message.
@@ -187,7 +187,7 @@ class _Request:
         self._names: set[str] = set()  # names of the documents so far, in lower case
 
     def add(self, role: str, blocks: list[Fields]) -> None:
-        """Add blocks to the last message if it has the same role, otherwise to a new message."""
+        """Add blocks to the last message, or to a new message if its role differs."""
         if not blocks:
             return
         if self._messages and self._messages[-1]["role"] == role:
@@ -202,7 +202,7 @@ class _Request:
         self.add("user", [block for part in message.content for block in self._user_blocks(part)])
 
     def messages(self) -> list[Fields]:
-        """Return the messages. Their blocks have the order that the API and its models require."""
+        """Return the messages, with blocks in the order that the API and the models require."""
         if self._messages and self._messages[0]["role"] == "assistant":
             self._messages.insert(0, {"role": "user", "content": _text_blocks(self._converter.opening)})
         for message in self._messages:
@@ -262,7 +262,7 @@ class _Request:
                 blocks += _text_blocks(file_note(part))
             elif isinstance(part, ContentPartData):
                 kind = as_text(own_fields(part.metadata, KEY).get("type"))
-                # Only user messages may contain files.
+                # Only messages of the user may contain files.
                 blocks += _text_blocks(f"[{kind}]") if kind in FORMATS else [_data_block(part)]
             else:
                 blocks += _text_part_blocks(part)
@@ -288,7 +288,7 @@ class _Request:
         return {kind: fields}
 
     def _document_name(self, filename: str, form: str) -> str:
-        """Return a valid name for a document that no other document of the request has."""
+        """Return a valid name for a document, which is unique in the request."""
         name = filename.removesuffix(f".{form}")
         name = " ".join(_INVALID_IN_NAMES.sub(" ", name).split())[:_MAX_NAME].strip() or "document"
         number, unique = 1, name
@@ -301,7 +301,7 @@ class _Request:
 
 
 def _text_blocks(text: str) -> list[Fields]:
-    """Return a text block; an empty list for blank text, which Converse rejects."""
+    """Return a list with a text block; an empty list for blank text, which Converse rejects."""
     return [{"text": text}] if text.strip() else []
 
 
@@ -338,7 +338,7 @@ def _call_block(call: ContentPartToolCall) -> Fields:
 
 
 def _is_call(block: Mapping[str, Any]) -> bool:
-    """Return True if the block is a call of a client tool."""
+    """Return True for a call of a client tool."""
     call = as_mapping(block.get("toolUse"))
     return call is not None and call.get("type") is None
 

@@ -1,9 +1,9 @@
 """Decoder of Amazon Bedrock streams: ConverseStream and InvokeModelWithResponseStream.
 
-Bedrock sends both streams as binary frames. Recordings often contain decoded frames instead, with one JSON object on
-each line: an object ``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all of these.
-`wrap_chunk` reads a single event of boto3. Converse events are interpreted by `tailrace.wrappers.bedrock.events`,
-InvokeModel chunks by `tailrace.wrappers.bedrock.invoke_model`.
+Bedrock sends both streams as binary frames. Recordings often contain decoded frames: one JSON object on each line,
+either ``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all these formats. `wrap_chunk`
+reads a single event of boto3. The modules `tailrace.wrappers.bedrock.events` (Converse) and
+`tailrace.wrappers.bedrock.invoke_model` (InvokeModel) interpret the events.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text, read_json
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
-_MAX_EXCERPT = 80  # maximum number of bytes of an invalid payload that the error message quotes
+_MAX_EXCERPT = 80  # maximum number of bytes of an invalid payload in an error message
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    """The payload of an InvokeModel chunk; its base64 text is decoded to bytes."""
+    """The payload of an InvokeModel chunk. The base64 text is decoded to bytes."""
 
     bytes: bytes
 
@@ -38,13 +38,12 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a response body of ConverseStream or InvokeModelWithResponseStream.
 
-    The first byte of the body shows whether it has binary frames (``application/vnd.amazon.eventstream``) or JSON
-    lines. The decoder also reads complete (not streamed) responses.
+    The body has binary frames (``application/vnd.amazon.eventstream``) or JSON lines, which is detected from the first
+    byte. The decoder also reads complete (not streamed) responses.
 
     Args:
         provider: The provider's name in errors.
-        max_event_bytes: Maximum size of one frame in bytes. It is also the maximum size of one buffered content
-            block.
+        max_event_bytes: Maximum size in bytes of one frame, and of one buffered content block.
 
     Attributes:
         done: True if the last event has been received.
@@ -55,7 +54,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._frames: EventStreamDecoder | None = None
-        self._broken = False  # an error for a damaged frame has been reported
+        self._broken = False  # True if an error for a damaged frame has been reported
         self._converse = ConverseEvents(provider=provider, max_block_bytes=max_event_bytes)
         self._invocation = InvocationEvents(provider=provider, max_block_bytes=max_event_bytes)
 
@@ -63,7 +62,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
         frames = self._frames
         if frames is None:
-            # A frame begins with its length. Lengths are less than 2²⁴, so that the first byte is zero. JSON never
+            # A frame begins with its length. Because lengths are less than 2²⁴, the first byte is zero. JSON never
             # begins with a zero byte.
             if self._head or self._seen or data[:1] != b"\0":
                 return super().feed(data)
@@ -91,7 +90,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[Any]:
-        """Return the chunk wrappers of a decoded frame, of an event of boto3, or of a model's chunk without an envelope.
+        """Return the chunk wrappers of a decoded frame, an event of boto3, or a chunk of a model without an envelope.
 
         Args:
             fields: The JSON object.
@@ -127,7 +126,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
                 try:
                     return self._wrap_invocation(_decode_chunk(frame.payload).bytes)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    pass  # the payload has another shape, which the code below reads
+                    pass  # the payload has another shape, and is read below
             payload = _read_payload(frame.payload)
             if isinstance(name, str) and payload is not None:
                 return self._wrap_event(name, payload)
@@ -148,7 +147,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
             if self._converse.ended:
                 self.done = True
             return wrappers
-        # The JSON of the model is base64 text. In some recordings it is decoded already.
+        # The JSON of the model is base64 text, but some recordings have decoded JSON.
         fields = as_mapping(payload)
         if fields is None:
             return []
@@ -182,8 +181,8 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
 def wrap_chunk(event: Mapping[str, Any]) -> list[ChunkWrapper[Any]]:
     """Return the chunk wrappers of a single event of boto3.
 
-    The function does not know the earlier events of the stream. Use `ConverseEvents` for complete streams: it joins
-    adjacent text blocks, and blocks that arrive in several events (images, results of server tools).
+    The function does not consider earlier events of the stream. For complete streams, use `ConverseEvents`, which
+    joins adjacent text blocks, and blocks that arrive in several events (images, results of server tools).
 
     Args:
         event: One event of ``converse_stream()["stream"]`` or ``invoke_model_with_response_stream()["body"]``.

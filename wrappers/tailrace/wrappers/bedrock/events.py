@@ -1,8 +1,8 @@
 """Interpretation of the events of a Bedrock Converse stream.
 
-`BedrockDecoder` uses `ConverseEvents`. An event is a JSON object with one member, whose name is the type of the
-event: ``messageStart``, ``contentBlockStart``, ``contentBlockDelta``, ``contentBlockStop``, ``messageStop``,
-``metadata``, or the type of an exception. Amazon's models send the same objects in InvokeModel streams.
+An event is a JSON object with one member. The name of the member is the type of the event: ``messageStart``,
+``contentBlockStart``, ``contentBlockDelta``, ``contentBlockStop``, ``messageStop``, ``metadata``, or the type of an
+exception. In InvokeModel streams, Amazon's models send the same objects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,15 +41,15 @@ EVENTS = frozenset(
         "metadata",
     }
 )
-"""Names of the events of a Converse stream, without exceptions."""
+"""Types of the events of a Converse stream, except exceptions."""
 
 _SERVER_TOOL = "server_tool_use"
-_MAX_SERVER_CALLS = 256  # maximum number of server tool calls whose names are stored for their results
+_MAX_SERVER_CALLS = 256  # maximum number of server tool calls for which the tool name is stored
 _SIGNED_METADATA = {KEY: {"type": "reasoningContent"}}
 
 
 class _Pending:
-    """A block that is buffered until it is complete: an image or the result of a server tool."""
+    """A block that is buffered until it is complete (an image, or the result of a server tool)."""
 
     __slots__ = ("chunks", "content", "dropped", "fields", "index", "kind", "size")
 
@@ -71,17 +71,17 @@ class _Pending:
 
 
 class ConverseEvents:
-    """Sans-IO reader of the events of one Converse stream, in order.
+    """Sans-IO reader of the events of one Converse stream.
 
     Args:
         provider: The provider's name in errors.
-        blocks_are_tokens: True to join the text of adjacent blocks, for streams that have one content block for each
-            token (Amazon's models in InvokeModel streams).
-        max_block_bytes: Maximum size of one buffered block (an image, a tool result) in bytes. A larger block is
-            discarded, and an error is reported.
+        blocks_are_tokens: True to join the text of adjacent blocks. In InvokeModel streams of Amazon's models, each
+            token is a content block.
+        max_block_bytes: Maximum size in bytes of one buffered block (an image, a tool result). A larger block is
+            discarded and reported as an error.
 
     Attributes:
-        ended: True if an exception, or both the stop reason and the usage, have been received.
+        ended: True if an exception, or the stop reason and then the metadata, have been received.
     """
 
     __slots__ = (
@@ -114,21 +114,21 @@ class ConverseEvents:
         self.ended = False
 
     def wrap(self, event: Mapping[str, Any]) -> list[BedrockWrapper]:
-        """Return the chunk wrappers of an event of boto3, whose only member has the name of the event."""
+        """Return the chunk wrappers of an event of boto3 (an object with one member)."""
         wrappers: list[BedrockWrapper] = []
         for name, payload in event.items():
             wrappers += self.wrap_event(name, payload)
         return wrappers
 
     def wrap_event(self, name: str, payload: Any) -> list[BedrockWrapper]:
-        """Return the chunk wrappers of an event, given its name and its payload; see `wrap`."""
+        """Return the chunk wrappers of an event with a name and a payload; see `wrap`."""
         if name == "contentBlockDelta" and payload.__class__ is dict:
             delta: Any = payload.get("delta")
             index: Any = payload.get("contentBlockIndex")
             # Compare the classes, because ``False`` equals 0.
             same = index == self._open and index.__class__ is self._open.__class__
             if same and delta.__class__ is dict and len(delta) == 1:
-                # Fast path for most events, which add text to the open block.
+                # Fast path for the most common events, which add text to the open block.
                 text: Any = delta.get("text")
                 if text.__class__ is str:
                     return [BedrockWrapper({name: payload}, 0, None, True, text)]
@@ -209,7 +209,7 @@ class ConverseEvents:
         return wrapper
 
     def close(self) -> list[BedrockWrapper]:
-        """End the stream, and return the chunk wrapper of the buffered block, if any."""
+        """End the stream, and return the chunk wrapper of the buffered block, if there is one."""
         wrapper = self._end_block()
         return [] if wrapper is None else [wrapper]
 
@@ -235,12 +235,12 @@ class ConverseEvents:
                 self._buffer(wrapper, index, kind, value)
             else:
                 _details(wrapper).extra = {kind: plain_json(wire_json(value))}
-        # A plain wrapper has only text, so that consumers skip its other accessors.
+        # Consumers skip the other accessors of a plain wrapper.
         wrapper.plain = wrapper.details is None and not wrapper.calls
         return wrapper
 
     def _opens(self, index: int | None, *, annotated: bool = False) -> bool:
-        """Return True if a delta starts a block whose text must not be joined with the text of the previous block."""
+        """Return True if a delta starts a block, and its text must not be joined with the previous block."""
         if index == self._open:
             self._annotated = self._annotated or annotated
             return False
@@ -253,7 +253,7 @@ class ConverseEvents:
         signature = as_text(fields.get("signature"))
         redacted = fields.get("redactedContent")
         if redacted is not None:
-            # Each piece of redacted content is a complete block.
+            # Each fragment of redacted content is a complete block.
             metadata = {KEY: {"redactedContent": plain_json(wire_json(redacted))}}
             _details(wrapper).block = BlockDelta("reasoning", opens=True, metadata=metadata)
         elif signature or opens:
@@ -296,7 +296,7 @@ class ConverseEvents:
         )
 
     def _buffer(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
-        """Buffer a fragment of a block that is reported when it is complete."""
+        """Buffer a fragment of a block. The block is reported when it is complete."""
         pending = self._pending
         if pending is None or pending.index != index or pending.kind != kind:
             finished = self._end_block()
@@ -329,7 +329,7 @@ class ConverseEvents:
             )
 
     def _end_block(self) -> BedrockWrapper | None:
-        """Return the chunk wrapper of the buffered block, which is complete now."""
+        """Return the chunk wrapper of the buffered block, and clear the buffer."""
         pending, self._pending = self._pending, None
         if pending is None or pending.dropped:
             return None

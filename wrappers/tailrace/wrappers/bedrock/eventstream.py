@@ -9,7 +9,7 @@ A frame is::
     payload
     checksum       4 bytes, CRC-32 of everything before it
 
-All numbers are big-endian. The decoder is Sans-IO; `BedrockDecoder` uses it.
+All numbers are big-endian. The decoder is Sans-IO.
 """
 
 from struct import Struct
@@ -29,7 +29,7 @@ _PRELUDE = Struct("!III")
 _CHECKSUM = Struct("!I")
 _LENGTH = Struct("!H")
 _SMALLEST = _PRELUDE.size + _CHECKSUM.size
-_MAX_CACHED_HEADERS = 32  # all frames for one type of event have the same headers
+_MAX_CACHED_HEADERS = 32  # all frames with the same type of event have the same headers
 
 # Type codes of header values.
 _TRUE, _FALSE, _BYTES, _STRING, _UUID = 0, 1, 6, 7, 9
@@ -41,7 +41,7 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
     """One frame with verified checksums.
 
     Attributes:
-        headers: Headers by name (``:message-type``, ``:event-type``, …). Frames share this mapping, so that it must
+        headers: Headers by name (``:message-type``, ``:event-type``, …). Several frames share this dict, which must
             not be modified.
         payload: The payload of the frame, as bytes.
     """
@@ -57,8 +57,8 @@ class EventStreamDecoder:
         max_frame_bytes: Maximum size of one frame in bytes.
 
     Attributes:
-        damage: Description of the first invalid frame (checksum, length or header); empty if all frames are valid.
-            The decoder ignores the data after an invalid frame, because the start of the next frame cannot be found.
+        damage: Description of the first invalid frame (wrong checksum, length or header); empty if all frames are
+            valid. After an invalid frame, all data is ignored, because the start of the next frame is unknown.
     """
 
     __slots__ = ("_bound", "_buffered", "_chunks", "_failed", "_header_cache", "_required", "damage")
@@ -68,7 +68,7 @@ class EventStreamDecoder:
         self._bound = max_frame_bytes
         self._chunks: list[bytes] = []  # the received data of the incomplete frame
         self._buffered = 0
-        # Number of bytes that must be buffered before the incomplete frame is parsed again.
+        # Number of buffered bytes at which the incomplete frame is parsed again.
         self._required = 0
         self._failed = False
         self._header_cache: dict[bytes, dict[str, HeaderValue]] = {}
@@ -79,11 +79,11 @@ class EventStreamDecoder:
         return bool(self._buffered)
 
     def feed(self, data: bytes) -> list[EventStreamFrame]:
-        """Decode the next bytes of the body, and return the frames that are now complete, in order.
+        """Decode the next bytes of the body, and return the complete frames.
 
         Raises:
             UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). If complete frames precede it
-                in ``data``, they are returned, and the next call of `feed` or `close` raises the error.
+                in ``data``, this call returns these frames, and the next call of `feed` or `close` raises the error.
         """
         if self._failed:
             self._raise()

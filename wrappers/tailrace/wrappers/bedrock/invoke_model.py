@@ -1,8 +1,8 @@
-"""Interpretation of the chunks of InvokeModelWithResponseStream, which have a different format for each model family.
+"""Interpretation of the chunks of InvokeModelWithResponseStream. Each model family has another format.
 
-`BedrockDecoder` uses `InvocationEvents`, which detects the format by the fields of a chunk. Supported formats are the
-events of Anthropic's Messages API, the events of Amazon Nova (equal to Converse events) and Amazon Titan, and the
-chunks of Meta's Llama, of Mistral's text models, of Cohere's Command and of models with Chat Completions chunks.
+`InvocationEvents` detects the format from the fields of a chunk. Supported formats are the events of Anthropic's
+Messages API, Amazon Nova (equal to Converse events) and Amazon Titan, and the chunks of Meta's Llama, Mistral's text
+models, Cohere's Command, and models with Chat Completions chunks.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ _COUNTS = frozenset(
 
 
 class InvocationEvents:
-    """Sans-IO reader of the chunks of one InvokeModelWithResponseStream body, in order.
+    """Sans-IO reader of the chunks of one InvokeModelWithResponseStream body.
 
     Args:
         provider: The provider's name in errors.
@@ -65,15 +65,15 @@ class InvocationEvents:
             provider=provider, blocks_are_tokens=True, max_block_bytes=max_block_bytes
         )
         self._counts: dict[str, Any] = {}
-        self._counted = False  # True if a chunk of the model itself has contained usage
+        self._counted = False  # True if a chunk of the model has contained usage
         self._streamed_calls = False
-        self._has_deltas = False  # True if the messages in the chunks of Mistral's models are deltas
+        self._has_deltas = False  # True if the messages in chunks of Mistral's models are deltas
         self.ended = False
 
     def wrap(self, chunk: Mapping[str, Any]) -> list[Any]:
-        """Return the chunk wrappers of one chunk. Missing, null and malformed fields are tolerated."""
+        """Return the chunk wrappers of one chunk. Missing, null and malformed fields cause no error."""
         if chunk.__class__ is dict and len(chunk) == 3 and chunk.get("type") == "content_block_delta":
-            # Fast path for an event that has neither fields of Bedrock nor usage.
+            # Fast path for an event without fields of Bedrock and without usage.
             deltas = self._anthropic.wrap_usual(cast("dict[str, Any]", chunk))
             if deltas:
                 return deltas
@@ -93,7 +93,7 @@ class InvocationEvents:
         return [*self._anthropic.close(), *self._converse.close()]
 
     def _wrap_facts(self, facts: dict[str, Any]) -> BedrockWrapper:
-        """Return a chunk wrapper with the fields that Bedrock adds to a chunk of the model."""
+        """Return a chunk wrapper with the fields that Bedrock has added to a chunk of the model."""
         wrapper = BedrockWrapper(facts, details=ChunkDetails(metadata=facts))
         metrics = as_mapping(facts.get(_METRICS))
         if metrics is not None:
@@ -170,7 +170,7 @@ class InvocationEvents:
         return self._text(fields, first.get("text"), first.get("stop_reason"))
 
     def _text(self, fields: Mapping[str, Any], text: object, reason: object) -> BedrockWrapper:
-        """Return the chunk wrapper for a format with text, a finish reason and cumulative token counts."""
+        """Return the chunk wrapper of a chunk with text, a finish reason and cumulative token counts."""
         counts = {name: value for name, value in fields.items() if name in _COUNTS and value is not None}
         if counts:
             self._counts = merged_usage(self._counts, counts)
@@ -186,7 +186,7 @@ class InvocationEvents:
     def _cohere(self, fields: Mapping[str, Any]) -> BedrockWrapper:
         kind = as_text(fields.get("event_type"))
         reason = fields.get("finish_reason")
-        # The last event repeats the complete text. Only its finish reason is new.
+        # The last event repeats the complete text. Use only its finish reason.
         text = "" if kind in ("stream-end", "tool-calls-generation") else fields.get("text")
         wrapper = self._text(fields, text, reason)
         details = ChunkDetails(error=finish_error(as_text(reason).lower(), self._provider))

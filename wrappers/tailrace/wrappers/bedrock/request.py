@@ -16,11 +16,11 @@ from tailrace.wrappers.request_options import (
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``ConverseStream``.
 
-    The API has no members for ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort``. Some models
-    have members for these options, which ``additionalModelRequestFields`` can contain. Schemas are sent unchanged;
-    the schema of the output format is sent as text. The tool choice ``none`` is expressed by a request without tools.
-    If the conversation contains tool calls, the API requires tools. `BedrockModel` then sends only the names of the
-    called tools.
+    ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort`` are not sent, because the API has no
+    members for them. (Some models have such members, in ``additionalModelRequestFields``.) Schemas are sent unchanged,
+    the schema of the output format as text. For the tool choice ``none``, the request has no tools. But if the
+    conversation contains tool calls, the API requires tools, and `BedrockModel` sends only the names of the called
+    tools.
 
     Raises:
         ValueError: The options request JSON output without a schema.

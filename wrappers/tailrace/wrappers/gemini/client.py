@@ -1,6 +1,6 @@
-"""Models served by Google's generateContent method, in the Gemini API and in Vertex AI (with a token).
+"""Models served by Google's generateContent method, in the Gemini API or in Vertex AI (with a token).
 
-tailrace does not use the ``google-genai`` package for requests, because that package parses every chunk and does not
+tailrace does not use the ``google-genai`` package for requests, because the package parses each chunk and does not
 provide the raw bytes.
 """
 
@@ -26,8 +26,7 @@ class GeminiModel(DirectModel):
     pass the token in ``headers``.
 
     Args:
-        name: The name of the model, or a complete resource name that contains ``/`` (``tunedModels/mine``,
-            ``models/gemini-…``).
+        name: The name of the model, or a resource name with ``/`` (``tunedModels/mine``, ``models/gemini-…``).
         headers: Further headers. If they contain ``authorization``, no API key is sent.
         arguments: See `DirectModel`. ``parameters`` may contain any member of the request, for example
             ``generationConfig``, ``tools`` and ``safetySettings``.
@@ -49,7 +48,7 @@ class GeminiModel(DirectModel):
 
     @property
     def converter(self) -> GeminiConverter:
-        """The converter between the common history and generateContent's contents."""
+        """The converter between the common history and the contents of generateContent."""
         return GeminiConverter()
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
@@ -70,9 +69,8 @@ class GeminiModel(DirectModel):
         bodies = as_mappings(body)
         failure = super()._refused(status, headers, bodies[0] if bodies else body, message)
         for error in as_mappings([each.get("error") for each in bodies[:1]]):
-            failure.code = (
-                as_text(error.get("status")) or failure.code
-            )  # Google's name of the status replaces the number of the HTTP status
+            # Use Google's name of the status instead of the number of the HTTP status.
+            failure.code = as_text(error.get("status")) or failure.code
             delays = [as_text(detail.get("retryDelay")) for detail in as_mappings(error.get("details"))]
             seconds = next((delay.removesuffix("s") for delay in delays if delay), "")
             if failure.retry_after is None:
@@ -80,7 +78,7 @@ class GeminiModel(DirectModel):
         return failure
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The embeddings endpoint belongs to Google's OpenAI-compatible API, which has another root URL.
+        # The embeddings endpoint is a part of Google's OpenAI-compatible API, which has another root URL.
         return f"{self._base_url}/openai/embeddings", {"authorization": f"Bearer {self._api_key}"}, members
 
     def _decoder(self) -> GeminiDecoder:

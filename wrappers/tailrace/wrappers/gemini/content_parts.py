@@ -1,9 +1,8 @@
-"""Conversion of the parts in a candidate's content to chunk wrappers.
+"""Conversion of the parts of a candidate's content to chunk wrappers.
 
-`GeminiDecoder` and `InteractionReader` use this module. A part is text, a thought, a function call, a file, executed
-code, or another type. A part may have a signature of the thoughts before it. Gemini requires a signed part back
-unmerged and in the same position, so that a signed part is a separate block. The signature and other fields of Gemini
-are stored under ``"gemini"`` in the metadata of the message's part.
+A part is text, a thought, a function call, a file, executed code, or another type. A part may have a signature of the
+thoughts before it. In later requests, a signed part must be unmerged and in the same position. Each signed part is
+therefore a separate block. The metadata of the part contains the signature and other fields under ``"gemini"``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +32,7 @@ from tailrace.wrappers.messages import (
 Fields = dict[str, Any]
 
 CODE_EXECUTION = "code_execution"
-"""The name that the API gives the tool that runs the model's code."""
+"""The name of the server tool that runs code of the model."""
 
 _WORDS = {
     "STOP": FinishReason.STOP,
@@ -48,7 +47,7 @@ _WORDS = {
     "IMAGE_PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
     "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
 }
-# Names of numeric enum values, which the API sends on request. The values 6 and 9 are missing, because the Gemini API
+# Finish reasons by enum number, which the API sends on request. The values 6 and 9 are omitted, because the Gemini API
 # and Vertex AI define them differently.
 _NUMBERS = {
     1: FinishReason.STOP,
@@ -74,23 +73,21 @@ _UNFINISHED = (None, "", 0, "FINISH_REASON_UNSPECIFIED")  # the last value is th
 
 
 class GeminiPartWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper over one part of a candidate.
-
-    If a candidate or a chunk has no part, the wrapper is over the candidate or chunk.
+    """Chunk wrapper over one part of a candidate, or over a candidate or chunk without parts.
 
     Attributes:
-        text: Visible text, from the ``text`` of a part that is not a thought.
-        reasoning: Reasoning, from the ``text`` of a thought.
-        calls: The complete call in the part. If the call is streamed, the first wrapper has its name, and the last
-            wrapper has its arguments.
-        finish: The ``finishReason`` of the candidate, in the wrapper of its last part; or the ``blockReason`` of the
+        text: Visible text: the ``text`` of a part that is not a thought.
+        reasoning: Reasoning: the ``text`` of a thought.
+        calls: The complete call in the part. For a streamed call, the first wrapper has the name, and the last wrapper
+            has the arguments.
+        finish: The ``finishReason`` of the candidate (in the wrapper of its last part), or the ``blockReason`` of the
             prompt.
         usage: The token counts in the ``usageMetadata`` of the chunk; None if the counts have not changed.
     """
 
 
 def read_finish(candidate: Mapping[str, Any]) -> FinishMessage | None:
-    """Return the finish reason of a candidate; None while the candidate is unfinished."""
+    """Return the finish reason of a candidate; None if it has not ended yet."""
     raw = candidate.get("finishReason")
     if raw in _UNFINISHED:
         return None
@@ -104,7 +101,7 @@ def read_finish(candidate: Mapping[str, Any]) -> FinishMessage | None:
 def read_usage(usage: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object; None if the object has no valid counts.
 
-    The input tokens include the results of server tools, and the output tokens include thoughts.
+    The returned input tokens include the results of server tools, and the output tokens include thoughts.
     """
     prompt, tool_results, candidates, thoughts, total = counts = [*map(as_count, map(usage.get, _COUNTS))]
     if total is None and counts == _NO_COUNTS:
@@ -114,7 +111,7 @@ def read_usage(usage: Mapping[str, Any]) -> Usage | None:
 
 
 class CallCounter:
-    """Counter that numbers the tool calls of one response."""
+    """Counter of the tool calls of one response."""
 
     __slots__ = ("_next",)
 
@@ -139,12 +136,13 @@ class _OpenCall:
 
 
 class PartReader:
-    """Reader of the parts of one candidate, in order.
+    """Reader of the parts of one candidate.
 
     Args:
         choice: The index of the candidate.
-        counter: Counter of the calls of the response. None if earlier calls are unknown; calls then have no index.
-        separate: True to treat every text as a separate block, as in a complete message.
+        counter: Counter of the calls of the response. If it is None, because earlier calls are unknown, calls have no
+            index.
+        separate: True if each text is a separate block, as in a complete message.
     """
 
     __slots__ = ("_choice", "_counter", "_open", "_opens_block", "_separate", "_server_ids")
@@ -153,12 +151,12 @@ class PartReader:
         self._choice = choice
         self._counter = counter
         self._separate = separate
-        self._opens_block = separate  # the next text must not be joined with the previous text
+        self._opens_block = separate  # True if the next text must not be joined with the previous text
         self._open: _OpenCall | None = None
-        self._server_ids: dict[str, str] = {}  # the id of the latest call, by server tool
+        self._server_ids: dict[str, str] = {}  # the id of the latest call, by name of the server tool
 
     def read_plain(self, part: Fields) -> GeminiPartWrapper | None:
-        """Return the chunk wrapper of a part that has only text or a thought; None for any other part."""
+        """Return the chunk wrapper of a part with only text or a thought; None for any other part."""
         text = part.get("text")
         if type(text) is str and not self._opens_block:
             if len(part) == 1:
@@ -172,10 +170,10 @@ class PartReader:
         return self.read_plain(part) or self._read(part)
 
     def end_call(self, *, complete: bool) -> tuple[ToolCallDelta, ...]:
-        """End the open call, and return a fragment with its arguments; empty if no call is open.
+        """End the current streamed call, and return a fragment with its arguments; empty if there is no such call.
 
         Args:
-            complete: True if the arguments are complete, False if they may be truncated.
+            complete: True if the arguments are complete; False if they may be truncated.
         """
         call, self._open = self._open, None
         if call is None:
@@ -213,7 +211,7 @@ class PartReader:
         return GeminiPartWrapper(part, self._choice, details, text=text)
 
     def _function_call(self, part: Fields, call: Mapping[str, Any]) -> Iterator[ToolCallDelta]:
-        """Yield the fragments for a complete call or for a piece of a streamed call."""
+        """Yield the fragments for a complete call, or for a part of a streamed call."""
         call_id, name = as_text(call.get("id")), as_text(call.get("name"))
         continues = call.get("willContinue") is True
         partials = as_mappings(call.get("partialArgs"))
@@ -226,7 +224,7 @@ class PartReader:
         if current is None or (name and not (call_id and call_id == current.id)):
             yield from self.end_call(complete=True)
             if not (name or call_id or arguments or partials or continues):
-                return  # end marker of a call that has ended before
+                return  # end marker of a call that has already ended
             index = self._next_index()
             if not (continues or partials):
                 yield ToolCallDelta(index, call_id, name, _arguments_text(arguments), "function", extra)
@@ -243,7 +241,7 @@ class PartReader:
             yield from self.end_call(complete=True)
 
     def _server_call(self, part: Fields, kind: str, call: Mapping[str, Any]) -> ToolCallDelta:
-        """Return the fragment for a call of a server tool, which Google runs itself."""
+        """Return the fragment for a call of a server tool."""
         index = self._next_index()
         if kind == "toolCall":
             name = as_text(call.get("toolType"))
@@ -258,7 +256,7 @@ class PartReader:
         return ToolCallDelta(index, call_id, name, _arguments_text(arguments), "server", extra)
 
     def _server_result(self, part: Fields) -> ContentPart | None:
-        """Return the result of a server tool in a part; None for any other part."""
+        """Return the result of a server tool in a part; None if the part has none."""
         result = as_mapping(part.get("codeExecutionResult"))
         if result is not None:
             kind, name = "codeExecutionResult", CODE_EXECUTION
@@ -283,7 +281,7 @@ class PartReader:
 
 
 def read_content(part: Mapping[str, Any]) -> ContentPart:
-    """Convert a part that is neither text nor a call: a file, a tool result, or any other part as data."""
+    """Convert a part other than text and calls: a file, a tool result, or (as data) any other part."""
     inline_data, file_data = as_mapping(part.get("inlineData")), as_mapping(part.get("fileData"))
     result = as_mapping(part.get("functionResponse"))
     try:
@@ -292,7 +290,7 @@ def read_content(part: Mapping[str, Any]) -> ContentPart:
         if file_data is not None:
             return _file(part, "fileData", file_data, {"url": file_data.get("fileUri")})
     except ValidationError:
-        pass  # the base64 data or the URL is invalid
+        pass  # if the base64 data or the URL is invalid, the part becomes data
     if result is not None:
         return _function_result(part, result)
     return ContentPartData(data=plain_json(part), metadata={"gemini": {"part": True}})
@@ -315,7 +313,7 @@ def _file(
 
 
 def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> ContentPartToolResult:
-    """Return the result of a function. An object with the only member ``output`` or ``error`` is unwrapped."""
+    """Return the result of a function. If the response has only the member ``output`` or ``error``, its value is the output."""
     own = own_fields(part, "functionResponse")
     if others := own_fields(result, "id", "name", "response"):
         own["functionResponse"] = others
@@ -334,7 +332,7 @@ def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> Cont
 
 
 def own_fields(fields: Mapping[str, Any], *standard: str) -> Fields:
-    """Return the non-empty fields of an object except the known fields."""
+    """Return the non-empty fields of an object except standard fields."""
     return {
         name: value
         for name, value in fields.items()

@@ -1,40 +1,40 @@
 """Conversion between the common history and generateContent contents.
 
-`GeminiModel` uses `GeminiConverter` for requests. A *content* is a message of Gemini's API. Contents alternate
-between the roles ``user`` and ``model``. The system prompt is a separate field of the request:
-`GeminiConverter.system_instruction` returns it, and `GeminiConverter.to_history` takes it as an argument.
+`GeminiModel` uses `GeminiConverter` for requests. A *content* is a message of Gemini's API. Contents alternate between
+the roles ``user`` and ``model``. The system prompt is a separate member of the request: the result of
+`GeminiConverter.system_instruction`, and an argument of `GeminiConverter.to_history`.
 
-**Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets a result.
-Results directly follow their calls, in the order of the calls. A result without a call becomes text (see
-`tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If a conversation
-begins with the model, a user message is inserted before it. The first function call of a content must have a thought
-signature. A call of another provider's model or of an older Gemini model has no signature. Its signature is then
-``skip_thought_signature_validator``, which Google documents for conversations that started elsewhere
-(https://ai.google.dev/gemini-api/docs/thought-signatures). The signatures of Gemini, which are in the metadata under
+***Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets a result.
+Results are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
+`tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If the first message
+is the model's, a user message is inserted before it. The first function call of a content must have a thought
+signature. Calls of other providers, or of older Gemini models, have none. They get the signature
+``skip_thought_signature_validator``, which Google documents for this case
+(https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures, in the metadata under
 ``"gemini"``, are sent unchanged in their original position. Signatures of other providers are not sent.
 
-The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
-complete. In all other cases ``to_history(from_history(history), system_instruction(history)) == history``.
+Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
+``to_history(from_history(history), system_instruction(history)) == history``.
 
-- `GeminiConverter.to_history` removes the dummy signature and the inserted user message. It does not revert other
+- `GeminiConverter.to_history` removes the dummy signature and the inserted user message, but does not revert other
   repairs.
-- Adjacent messages with the same role are read back as one message, including a user message after tool results. A
-  message without any part that can be sent is lost. ``History.context`` becomes the first text of the user. An empty
-  system prompt is read back as None.
-- Thoughts are sent only if they are in a message of the model and Gemini signed them. Empty texts are omitted.
+- Adjacent messages with the same role become one message. (A user message after tool results has the same role.) A
+  message without any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An
+  empty system prompt becomes None.
+- Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts are omitted.
 - A data part is sent as JSON in a text part.
-- A file loses its name. A file that is sent by value needs a media type: if it has none, the extension of its name
-  determines the type, otherwise the type is ``application/octet-stream``. The media type of a link is sent only if it
-  has no wildcards. A data URL is sent by value. A URL that Gemini cannot fetch (not ``http``, ``https`` or ``gs``) is
-  replaced with the text ``[name](url)``.
-- A synthetic id is not sent, and another id is created when the call is read back. A call or result without a name
-  gets the name ``unknown``. A result gets the name in its call.
-- Calls with the kind ``"server"`` and their results are sent only if Gemini created them. All other calls are read
-  back with the kind ``"function"``. Arguments that are text are sent as ``{"input": text}``. Arguments are JSON
-  objects in the API, so that white space, escapes and repeated keys of another provider's model are lost.
+- A file loses its name. If a file that is sent by value has no media type, the type is derived from the extension of
+  its name, otherwise it is ``application/octet-stream``. The media type of a URL is sent only if it has no wildcards.
+  A data URL is sent by value. A URL that Gemini cannot fetch (not ``http``, ``https`` or ``gs``) is replaced with the
+  text ``[name](url)``.
+- A synthetic id is not sent; ``to_history`` creates another id. A call or result without a name gets the name
+  ``unknown``. A result gets the name in its call.
+- Calls with the kind ``"server"`` and their results are sent only if Gemini created them. All other calls get the kind
+  ``"function"``. Arguments that are text are sent as ``{"input": text}``. In the API, arguments are JSON objects.
+  White space, escapes and repeated keys of another provider's model are therefore not preserved.
 - If a message of the model contains the result of a function, the result is sent in a content with the role ``user``.
 - Metadata is not sent, with one exception: ``metadata["gemini"]`` of a part contains further fields of Gemini's
-  object, which are sent back unchanged.
+  object. These fields are sent unchanged.
 """
 
 import base64
@@ -85,10 +85,10 @@ if TYPE_CHECKING:
     from google.genai.types import Content, GenerateContentResponse, Part
 
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
-"""The signature that Google documents for calls of other models."""
+"""The signature for calls of other models, as documented by Google."""
 
 OPENING = "(The conversation begins with the model's words.)"
-"""Text of the user message that is inserted before a conversation that begins with the model."""
+"""Text of the user message that is inserted if the first message of a conversation is the model's."""
 
 _UNKNOWN = "unknown"
 _FETCHABLE_SCHEMES = ("http://", "https://", "gs://")
@@ -150,7 +150,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         *,
         choice: int | None = 0,
     ) -> Message:
-        """Return the message of a stream's chunk wrappers, or of a complete response.
+        """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
             response: The chunk wrappers of a stream; a ``GenerateContentResponse``, an interaction or a content of
@@ -166,11 +166,11 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         return assemble_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return one content with a ``functionResponse`` for each result. The ids of the results are included."""
+        """Return a list with one content, which has a ``functionResponse`` with the id for each result."""
         return [{"role": "user", "parts": [_result_part(result) for result in results]}] if results else []
 
     def create_chunk_wrapper(self, chunk: "Part | Mapping[str, Any]") -> GeminiPartWrapper:
-        """Wrap one part, given as an object of the ``google-genai`` package or as a JSON object."""
+        """Wrap one part (an object of the ``google-genai`` package, or a JSON object)."""
         return PartReader(0, None).read(read_fields(chunk))
 
 
@@ -181,8 +181,7 @@ class _ContentsWriter:
     """Builder of the contents of a request.
 
     Args:
-        history: A history in which every result has a call, and in which the results of functions follow the messages
-            of the model.
+        history: A history. Each result has a call, and results of functions are not in messages of the model.
 
     Attributes:
         contents: The contents so far.
@@ -194,7 +193,7 @@ class _ContentsWriter:
         self._order = {call_id: position for position, call_id in enumerate(self._calls)}
 
     def add(self, role: str, parts: list[Fields]) -> None:
-        """Add parts to the last content if it has the same role, otherwise to a new content."""
+        """Add parts to the last content, or to a new content if its role differs."""
         if not parts:
             return
         if not self.contents or self.contents[-1]["role"] != role:
@@ -212,7 +211,7 @@ class _ContentsWriter:
         for part in message.content:
             if isinstance(part, ContentPartText | ContentPartFile | ContentPartData):
                 others += _parts(part)
-        # Results of server tools belong into messages of the model. In other messages they match no function.
+        # Results of server tools in messages of users and tools are omitted, because no function matches them.
         functions = [part for part in message.tool_results if self._calls[part.id].kind != "server"]
         self._add_results(functions)
         self.add("user", others)
@@ -231,7 +230,7 @@ class _ContentsWriter:
             _ensure_signature(self.contents[-1]["parts"])
 
     def _add_results(self, results: Sequence[ContentPartToolResult]) -> None:
-        """Add results in the order of their calls. Gemini matches results without ids by their order."""
+        """Add results in the order of their calls, because Gemini matches results without ids by their order."""
         parts: list[Fields] = []
         for result in sorted(results, key=lambda result: self._order[result.id]):
             call = self._calls[result.id]
@@ -286,7 +285,7 @@ def _separate_results(history: History) -> History:
 def _parts(
     part: ContentPartText | ContentPartReasoning | ContentPartFile | ContentPartData,
 ) -> list[Fields]:
-    """Convert a part that is neither a call nor a result; return an empty list if the part is not sent."""
+    """Convert a part other than calls and results; return an empty list if the part is omitted."""
     own = _own(part)
     if isinstance(part, ContentPartText):
         return [{**own, "text": part.text}] if part.text or own else []
@@ -321,7 +320,7 @@ def _file_parts(file: ContentPartFile, own: Fields) -> list[Fields]:
 
 
 def _result_part(result: ContentPartToolResult) -> Fields:
-    """Return a result as a ``functionResponse``. Its member ``response`` must be an object."""
+    """Return a part with a ``functionResponse``. Its member ``response`` must be an object."""
     fields = as_mapping(result.output)
     if result.is_error:
         fields = {"error": result.output}
@@ -342,10 +341,7 @@ def _server_result(result: ContentPartToolResult, kind: str) -> Fields:
 
 
 def _ensure_signature(parts: Sequence[Fields]) -> None:
-    """Add the dummy signature to the first function call if the call has no signature.
-
-    Gemini requires a signature only in the first call.
-    """
+    """Add the dummy signature to the first function call if it has no signature. Other calls need no signature."""
     call = next((part for part in parts if "functionCall" in part), None)
     if call is not None and not call.get("thoughtSignature"):
         call["thoughtSignature"] = DUMMY_SIGNATURE
@@ -358,7 +354,7 @@ def _own(part: ContentPart) -> Fields:
 
 
 def _kind(part: ContentPart, kinds: Iterable[str]) -> str:
-    """Return which of ``kinds`` is the type of a part that Gemini created; empty if none is."""
+    """Return the type of a part that Gemini created, if it is one of ``kinds``; otherwise empty."""
     own = _own(part)
     return next((kind for kind in kinds if isinstance(own.get(kind), dict)), "")
 
@@ -395,7 +391,7 @@ class _HistoryReader(HistoryReader):
                 continue
             content = read_content(part)
             if isinstance(content, ContentPartToolResult):
-                # A result without an id belongs to the first open call of the same tool.
+                # A result without an id is that of the first open call of the same tool.
                 self.add_result(content.model_copy(update={"id": self.call_id(content.id, content.name)}))
             else:
                 others.append(content)
@@ -406,7 +402,7 @@ class _HistoryReader(HistoryReader):
 def _read_model(parts: Sequence[Fields]) -> Message:
     reader = PartReader(0, CallCounter(), separate=True)
     for part in parts:
-        # The package stores signatures as bytes and encodes them as URL-safe base64.
+        # The package encodes signatures as URL-safe base64.
         if as_text(part.get("thoughtSignature")).replace("/", "_") == DUMMY_SIGNATURE:
             del part["thoughtSignature"]
     return assemble_message(reader.read(part) for part in parts)

@@ -2,14 +2,14 @@
 
 `GeminiDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``google-genai`` package.
 
-A generateContent stream has no end marker. A candidate ends with its ``finishReason``, and further chunks may follow.
-Token counts are cumulative and replace the earlier counts. If a prompt is blocked, the response has a ``blockReason``
-and no candidate. The wrapper of such a response has the finish reason ``content_filter``.
+A generateContent stream has no end marker. A candidate ends with its ``finishReason``, but further chunks may follow.
+Token counts are cumulative, and replace earlier counts. If the prompt is blocked, the response has a ``blockReason``
+and no candidate. Its finish reason is then ``content_filter``.
 
 Further fields of a candidate are in ``extra``. The fields ``annotations`` (from ``citationMetadata.citations``),
 ``groundingMetadata``, ``urlContextMetadata``, ``logprobsResult`` and unknown fields are reported immediately. Google
-sends some lists repeatedly; only their new items are reported. The ``safetyRatings`` change from chunk to chunk and
-are reported once, at the end.
+sends some lists repeatedly. Only their new items are reported. The last ``safetyRatings`` are reported at the end,
+because they change with each chunk.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class _CommonCandidate(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _CommonChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk with the most common shape: one unfinished candidate, and token counts."""
+    """A chunk with the most common shape: one candidate without a finish reason, and token counts."""
 
     candidates: tuple[_CommonCandidate]
     usageMetadata: dict[str, Any] | None = None
@@ -69,7 +69,7 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 
 class _Candidate:
-    """The state of one candidate while its chunks arrive."""
+    """The state of one candidate."""
 
     __slots__ = ("lists", "parts", "ratings")
 
@@ -78,22 +78,21 @@ class _Candidate:
         self.ratings: object = None
         self.lists: dict[
             tuple[str, str], list[Any]
-        ] = {}  # the last value of each list, by the name of the field and the name of the list
+        ] = {}  # the last value of each list, by name of the field and name of the list
 
 
 class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
-    """Sans-IO decoder of a streamed response body, which has server-sent events or one JSON array.
+    """Sans-IO decoder of a streamed response body (server-sent events, or one JSON array).
 
     The decoder also reads complete responses, and streams of the Interactions API.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        alone: True to read a single chunk without its stream. Calls then have no index, because earlier calls are
-            unknown.
+        alone: True to read a single chunk. Calls then have no index, because earlier calls are unknown.
 
     Attributes:
-        done: True if an interaction has ended, or if ``[DONE]`` has been received, which some gateways send.
+        done: True if an interaction has ended, or ``[DONE]`` has been received (from some gateways).
     """
 
     __slots__ = (
@@ -121,7 +120,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         self._interaction: InteractionReader | None = None
 
     def wrap_usual(self, payload: bytes) -> list[GeminiPartWrapper]:
-        """Return the chunk wrapper of a chunk that has one text or thought, and no new field of the response."""
+        """Return the chunk wrapper of a chunk with one text or thought, and without new fields of the response."""
         if self._interaction is not None:
             return []
         try:
@@ -145,8 +144,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             return []
         raw_usage = chunk.usageMetadata
         if raw_usage and raw_usage != self._raw_usage:
-            # The counts replace the earlier counts only if all counts are present and the service tier has not
-            # changed.
+            # On this fast path, all counts must be present, and the service tier must be unchanged.
             if b"null" in payload or not raw_usage.keys() >= self._usage.keys():
                 return []
             usage = read_usage(raw_usage)
@@ -160,12 +158,12 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return [wrapper]
 
     def wrap(self, fields: Fields, *, error_event: bool = False) -> list[GeminiPartWrapper]:
-        """Return a chunk wrapper for each part of a chunk; one empty wrapper for other content without a part."""
+        """Return a chunk wrapper for each part of a chunk; one empty wrapper if the chunk has only other content."""
         if "event_type" in fields or fields.get("object") == "interaction":
             return self._wrap_interaction(fields)
         error = take_error(fields, self._provider, error_event=error_event)
         if error is not None:
-            # Prefer Google's name of the status to the numeric code, which repeats the HTTP status.
+            # Prefer Google's status name to the code, which is only the HTTP status.
             error.code = as_text((as_mapping(error.details) or {}).get("status")) or error.code
         elif _RESPONSE_FIELDS.isdisjoint(fields):
             return []
@@ -206,11 +204,11 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return GeminiPartWrapper({}, details=ChunkDetails(error=error))
 
     def close(self) -> list[GeminiPartWrapper]:
-        """End the body (see `ResponseDecoder.close`), and return all remaining chunk wrappers."""
+        """End the body, and return all remaining chunk wrappers; see `ResponseDecoder.close`."""
         return super().close() + self.flush()
 
     def flush(self) -> list[GeminiPartWrapper]:
-        """Return chunk wrappers with the buffered safety ratings and the arguments of unfinished calls."""
+        """Return chunk wrappers with the buffered safety ratings, and with the arguments of incomplete calls."""
         wrappers = self._interaction.close() if self._interaction is not None else []
         for choice, candidate in self._candidates.items():
             calls = candidate.parts.end_call(complete=False)
@@ -279,8 +277,8 @@ def wrap_chunk(
     Args:
         chunk: A ``GenerateContentResponse`` or an event of the Interactions API, as an object of the ``google-genai``
             package or as a JSON object.
-        decoder: The decoder for the chunk's stream. With a decoder, fields are reported once and streamed arguments
-            are joined; call `GeminiDecoder.close` at the end of the stream. None for a single chunk.
+        decoder: The decoder for the chunk's stream; None for a single chunk. With a decoder, repeated fields are
+            reported once, and streamed arguments are joined. Call `GeminiDecoder.close` at the end of the stream.
     """
     fields = read_fields(chunk)
     if decoder is not None:
@@ -298,7 +296,7 @@ def read_fields(value: object) -> Fields:
     )
     for candidate in as_mappings(fields.get("candidates")):
         _use_standard_base64(as_mapping(candidate.get("content")) or {})
-    _use_standard_base64({"parts": fields.get("parts", fields)})  # the object is a content or a single part
+    _use_standard_base64({"parts": fields.get("parts", fields)})  # a content, or a single part
     return fields
 
 
@@ -322,7 +320,7 @@ def _blocked_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> None:
-    """Add one further field of a candidate to ``extra``, or store the field in the candidate's state."""
+    """Add a further field of a candidate to ``extra``, or store it in the candidate's state."""
     fields = as_mapping(value)
     if name == "safetyRatings":
         state.ratings = value
@@ -339,7 +337,7 @@ def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> Non
 
 
 def _new_items(state: _Candidate, key: tuple[str, str], value: object) -> object:
-    """Return the items of a list that were not sent before, or the unchanged value if it is not a list."""
+    """Return the new items of a list; the unchanged value if it is not a list."""
     if not isinstance(value, list):
         return value
     items = cast("list[Any]", value)

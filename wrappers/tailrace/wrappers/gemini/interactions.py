@@ -1,11 +1,10 @@
-"""Interpretation of streams of Google's Interactions API, which serves the same models as generateContent.
+"""Interpretation of streams of Google's Interactions API, an alternative to generateContent for the same models.
 
-`GeminiDecoder` uses `InteractionReader`. An interaction is a series of steps: thoughts, output, tool calls and tool
-results. Each step has a start event, deltas and a stop event. Google renamed the events once (``content.start``
-became ``step.start``, …); both names are supported.
+An interaction is a series of steps: thoughts, output, tool calls and tool results. Each step has a start event, deltas
+and a stop event. Google has renamed the events (``content.start`` to ``step.start``, …). Both names are supported.
 
-Signatures and annotations are stored in metadata under ``"google-interactions"``. They are separate from the metadata
-of generateContent, because generateContent would reject them.
+Signatures and annotations are stored in metadata under ``"google-interactions"``, and not under the key of
+generateContent, which would reject them.
 """
 
 from collections.abc import Mapping
@@ -48,7 +47,7 @@ _FILES = frozenset({"audio", "document", "file", "image", "video"})
 
 
 class _Step:
-    """The state of an unfinished step."""
+    """The state of an incomplete step."""
 
     __slots__ = (
         "arguments",
@@ -70,9 +69,9 @@ class _Step:
         self.kind = kind
         self.is_call = kind.endswith("_call")
         self.is_result = kind.endswith("_result")
-        self.is_open = False  # the block of text or reasoning of this step has started
-        self.streamed = False  # the arguments of the call arrive as text deltas
-        self.arguments: object = None  # the arguments as an object, which may be sent repeatedly
+        self.is_open = False  # True if the block of text or reasoning of this step has started
+        self.streamed = False  # True if the arguments of the call arrive as text deltas
+        self.arguments: object = None  # arguments that arrive as an object, possibly repeatedly
         self.result: object = None
         self.is_error = False
         self.call_id = ""
@@ -81,7 +80,7 @@ class _Step:
 
 
 class InteractionReader:
-    """Reader of the events of one interaction, in order.
+    """Reader of the events of one interaction.
 
     Args:
         provider: The provider's name in errors.
@@ -100,7 +99,7 @@ class InteractionReader:
         self.done = False
 
     def read(self, event: dict[str, Any]) -> list[GeminiPartWrapper]:
-        """Return the chunk wrappers of one event or of a complete interaction."""
+        """Return the chunk wrappers of one event, or of a complete interaction."""
         text = self._plain_text(event)
         if text is not None:
             return [GeminiPartWrapper(event, 0, None, True, text)]
@@ -128,10 +127,7 @@ class InteractionReader:
         return wrappers
 
     def _plain_text(self, event: dict[str, Any]) -> str | None:
-        """Return the text of an event that adds text to an open block and has no other effect.
-
-        The result is None for any other event.
-        """
+        """Return the text of an event that only adds text to an open block; None for any other event."""
         delta = event.get("delta")
         if type(delta) is not dict or "metadata" in event:
             return None
@@ -143,7 +139,7 @@ class InteractionReader:
         return text if step is not None and step.is_open and type(text) is str else None
 
     def close(self) -> list[GeminiPartWrapper]:
-        """Return the buffered chunk wrappers of unfinished steps."""
+        """Return chunk wrappers with the buffered content of incomplete steps."""
         steps, self._steps = self._steps, {}
         return [wrapper for step in steps.values() for wrapper in self._stop(step, {})]
 
@@ -170,7 +166,7 @@ class InteractionReader:
         return wrappers
 
     def _read_usage(self, event: Mapping[str, Any]) -> Usage | None:
-        """Return the token counts of an event; None if the event has no counts or the counts have not changed."""
+        """Return the token counts of an event; None if it has none, or they have not changed."""
         reported: object = None
         for owner in (event.get("interaction"), event.get("metadata"), event):
             if owner and (fields := as_mapping(owner)) is not None:
@@ -203,7 +199,7 @@ class InteractionReader:
             call = ToolCallDelta(index, step.call_id, name, "", kind, extra)
             wrappers.append(GeminiPartWrapper(event, calls=(call,)))
         elif not step.is_result:
-            # The start event may contain content. Events with the older names have content without a step.
+            # The start event may contain content. In events with the older names, the content itself is the step.
             initial = fields.get("content") or fields
             for content in (fields,) if initial is fields else as_mappings(initial):
                 if not _CONTENT_FIELDS.isdisjoint(content):
@@ -269,10 +265,7 @@ class InteractionReader:
         step.own.update(own_fields(fields, *_CALL_FIELDS))
 
     def _stop(self, step: _Step, event: dict[str, Any]) -> list[GeminiPartWrapper]:
-        """Return the arguments or the result of a stopped step.
-
-        They were buffered, because Google may send them repeatedly.
-        """
+        """Return the arguments or the result of a complete step. Google may send them repeatedly, so that they were buffered."""
         if step.is_call and not step.streamed:
             text = json_text({} if step.arguments is None else step.arguments)
             return [GeminiPartWrapper(event, calls=(ToolCallDelta(step.index, arguments=text),))]
@@ -292,7 +285,7 @@ class InteractionReader:
     def _content(
         self, event: dict[str, Any], step: _Step, content: Mapping[str, Any]
     ) -> list[GeminiPartWrapper]:
-        """Return the chunk wrappers for the content of a thought or of output."""
+        """Return the chunk wrappers for content of a thought or of output."""
         kind = as_text(content.get("type"))
         if kind == "thought_signature":
             seal = {"signature": content.get("signature")}
@@ -323,7 +316,7 @@ class InteractionReader:
         *,
         own: Mapping[str, Any] | None = None,
     ) -> GeminiPartWrapper:
-        """Return a chunk wrapper for the block of a step. The first wrapper of a step opens the block."""
+        """Return a chunk wrapper for the block of a step. The first one opens the block."""
         details = None
         if own or not step.is_open:
             metadata = {_KEY: own} if own else None
@@ -339,7 +332,7 @@ _CALL_FIELDS = ("type", "id", "call_id", "name", "arguments", "result", "is_erro
 
 
 def _file_or_data(kind: str, content: Mapping[str, Any]) -> ContentPart:
-    """Return content as a file part if the content is a valid file, otherwise as a data part."""
+    """Return content as a file part if it is a valid file, otherwise as a data part."""
     if kind in _FILES:
         own = own_fields(content, "type", "data", "uri", "mime_type")
         source = {"url": content["uri"]} if content.get("uri") else {"data": content.get("data") or ""}

@@ -1,8 +1,7 @@
-"""Assembly of function call arguments that are streamed value by value, with a JSON path for each value.
+"""Assembly of function call arguments that are streamed as single values with JSON paths.
 
-Vertex AI streams arguments in this form if ``streamFunctionCallArguments`` is set. A long text arrives in fragments
-with the same path. Numbers, booleans and null are never split. `PartReader`
-(`tailrace.wrappers.gemini.content_parts`) uses `PartialArguments`.
+Vertex AI streams arguments in this way if ``streamFunctionCallArguments`` is set. A long string arrives in fragments
+with the same path. Numbers, booleans and null are never split.
 """
 
 import json
@@ -13,7 +12,8 @@ from typing import Any, cast
 from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.lenient_json import as_text
 
-_MAX_STEPS = 64  # maximum number of steps of a path; a deeper value is stored under the text of its path
+# Maximum number of steps of a path. A longer path is used as the name of an argument.
+_MAX_STEPS = 64
 
 # One step of a JSONPath (RFC 9535) for a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
 _STEP = re.compile(
@@ -24,7 +24,7 @@ _Step = str | int
 
 
 class _Container:
-    """An object or list to which members are added, by name or position."""
+    """A growing object or list. Members are added by name or position."""
 
     __slots__ = ("is_list", "members")
 
@@ -33,7 +33,7 @@ class _Container:
         self.members: dict[_Step, Any] = {}
 
     def child(self, step: _Step, *, is_list: bool) -> "_Container":
-        """Return the object or list at a step. Create the value, or convert a complete value, if necessary."""
+        """Return the container at a step. If necessary, create it, or convert a complete value to a container."""
         existing = self.members.get(step)
         if isinstance(existing, _Container):
             return existing
@@ -45,13 +45,13 @@ class _Container:
         return child
 
     def plain(self) -> Any:
-        """Return the plain JSON value. A list becomes an object if one of its positions is a name."""
+        """Return the plain JSON value. If one of its positions is a name, a list becomes an object."""
         if self.is_list and all(isinstance(step, int) for step in self.members):
             return self._items()
         return {str(step): _plain(value) for step, value in self.members.items()}
 
     def _items(self) -> list[Any]:
-        """Return the items in order. A few missing items become null; a large gap between positions is closed."""
+        """Return the items in order. Missing items become null, but if there are many, they are omitted."""
         positions = sorted(step for step in self.members if isinstance(step, int))
         if positions and positions[-1] <= 2 * len(positions) + 8:
             positions = range(positions[-1] + 1)
@@ -59,7 +59,7 @@ class _Container:
 
 
 class _Text:
-    """A text to which fragments are added."""
+    """A growing string."""
 
     __slots__ = ("fragments",)
 
@@ -68,7 +68,7 @@ class _Text:
 
 
 class PartialArguments:
-    """The streamed arguments of one call. The cost of adding a value is linear in the length of the value."""
+    """The streamed arguments of one call. The time for adding a value is linear in the length of the value."""
 
     __slots__ = ("_root",)
 
@@ -82,8 +82,8 @@ class PartialArguments:
     def add(self, partial: Mapping[str, Any]) -> None:
         """Add one element of ``partialArgs``.
 
-        Text is appended to the earlier text at the same path. Any other value replaces the earlier value. An invalid
-        path is used as the name of an argument, so that the value is not lost.
+        A string is appended to the earlier string at the same path. Any other value replaces the earlier value. If the
+        path is invalid, it is used as the name of an argument, so that the value is not lost.
         """
         path = as_text(partial.get("jsonPath"))
         *steps, last = _steps(path) or (path,)
@@ -107,8 +107,8 @@ class PartialArguments:
         """Return the arguments as JSON text.
 
         Args:
-            complete: True if the arguments are complete. False omits the last brace, so that truncated arguments are
-                not valid JSON.
+            complete: True if the arguments are complete. If False, the last brace is omitted, so that truncated
+                arguments are not valid JSON.
         """
         text = json_text(self._root.plain())
         return text if complete else text[:-1]
@@ -129,7 +129,7 @@ def _steps(path: str) -> list[_Step]:
 
 
 def _unquoted(quoted: str) -> str:
-    """Return a name without its quotes. Escapes are decoded like escapes in JSON."""
+    """Return a name without its quotes. Escapes are decoded as in JSON."""
     name = quoted[1:-1]
     if quoted[0] == "'":
         name = name.replace("\\'", "'").replace('"', '\\"')

@@ -16,13 +16,13 @@ _LEVELS = {"none": "minimal"}
 def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[str, Any]:
     """Convert options to members of ``generateContent``.
 
-    The API has no members for ``parallel_tool_calls`` and ``strict``, and for the name and description of an output
-    format. Schemas are sent unchanged, in the members for JSON Schema (``parametersJsonSchema``,
+    ``parallel_tool_calls``, ``strict``, and the name and description of an output format are not sent, because the API
+    has no members for them. Schemas are sent unchanged, in the members for JSON Schema (``parametersJsonSchema``,
     ``responseJsonSchema``).
 
     Args:
         options: The options of the request.
-        budgets: True to send the reasoning effort as a token budget (for Gemini 2.5). False to send a level.
+        budgets: True to send the reasoning effort as a token budget (for Gemini 2.5); False to send it as a level.
 
     Source: https://ai.google.dev/api/generate-content
     """
@@ -51,7 +51,7 @@ def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[s
 def _declaration(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "name": tool.name,
-        # # the API requires a description
+        # the API requires a description
         "description": tool.description,
         "parametersJsonSchema": tool.parameters,
     }

@@ -1,7 +1,6 @@
 """Conversion of Mistral's content parts: files, and parts without an equivalent in the common format.
 
-Mistral represents images, documents and audio as URLs or data URLs. Chat Completions represents them as objects. The
-decoder and the converter of Mistral use these functions.
+Mistral represents images, documents and audio as URLs or data URLs, while Chat Completions represents them as objects.
 """
 
 import base64
@@ -22,12 +21,12 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartData, ContentPartFile, ContentPartText
 
 KEY = "mistral"
-"""Metadata key of the fields that a later request sends back to Mistral unchanged."""
+"""Metadata key of fields that later requests to Mistral contain unchanged."""
 
 THINKING: Mapping[str, Any] = {KEY: {"type": "thinking"}}
 """Metadata of a reasoning part that Mistral produced."""
 
-_FILE_ID = "mistral-file:"  # prefix of the URL of a file that was uploaded before; the id of the file follows
+_FILE_ID = "mistral-file:"  # prefix in the URL of an uploaded file, before the id of the file
 _ENDINGS = {
     **IMAGE_TYPES,
     ".csv": "text/csv",
@@ -43,7 +42,7 @@ _ANY_TYPE = {"image_url": "image/*", "input_audio": "audio/*"}
 
 
 def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
-    """Convert a content part that is neither thinking nor a reference. The function never raises an exception."""
+    """Convert a content part other than thinking and references. The function never raises an exception."""
     kind = as_text(part.get("type"))
     if kind == "text" and isinstance(part.get("text"), str):
         return ContentPartText(text=part["text"], metadata=_own(part, "type", "text"))
@@ -51,7 +50,7 @@ def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | Co
     if file is None:
         return ContentPartData(data=plain_json(part), metadata={KEY: {"type": kind}})
     if file_param(file) != part:
-        # Store the type of the content part, because the media type of the file does not determine it.
+        # Store the type of the content part, because it cannot be derived from the file.
         file = file.model_copy(update={"metadata": {KEY: {**file.metadata.get(KEY, {}), "type": kind}}})
     return file
 
