@@ -167,7 +167,7 @@ class Accumulator:
 
     @property
     def is_attempt_empty(self) -> bool:
-        """Return whether the current attempt has no content yet. An attempt that attaches again has that of the one before."""
+        """True if the current attempt has no content yet. With `Route.ATTACH`, the content of the attempt before counts too."""
         if self._joined_at is not None:
             return self.first is None or len(self.first.plain_text) == self._joined_at
         return self._replaced is not None or not self.choices

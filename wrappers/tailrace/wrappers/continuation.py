@@ -48,12 +48,13 @@ class Prefill(msgspec.Struct, frozen=True):
 class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
     """The chunks of a continuation, without characters that repeat the interrupted text.
 
-    If the provider refuses the continuation inside the stream, or begins to reason again, the response has to begin again.
+    If the provider rejects the continuation within the stream, or begins to reason again, the response must begin
+    again.
 
     Args:
         batches: The chunks as the provider sent them.
         join: Removes the repetition.
-        refused: Called if the server does not continue texts.
+        refused: Function to call if the server does not continue texts.
     """
 
     __slots__ = ("_batches", "_has_begun", "_join", "_refused")
@@ -70,7 +71,8 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         self._has_begun = False
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
-        # Held text is dropped if the stream breaks off: it may be the beginning of a repetition.
+        # Text that is still buffered is discarded if the stream breaks off, because it may be the beginning of a
+        # repetition.
         while True:
             try:
                 chunks = await anext(self._batches)
@@ -82,7 +84,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
                 return joined
 
     def _check(self, error: UpstreamError) -> None:
-        """Report a refusal inside the stream: an error of the request in place of a text."""
+        """Call ``refused`` if the stream contains an error of the request before any text."""
         if not self._has_begun and not error.concerns_provider:
             self._refused()
 
@@ -99,7 +101,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         if chunk.details is not None and chunk.details.error is not None:
             self._check(chunk.details.error)
         elif chunk.get_tool_calls() or chunk.get_finish_message() is not None:
-            text += join.close()  # nothing more of the text follows
+            text += join.close()  # no more text follows
         if text == given:
             return (chunk,)
         if chunk.plain and not chunk.get_reasoning():

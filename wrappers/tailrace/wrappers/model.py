@@ -115,7 +115,7 @@ class Model(ABC):
         return None
 
     async def release(self, held: ChunkBatches | str) -> None:  # noqa: B027 — most providers hold no response
-        """Cancel a response that the provider holds and whose rest is not requested (unless `MAY_CANCEL` returns False).
+        """Cancel a response that the provider stores and whose rest is not needed, unless `MAY_CANCEL` returns False.
 
         By default, nothing is sent.
 

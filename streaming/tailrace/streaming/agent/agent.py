@@ -1,4 +1,4 @@
-"""An agent: a model that calls tools until it has a response.
+"""An agent: a model that calls tools until its response calls no more tools.
 
 ::
 
@@ -6,8 +6,9 @@
         first = await agent.run("What is the weather in Paris?")
         second = await agent.run("And tomorrow?", history=first.messages)
 
-There is no hidden state: ``history`` has the earlier messages, and a result has the new ones, including all tool calls and
-results. A round is one request with its response and the results of the called tools, which are one message.
+An agent keeps no conversation: ``history`` contains the earlier messages, and a result contains the new messages,
+including all tool calls and tool results. A round is one request, its response, and one message with the results of
+the called tools.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -99,43 +100,47 @@ DEFAULT_MAX_ROUNDS = 50
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
 Prompt = str | Message | Sequence[ContentPart]
-"""A message of the user: text, parts (which may include results of tools that the caller ran), or a message."""
+"""The user's message: a text, a message, or parts, which may include results of tools that the caller ran."""
 
 
 class Agent(Generic[T]):
     """A model with tools.
 
-    One agent supports any number of concurrent runs. ``async with`` around the runs connects toolsets (`Toolset`) at the
-    start and closes the connections of tools and model at the end. Without it, each `run` connects the toolsets itself.
+    One agent supports any number of concurrent runs. With ``async with`` around the runs, the agent connects its
+    toolsets (`Toolset`) at the start, and closes the connections of the toolsets and models at the end. Without
+    ``async with``, each `run` connects the toolsets itself.
 
     Args:
-        model: ``provider:model``, with the API key in the environment; or a model object, which the agent closes.
+        model: ``provider:model``, with the API key in an environment variable; or a model object, which the agent
+            closes.
         tools: Functions, tools and toolsets.
-        instructions: The system message of every request; it precedes the system message of the history.
-        output_type: Type of the structured output (`ChatResult.output`): a pydantic model, a dataclass, a ``TypedDict``,
-            a list or a union of them, or any other type that pydantic supports. None or ``str`` for text. For a union,
-            annotate the variable: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
+        instructions: The system message of every request. If the history has a system message too, it follows the
+            instructions.
+        output_type: The type of the structured output (`ChatResult.output`): a pydantic model, a dataclass, a
+            ``TypedDict``, a list or a union of these, or any other type that pydantic supports. None or ``str`` for
+            text. For a union, annotate the variable: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
         options: Options of every request. The options of a run override them. A tool choice that forces a call applies
-            to the first request of a turn only, so that the turn can end.
+            only until the agent has run tools in the turn, so that the turn can end.
         max_rounds: Maximum number of requests in one turn.
-        tool_timeout: Timeout in seconds of tools that do not set their own; ``math.inf`` for no limit.
+        tool_timeout: Timeout in seconds of tools that do not set their own timeout; ``math.inf`` for no limit.
         tool_concurrency: Maximum number of tools that run concurrently in one round.
-        history_policy: Selects the part of a long history that is sent, see `tailrace.streaming.agent.trimming`.
-        think_tags: Separate reasoning in ``<think>`` tags at the start of a response from its text.
-        merge_reads: Combine all content that arrives with one network read in one step.
-        continuation: Bounds on the continuation of a response that breaks off, see
-            `tailrace.streaming.agent.continuation`; `NO_CONTINUATION` to fail instead.
+        history_policy: Selects the part of a long history that is sent; see `tailrace.streaming.agent.trimming`.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of a response from its text.
+        merge_reads: True to combine all content that arrives with one network read into one step.
+        continuation: Limits of the continuation of a response that breaks off; see
+            `tailrace.streaming.agent.continuation`. With `NO_CONTINUATION`, such a response fails.
         fallbacks: Models that are requested in this order if ``model`` fails. The agent closes them.
-        approvals: The calls that run only after an approval. The server asks its caller for it (``docs/approvals.md``); `run`
-            returns such calls in `ChatResult.open_calls`, and does not run them. None for no calls.
+        approvals: Selects the calls that run only after an approval. The server asks its caller for the approval
+            (``docs/approvals.md``); `run` does not run such calls, but returns them in `ChatResult.open_calls`. None
+            if no call needs an approval.
 
     Attributes:
         model: The model.
         reader: Parses the structured output; None for text.
 
     Raises:
-        ConfigurationError: The model is unknown or has no key, two tools have the same name, the output type has no
-            JSON schema, or a limit is less than 1.
+        ConfigurationError: The model is unknown or its API key is missing, two tools have the same name, the output
+            type has no JSON schema, or a limit is less than 1.
     """
 
     def __init__(
@@ -196,7 +201,7 @@ class Agent(Generic[T]):
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """Disconnect the tools, and close the model."""
+        """Disconnect the toolsets and close the models."""
         if self._toolsets:
             self._runner = None
         async with AsyncExitStack() as stack:
@@ -211,20 +216,22 @@ class Agent(Generic[T]):
         history: History | Iterable[Message] = (),
         options: RequestOptions = NO_OPTIONS,
     ) -> ChatResult[T]:
-        """Run a turn and return its complete result. A cancellation ends the request and the tools.
+        """Run a turn and return its complete result. A cancellation stops the request and the tools.
 
         Args:
-            prompt: The user's message; the first of the new messages.
+            prompt: The user's message, which becomes the first of the new messages.
             history: The earlier messages.
-            options: Options of this turn. The caller runs the tools in it: a call of such a tool ends the run, see
-                `ChatResult.open_calls`.
+            options: Options of this turn. The caller runs the tools in these options: a call of such a tool ends the
+                run; see `ChatResult.open_calls`.
 
         Raises:
-            BrokenRunError: The provider failed, or the response broke off; an `UpstreamError` and an `AgentError`.
-            AgentError: The turn exceeded ``max_rounds``, a response was cut off in the middle of a tool call, or the
-                output does not match ``output_type``. ``messages`` has the new messages of the run.
-            ConfigurationError: A tool of the caller has the same name as one of the agent, or a toolset cannot be
-                connected.
+            BrokenRunError: The provider failed, or the response broke off. The error is both an `UpstreamError` and an
+                `AgentError`.
+            AgentError: The turn exceeded ``max_rounds``, a response reached its length limit in the middle of a tool
+                call, or the output does not match ``output_type``. The attribute ``messages`` contains the new
+                messages of the run.
+            ConfigurationError: A tool of the caller has the same name as a tool of the agent, or a requirement of a
+                toolset is missing.
             UpstreamError: The server of a toolset cannot be reached.
             ProtocolError: A tool result in the prompt matches no open call of the history, or the provider does not
                 support a part of the conversation or an option.
@@ -250,11 +257,12 @@ class Agent(Generic[T]):
         history: History | Iterable[Message] = (),
         options: RequestOptions = NO_OPTIONS,
     ) -> AsyncGenerator[ChatResult[str]]:
-        """Run a turn and yield results with the content that is new since the previous result. No result is empty.
+        """Run a turn. Yield results with the new content since the previous result. Only the last result may have no new content.
 
-        Text is yielded as it arrives, also with an ``output_type`` (use `parse_output` to parse the text of the last
-        message). A caller that leaves the loop ends the request when the generator is closed: immediately with
-        ``aclosing``, otherwise when Python collects the generator. A cancellation ends the request and the tools.
+        Text is yielded as it arrives, even if the agent has an ``output_type`` (use `parse_output` to parse the text
+        of the last message). If the caller leaves the loop, the request stops when the generator is closed:
+        immediately with ``aclosing``, otherwise when Python collects the generator. A cancellation stops the request
+        and the tools.
 
         Args:
             prompt: See `run`.
@@ -262,16 +270,16 @@ class Agent(Generic[T]):
             options: See `run`.
 
         Raises:
-            BrokenRunError: As for `run`, after all content that arrived.
+            BrokenRunError: As for `run`, after all content that arrived has been yielded.
             AgentError: As for `run`, except that ``output_type`` is not checked.
-            ConfigurationError: As for `run`; or the agent has toolsets and is not connected (use ``async with``).
+            ConfigurationError: As for `run`; or the agent's toolsets are not connected (use ``async with``).
             ProtocolError: As for `run`.
         """
         turn = self._turn(prompt, history)
         async with aclosing(self.steps(turn, options=options)) as steps:
             async for step in steps:
-                # Yield nothing while tools run: a caller that leaves the loop without closing the generator would
-                # keep the cancel scope of the tools open.
+                # Yield nothing while tools run. Otherwise, a caller that leaves the loop without closing the generator
+                # would keep the cancel scope of the tools open.
                 if not isinstance(step, ResponseBegun | ToolEnded):
                     delta = turn.take_new()
                     if delta:
@@ -289,7 +297,7 @@ class Agent(Generic[T]):
         context_id: str = "",
         external_context_id: str = "",
     ) -> AsyncGenerator[Step]:
-        """Run a turn and yield its steps: `drive` without a view.
+        """Run a turn and yield its steps, like `drive` without a view.
 
         Args:
             fold: See `drive`.
@@ -328,27 +336,30 @@ class Agent(Generic[T]):
         decided: DecidedCalls | None = None,
         persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> AsyncGenerator[S]:
-        """Run a turn: perform the IO of its state machine (`AgentTurn`) and yield the items of a view.
+        """Run a turn: perform the actions of its state machine (`AgentTurn`), and yield the items of a view.
 
-        Close the generator (``aclosing``) in the asyncio task in which it was started. Closing and cancellation end the
-        request and the tools. A failure of the provider raises no exception: see `TurnAccumulator.error`. The calls that
-        the caller runs are in `TurnAccumulator.unanswered_calls`.
+        Close the generator (``aclosing``) in the asyncio task in which it was started. Closing it, or cancelling the
+        task, stops the request and the tools. If the provider fails, no exception is raised: see
+        `TurnAccumulator.error`. The calls that the caller must run are in `TurnAccumulator.unanswered_calls`.
 
         Args:
-            fold: The conversation; accumulates the responses and results.
-            view: Converts each step to the yielded items.
+            fold: The accumulator of the turn, which contains the conversation. The responses and tool results are
+                added to it.
+            view: Converts each step into items.
             options: Options of this request, in addition to those of the agent.
-            runner: The tools; None for those of the agent.
+            runner: The tools; None for the tools of the agent.
             task_id: For the `ToolContext` of the tools.
             context_id: For the `ToolContext` of the tools.
             external_context_id: For the `ToolContext` of the tools.
-            interrupted: The part of the first response that another process has published.
-            decided: Calls of the history whose approval was decided. The turn runs them before its first request.
-            persisted: Returns when all yielded items are persisted. Approved calls run after that.
+            interrupted: The first response, if another process has published a part of it.
+            decided: Calls of the history whose approvals have been decided. The turn runs the approved calls before
+                its first request.
+            persisted: Function that returns after all yielded items have been persisted. Approved calls run after
+                that.
 
         Raises:
-            AgentError: The turn exceeded ``max_rounds``, or the interrupted response may not begin again; and the view raises the
-                error.
+            AgentError: The turn exceeded ``max_rounds``, or the interrupted response must not begin again. Only if the
+                view raises the error.
             ConfigurationError: As for `run_stream`.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """
@@ -397,14 +408,14 @@ class Agent(Generic[T]):
                                                 if changes:
                                                     yield received(changes)
                                             if response.error is not None:
-                                                break  # the rest of the response is not needed
+                                                break  # nothing after the error is needed
                                             batch = chunks = (
                                                 changes
                                             ) = ()  # free the memory while the next batch is awaited
                                 except UpstreamError as failure:
                                     turn.fail(
                                         failure.with_traceback(None)
-                                    )  # its frames would keep the turn alive
+                                    )  # the traceback would keep the turn alive
                                 further = attempts.ended(response, batches, watch.chunks)
                                 held_back = turn.end_response() if further is None else []
                     finally:
@@ -442,7 +453,7 @@ class Agent(Generic[T]):
         persisted: Callable[[], Awaitable[None]],
         **context: Any,
     ) -> AsyncGenerator[S]:
-        """Run the calls of a round, and yield the items of the view."""
+        """Run the calls of a round and yield the items of the view."""
         approved: Sequence[str] = ()
         if decided is not None:
             for result in decided.results:
@@ -460,7 +471,7 @@ class Agent(Generic[T]):
         yield view.take(RoundEnded())
 
     def has_tool(self, name: str) -> bool:
-        """Return True if the agent has a tool with this name. Tools of toolsets count once they are connected."""
+        """Return True if the agent has a tool with this name. If the agent has toolsets, it must be connected."""
         return self._runner is not None and self._runner.knows(name)
 
     def is_idempotent(self, call: ContentPartToolCall) -> bool:
@@ -484,7 +495,7 @@ class Agent(Generic[T]):
             return None
         try:
             return ApprovalRequest.of(call, self._approvals.lifetime, reason)
-        except ValueError:  # the arguments have no canonical form
+        except ValueError:  # the arguments have no canonical JSON form
             return None
 
     def begin(self, history: History, *messages: Message, collect_output: bool = True) -> TurnAccumulator:
@@ -492,7 +503,7 @@ class Agent(Generic[T]):
 
         Args:
             history: The earlier messages, or the complete conversation.
-            messages: The messages that begin the turn; the first of its new messages.
+            messages: The messages that begin the turn. They are the first of its new messages.
             collect_output: See `TurnAccumulator`.
         """
         return TurnAccumulator(
@@ -504,7 +515,7 @@ class Agent(Generic[T]):
 
         Args:
             text: The complete text.
-            messages: The ``messages`` of a raised error.
+            messages: The attribute ``messages`` of a raised error.
 
         Raises:
             AgentError: The text does not match ``output_type``.
@@ -577,7 +588,7 @@ class Agent(Generic[T]):
 
 
 def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRunner) -> RequestOptions:
-    """Merge the options of every request with those of one request; tools are added to the agent's own."""
+    """Merge the options of every request with the options of one request, which override them. Their tools are combined."""
     if given is NO_OPTIONS and not runner.definitions:
         return always
     explicit = {name: getattr(given, name) for name in given.model_fields_set}
@@ -590,13 +601,13 @@ async def _begin_attempt(
     attempt: FurtherAttempt,
     action: CallModel,
 ) -> tuple[AbstractAsyncContextManager[ChunkBatches], ResponseContinued | None]:
-    """Begin an attempt. Return its request, which is not sent yet, and a step if the attempt continues a response.
+    """Begin an attempt. Return its request, which has not been sent, and a step if the attempt continues a response.
 
     Args:
         response: The response, with its error if it broke off.
-        attempts: Its attempts.
-        attempt: The next one.
-        action: Its request.
+        attempts: The attempts of the response.
+        attempt: The attempt to begin.
+        action: The history and the options of its request.
     """
     if attempt.delay:
         await anyio.sleep(attempt.delay)
@@ -621,7 +632,7 @@ async def _begin_attempt(
 
 
 def _wrappers(batch: "Sequence[ChunkWrapper[Any]] | ChatCompletionChunk") -> Sequence[ChunkWrapper[Any]]:
-    """Return the chunks of a batch. Iterators of the openai package yield single chunks, which are wrapped."""
+    """Return the chunks of a batch. Iterators of the openai package yield single chunks, which this function wraps."""
     return batch if isinstance(batch, list | tuple) else wrap_chunk(cast("ChatCompletionChunk", batch))
 
 
@@ -644,7 +655,7 @@ class _Steps:
 
 
 def _messages_of(prompt: Prompt) -> tuple[Message, ...]:
-    """Return the messages that begin a turn. Tool results form a separate message before the other parts."""
+    """Return the messages that begin a turn. Tool results become a separate message before the message with the other parts."""
     if isinstance(prompt, Message):
         return (prompt,)
     parts = (ContentPartText(text=prompt),) if isinstance(prompt, str) else tuple(prompt)

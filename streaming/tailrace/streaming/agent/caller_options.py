@@ -1,12 +1,12 @@
-"""Options of a caller's request in addition to its message: tools of the caller, output format, sampling.
+"""Options that a request of a caller contains in addition to its message: tools, output format and sampling.
 
-The options are in the metadata of a request (`SendMessage`, `SendStreamingMessage`) under the extension's URI::
+The options are in the metadata of the request (`SendMessage`, `SendStreamingMessage`), under the extension's URI::
 
     {"tools": [{"name": "locate", "description": "…", "parameters": {…}}], "toolChoice": {"mode": "auto"},
      "output": {"schema": {…}}, "maxOutputTokens": 500, "temperature": 0, "instructions": "Be brief.", "parallel": true}
 
-The server stores them in the metadata ``request`` of the message, so that they survive a restart. A message without options
-that continues a task has the options of the previous message.
+The server stores them in the metadata ``request`` of the message, so that they survive a restart. If a message without
+options continues a task, the options of the previous message apply.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ from tailrace.wrappers.request_options import (
 
 
 class CallerOptions(RequestOptions):
-    """Options of a request: those of the model and those of the turn.
+    """Options of a request: options for the model and options for the turn.
 
     Attributes:
         instructions: Instructions in addition to the agent's own.
@@ -55,7 +55,7 @@ class CallerOptions(RequestOptions):
 
     @property
     def options(self) -> RequestOptions:
-        """Options for the model; the object `NO_OPTIONS` if none is set."""
+        """The options for the model; the object `NO_OPTIONS` if none are set."""
         given = {name: getattr(self, name) for name in self.model_fields_set - _TURN_OPTIONS}
         return RequestOptions(**given) if given else NO_OPTIONS
 
@@ -67,7 +67,8 @@ class CallerOptions(RequestOptions):
 
 _TURN_OPTIONS = {"instructions", "parallel"}
 NATIVE_TOOLS = ("custom", "namespace", "web_search", "web_search_preview")
-"""Types of native tools that a caller may use. Other types refer to files and connections of the server's account."""
+"""Types of native tools that a caller may use. Other types give access to files and connections of the server's
+account."""
 
 MAX_TOOLS = 512
 """Maximum number of tools of a request."""
@@ -82,11 +83,12 @@ NO_FACTS = CallerOptions()
 def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
     """Read the options in a request's metadata.
 
-    Definitions of tools are checked, since providers reject invalid ones or confuse their tools. External references in
-    schemas are not fetched. The name in a tool choice is not checked, since it may be the name of a tool of the agent.
+    The definitions of tools are checked, because providers reject invalid definitions and may confuse tools with the
+    same name. External references in schemas are rejected. The name in a tool choice is not checked, because it may be
+    the name of a tool of the agent.
 
     Raises:
-        ValueError: An option is not valid; the text names it.
+        ValueError: An option is invalid. The text names the option.
     """
     facts = _read(extension_metadata(metadata))
     if facts.tools:
@@ -99,7 +101,7 @@ def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
 
 
 def caller_options_cost(facts: CallerOptions) -> int:
-    """Return the cost of reading and writing the options, for `run_bounded`."""
+    """Return the cost of parsing and serializing the options, for `run_bounded`."""
     schemas = [tool.parameters for tool in facts.tools]
     schema = facts.output.schema_ if facts.output is not None else None
     texts = sum(text_cost(tool.description) + text_cost(tool.name) for tool in facts.tools)
@@ -129,9 +131,10 @@ def without_caller_options(message: Message) -> Message:
 
 
 def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
-    """Return the options of the newest of a task's messages that has any.
+    """Return the options of the newest message of a task that has options.
 
-    A tool choice that forces a call applies to that message's turn only: the model responds to the results.
+    A tool choice that forces a call applies only to the turn of its own message: the model must be able to respond to
+    the results without another call.
 
     Args:
         messages: The task's messages, oldest first.
@@ -146,7 +149,7 @@ def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
 
 
 def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
-    """Return the option ``parallel`` as `stored_caller_options`, without reading the other options.
+    """Return the option ``parallel`` of `stored_caller_options` without parsing the other options.
 
     Args:
         messages: The task's messages, oldest first.
@@ -160,7 +163,7 @@ def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
 
 
 def _check_tools(tools: Sequence[ToolDefinition]) -> None:
-    import jsonschema_rs  # imported when needed: many servers never use it
+    import jsonschema_rs  # imported only when it is used, because many servers never use it
 
     if len(tools) > MAX_TOOLS:
         raise ValueError(f"tools: there are {len(tools)} tools; the maximum is {MAX_TOOLS}")

@@ -1,9 +1,9 @@
-"""The policy for continuing a response that broke off: conditions, delays and models. Sans-IO.
+"""The policy for continuing a response that breaks off: conditions, delays and models. Sans-IO.
 
-A response that breaks off is requested again from its model, up to `ContinuationPolicy.attempts` times, and then once from each
-fallback model. `ResponseAttempts` has the attempts of one response; the driver does the IO
-(`tailrace.streaming.agent.agent.Agent.drive`). A `CircuitBreaker` for each model keeps requests from a provider that fails
-every time.
+A response that breaks off is requested again from the same model, up to `ContinuationPolicy.attempts` times, and then
+once from each fallback model. `ResponseAttempts` decides on the attempts of one response, and the driver
+(`tailrace.streaming.agent.agent.Agent.drive`) performs the IO. Each model has a `CircuitBreaker`, which stops requests
+to a provider that fails every time.
 """
 
 import math
@@ -38,12 +38,14 @@ _UNKNOWN_EFFECTS = (
 
 
 class ContinuationPolicy(msgspec.Struct, frozen=True):
-    """Limits of the continuation of one response.
+    """Limits for the continuation of one response.
 
     Attributes:
-        attempts: Maximum further requests to the same model; 0 to fail at once, unless there are fallback models.
-        deadline: Seconds after the first failure within which an attempt may begin.
-        delay: Seconds before the first attempt, doubled each time up to 8 and reduced by up to half at random.
+        attempts: Maximum number of further requests to the same model. With 0, the response fails at once, unless
+            there are fallback models.
+        deadline: Time in seconds after the first failure. Later, no attempt begins.
+        delay: Delay in seconds before the first further attempt. The delay doubles with each attempt, up to 8 seconds,
+            and is reduced by a random part of up to one half. If the provider specifies a delay, it is used instead.
     """
 
     attempts: int = 1
@@ -52,16 +54,16 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
 
 
 NO_CONTINUATION = ContinuationPolicy(attempts=0)
-"""Policy without continuation: a response that breaks off fails."""
+"""The policy without continuation: a response that breaks off fails."""
 
 
 class CircuitBreaker:
-    """Circuit breaker of one provider. It opens for `SECONDS` after `FAILURES` consecutive failures.
+    """The circuit breaker of one model. After `FAILURES` consecutive failures, it opens for `SECONDS` seconds.
 
-    Then it permits one request: success closes the breaker, failure opens it again.
+    After that, it permits one request. Success closes the breaker, and failure opens it again.
 
     Args:
-        clock: Returns the time in seconds.
+        clock: Function that returns the time in seconds.
     """
 
     FAILURES = 5
@@ -76,11 +78,15 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the breaker is open, so that requests should use another provider."""
+        """Return True if the breaker is open, so that requests should use another model."""
         return self._failures >= self.FAILURES and self._clock() < self._open_until
 
     def begin(self) -> None:
-        """Register a request. After failures, no other request is permitted until its outcome is known."""
+        """Register a request.
+
+        After `FAILURES` failures, no other request is permitted for `SECONDS` seconds or until the outcome of this
+        request is known.
+        """
         if self._failures >= self.FAILURES:
             self._open_until = self._clock() + self.SECONDS
 
@@ -95,15 +101,17 @@ class CircuitBreaker:
 
 
 class InterruptedResponse(msgspec.Struct, frozen=True):
-    """A response that another process received and published in part, before it stopped.
+    """A response that another process published only in part before it stopped.
 
     Attributes:
-        text: The published text, if the response consisted of text alone; otherwise empty. Its model may continue it.
-        stored_id: The id by which a provider holds the response (`Model.stored_id`); empty if none does.
+        text: The published text, if the response consisted only of text; otherwise empty. The model that wrote it may
+            continue it.
+        stored_id: The id under which a provider stores the response (`Model.stored_id`); empty if no provider stores
+            it.
         model: The model of ``text`` and ``stored_id``, as ``provider:name``; empty if it is unknown.
-        has_provider_tool: True if the provider had begun a tool of its own, so that the response may not begin again.
-        attempts: The attempts of the response, without the error of the last one, which the stop interrupted; empty if nothing of
-            the response was published.
+        has_provider_tool: True if the provider had started a tool of its own. The response must then not begin again.
+        attempts: The attempts of the response; empty if nothing of it was published. The last attempt, which was
+            interrupted when the process stopped, has no error.
     """
 
     text: str = ""
@@ -118,9 +126,9 @@ class FurtherAttempt(msgspec.Struct, frozen=True):
 
     Attributes:
         model: The model to request.
-        delay: Seconds to wait before.
-        may_join: The model may continue what has arrived; otherwise the response begins again.
-        rest: The request for the rest of a response that the provider holds; None if it does not.
+        delay: Seconds to wait before the attempt.
+        may_join: True if the model may continue the text that has arrived; False if the response must begin again.
+        rest: The request for the rest of a response that the provider stores; None if the provider does not store it.
     """
 
     model: Model
@@ -133,15 +141,16 @@ class ResponseAttempts:
     """The attempts of one response.
 
     Args:
-        models: The model, and the fallback models, each with its breaker.
+        models: The model and the fallback models, each with its circuit breaker.
         policy: The limits.
-        clock: Returns the time in seconds.
-        choose: Returns a random number from 0 to 1, for the jitter.
+        clock: Function that returns the time in seconds.
+        choose: Function that returns a random number from 0 to 1, for the random part of a delay.
 
     Attributes:
         model: The model of the current attempt.
-        route: The route of the current attempt; None for the first.
-        held: The response that its provider holds although no connection reads it, and the model; None if there is none.
+        route: The route of the current attempt; None for the first attempt.
+        held: The model and the response, if the provider stores a response that no connection reads at present;
+            otherwise None.
     """
 
     __slots__ = (
@@ -173,7 +182,7 @@ class ResponseAttempts:
         self._clock = clock
         self._choose = choose
         self._position = self._usable(0) or 0
-        self._number = 0  # further attempts at the first model
+        self._number = 0  # number of further attempts at the first model
         self._deadline: float | None = None
         self._may_repeat = True
         self._interrupted: Attempt | None = (
@@ -191,13 +200,13 @@ class ResponseAttempts:
         """Return the first attempt.
 
         Args:
-            response: The response. If the attempt continues an interrupted one, its error, its text and its earlier attempts
-                are set.
+            response: The response. If the attempt continues an interrupted response, the method adds its text and its
+                earlier attempts, and sets its error.
             interrupted: The part of the response that another process has published; None for a new response.
             options: The options of the request.
 
         Raises:
-            AgentError: The interrupted response may not begin again.
+            AgentError: The interrupted response must not begin again, and the provider does not store it.
         """
         if interrupted is None:
             return FurtherAttempt(self.model, 0.0, may_join=False)
@@ -226,7 +235,7 @@ class ResponseAttempts:
         return FurtherAttempt(self.model, 0.0, may_join=rest is None and may_join, rest=rest)
 
     def broken(self, response: Accumulator) -> Attempt:
-        """Return the current attempt, which broke off; before `begin`, that of the interrupted response.
+        """Return the current attempt, which broke off. Before `begin`, return the last attempt of the interrupted response.
 
         Args:
             response: The response, with the error and the usage of the attempt.
@@ -236,11 +245,11 @@ class ResponseAttempts:
         return msgspec.structs.replace(attempt, error=response.error, usage=response.usage)
 
     def connected(self) -> None:
-        """Register that the request of the current attempt was accepted: its connection reads a response that was held."""
+        """Register that the request of the current attempt was accepted. Its connection now reads the response."""
         self.held = None
 
     async def release(self) -> None:
-        """Cancel a held response whose rest is not needed (`Model.release`)."""
+        """Cancel the stored response if its rest is not needed (`Model.release`)."""
         held, self.held = self.held, None
         if held is not None:
             model, response = held
@@ -250,24 +259,24 @@ class ResponseAttempts:
         """Return the step for the first chunk of the current attempt.
 
         Args:
-            batches: The chunks of the attempt, after the first of them has arrived.
+            batches: The chunks of the attempt, of which the first has arrived.
         """
         return ResponseBegun(name_of(self.model), self.route, self.model.stored_id(batches))
 
     def _position_of(self, name: str) -> int | None:
-        """Return the position of the model with a name; None if it is not one of these models."""
+        """Return the position of the model with this name; None if there is none."""
         names = [name_of(model) for model, _ in self._models]
         return names.index(name) if name in names else None
 
     def ended(
         self, response: Accumulator, batches: ChunkBatches | None = None, received: int = 0
     ) -> FurtherAttempt | None:
-        """Register the end of the current attempt; return the next one, None if there is none.
+        """Register the end of the current attempt. Return the next attempt; None if there is none.
 
         Args:
             response: The response so far; its ``error`` is set if it is incomplete.
-            batches: The chunks of the attempt, as the model returned them; None if the request failed.
-            received: The number of these chunks.
+            batches: The object from the model that yields the chunks of the attempt; None if the request failed.
+            received: The number of chunks that arrived.
         """
         error = response.error = response.failure
         breaker = self._models[self._position][1]
@@ -282,7 +291,8 @@ class ResponseAttempts:
             response.error = self.held = None
             return None
         can_repeat = self._can_repeat(response)
-        # Nothing of a continuation has arrived: the provider may refuse the continuation, not the conversation.
+        # If nothing of a continuation has arrived, the provider may have rejected only the continuation, not the
+        # conversation.
         has_failed = self.route is Route.PREFILL and response.is_attempt_empty
         has_failed = has_failed or (self.route is Route.ATTACH and not received)
         if self._is_refused(error, has_failed):
@@ -290,7 +300,7 @@ class ResponseAttempts:
                 self.held = None
             return FurtherAttempt(self.model, 0.0, may_join=False) if can_repeat else None
         if has_attached:
-            self._number, self._deadline = 0, None  # as long as more arrives, connections are replaced
+            self._number, self._deadline = 0, None  # there is no limit while each connection receives more
         rest = self._rest() if error.is_temporary else None
         if not error.concerns_provider or not (rest is not None or can_repeat):
             return None
@@ -323,18 +333,18 @@ class ResponseAttempts:
         return self._may_repeat and can_repeat(response)
 
     def _rest(self) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request for the rest of the held response; None if there is none."""
+        """Return the request for the rest of the stored response; None if there is none."""
         if self.held is None:
             return None
         model, response = self.held
         return model.attachment(response, self._options)
 
     def _is_refused(self, error: UpstreamError, has_failed: bool) -> bool:
-        """Return whether the provider refused the route of the current attempt, not the conversation.
+        """Return True if the provider rejected only the route of the current attempt, not the conversation.
 
         Args:
             error: The error.
-            has_failed: Nothing of the continuation has arrived.
+            has_failed: True if nothing of the continuation has arrived.
         """
         if self.route not in (Route.ATTACH, Route.PREFILL):
             return False
@@ -346,7 +356,7 @@ class ResponseAttempts:
         return is_refusal and not error.is_temporary
 
     def _usable(self, start: int) -> int | None:
-        """Return the position of the next model whose breaker is closed."""
+        """Return the position of the next model whose breaker is closed; None if there is none."""
         positions = range(start, len(self._models))
         return next((each for each in positions if not self._models[each][1].is_open), None)
 
@@ -357,7 +367,7 @@ class ResponseAttempts:
 
 
 def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
-    """Return whether a response is complete although an error follows its finish reason."""
+    """Return True if a response is complete although an error follows its finish reason."""
     if not response.finished or error.fault not in (*_CONNECTION_FAULTS, UpstreamFault.PROVIDER):
         return False
     reasons = {choice.finish_reason for choice in response.choices.values()} - {None}
@@ -365,10 +375,10 @@ def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
 
 
 def can_repeat(response: Accumulator) -> bool:
-    """Return whether a response that broke off may be requested again.
+    """Return True if a response that broke off may be requested again.
 
-    It is not continued after a content filter or a refusal, and not after the start of a tool that the provider runs, because
-    the effects of the tool are unknown.
+    It may not if a content filter stopped it, if the model refused, or if a tool that the provider runs had started,
+    because the effects of the tool are unknown.
     """
     for choice in response.choices.values():
         if choice.refusal or choice.finish_reason in _REFUSED:
@@ -384,7 +394,7 @@ def name_of(model: Model) -> str:
 
 
 def attempts_of(facts: object) -> list[Attempt]:
-    """Return attempts from their JSON (`attempt_facts`). Values of other types are left out."""
+    """Parse attempts from the JSON of `attempt_facts`. Values of other types are ignored."""
     attempts: list[Attempt] = []
     for fact in as_mappings(facts):
         error, usage = as_mapping(fact.get("error")), as_mapping(fact.get("usage"))
@@ -409,7 +419,7 @@ def attempts_of(facts: object) -> list[Attempt]:
 
 
 def attempt_facts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """Return attempts as JSON."""
+    """Return the attempts as JSON values."""
     facts: list[dict[str, Any]] = []
     for attempt in attempts:
         error = attempt.error

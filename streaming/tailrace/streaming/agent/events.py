@@ -1,4 +1,4 @@
-"""The results and errors of an agent's run, and the steps of a turn. `Agent` creates all of them."""
+"""The results and errors of an agent's run, and the steps of a turn. `Agent` creates the objects."""
 
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -25,23 +25,24 @@ T = TypeVar("T", default=str)
 
 @dataclass(frozen=True, slots=True)
 class ChatResult(Generic[T]):
-    """The new content of a run. In a stream, it is the content since the previous result.
+    """The new content of a run. In a stream, a result contains the content since the previous result.
 
     Attributes:
-        output: The visible text. If the agent has an output type, the parsed response in the result of `Agent.run`.
-        messages: The complete new messages: first the prompt, then for each round the message of the model and a
+        output: The visible text. If the agent has an output type and there are no open calls, `Agent.run` returns the
+            parsed response instead.
+        messages: The complete new messages: first the prompt, then for each round the message of the model and the
             message with the tool results.
         reasoning: Reasoning text.
-        finish_reason: The finish reason of the last response. In a stream, only the last result has it.
-        usage: The token counts of all requests together; None if none were reported. In a stream, only the last
-            result has it.
-        metadata: Metadata of the responses. In a stream, only new and changed values.
-        id: The id of the last response; empty if the provider sent no id.
-        files: Files that the model sent by value.
-        links: Files that the model sent by URL.
+        finish_reason: The finish reason of the last response. In a stream, only the last result contains it.
+        usage: The sum of the token counts of all requests; None if none were reported. In a stream, only the last
+            result contains it.
+        metadata: Metadata of the responses. In a stream, a result contains only new and changed values.
+        id: The id of the last response; empty if the provider sent none.
+        files: Files whose content the model sent.
+        links: Files of which the model sent the URL.
         open_calls: Calls of the caller's tools. The caller adds their results to the next prompt.
-        replaces: True if the model restarted a response in a stream. This result then has the complete output,
-            reasoning and files of the run so far, which replace the earlier results.
+        replaces: True if the model restarted a response in a stream. The result then contains the complete output,
+            reasoning and files of the run so far, which replace those of the earlier results.
     """
 
     output: T
@@ -62,7 +63,8 @@ class AgentError(TailraceError):
 
     Args:
         message: The reason.
-        messages: The messages of the run so far, the prompt first. Tools may have run, with side effects.
+        messages: The messages of the run so far, beginning with the prompt. Tools may have run and may have had side
+            effects.
     """
 
     def __init__(self, message: str, messages: tuple[Message, ...] = ()) -> None:
@@ -104,10 +106,10 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResponseEnded(msgspec.Struct, frozen=True):
-    """Step: a response has ended. Its message is the last of the turn, unless it is empty and the request is repeated.
+    """Step: a response has ended. Its message is the last message of the turn, unless it is empty and the request is repeated.
 
     Attributes:
-        changes: The changes that buffered text caused.
+        changes: The changes from text that was still buffered at the end.
     """
 
     changes: list[Change]
@@ -134,7 +136,7 @@ class ExecutionStarting(msgspec.Struct, frozen=True):
 
 
 class RoundEnded(msgspec.Struct, frozen=True):
-    """Step: all tools of a round have returned results. The message with these results is the last of the turn."""
+    """Step: all tools of a round have returned results. The last message of the turn contains these results."""
 
 
 class ResponseBegun(msgspec.Struct, frozen=True):
@@ -142,9 +144,9 @@ class ResponseBegun(msgspec.Struct, frozen=True):
 
     Attributes:
         model: The model, as ``provider:name``.
-        route: How the attempt continues the response; None for the first one.
-        stored_id: The id by which the provider holds the response (`tailrace.wrappers.model.Model.stored_id`), so that another
-            process can receive it; empty if the provider does not hold it.
+        route: How the attempt continues the response; None for the first attempt.
+        stored_id: The id under which the provider stores the response (`tailrace.wrappers.model.Model.stored_id`).
+            With it, another process can receive the response. Empty if the provider does not store the response.
     """
 
     model: str
@@ -153,13 +155,14 @@ class ResponseBegun(msgspec.Struct, frozen=True):
 
 
 class ResponseContinued(msgspec.Struct, frozen=True):
-    """A response broke off, and another attempt continues it.
+    """Step: a response broke off, and another attempt continues it.
 
     Attributes:
         attempt: The attempt that broke off.
         model: The model of the next attempt, as ``provider:name``.
-        route: How it continues the response. With `Route.REPLACE`, its first content voids what has arrived.
-        has_text: What has arrived is text alone, which may have been published by another process.
+        route: How the next attempt continues the response. With `Route.REPLACE`, its first content replaces all
+            content that has arrived.
+        has_text: True if only text has arrived. Another process may have published this text.
     """
 
     attempt: Attempt

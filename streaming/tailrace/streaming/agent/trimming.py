@@ -1,8 +1,8 @@
 """Policies that shorten a long conversation before each request to a model.
 
-A policy receives the complete history and returns the history to send. The stored conversation does not change. A
-policy must not separate a tool call from its result, because providers reject a call without its result and a result
-without its call. `keep_all` is the default of `Agent`.
+A policy is given the complete history and returns the history to send. The stored conversation does not change. A
+policy must not separate a tool call from its result, because providers reject a call without a result and a result
+without a call. `keep_all` is the default of `Agent`.
 """
 
 import json
@@ -28,9 +28,9 @@ HistoryPolicy = Callable[[History], History]
 CountTokens = Callable[[Message], int]
 """Function that returns the number of tokens of a message. An estimate is sufficient."""
 
-_CHARACTERS = 4  # characters per token of English text and code; fewer in other scripts
+_CHARACTERS = 4  # characters per token of English text and code; other scripts have fewer
 _MESSAGE_TOKENS = 4  # tokens of a message in addition to its content
-_FILE_TOKENS = 1000  # tokens per file: the count of most providers for an image
+_FILE_TOKENS = 1000  # tokens per file: most providers count about as many for an image
 
 
 def keep_all(history: History) -> History:
@@ -41,10 +41,10 @@ def keep_all(history: History) -> History:
 class TokenBudget:
     """Policy that omits the oldest messages, so that the history does not exceed a number of tokens.
 
-    Complete turns are omitted first, the oldest turn first. A turn is a message of the user and all messages until
-    the next message of the user. Then complete rounds of the newest turn (calls and their results) are omitted, the
-    oldest round first. The system message, `History.context`, and the first message and last round of the newest turn are
-    always sent, even if they exceed the budget.
+    Complete turns are omitted first, the oldest turn first. A turn is a message of the user and all messages until the
+    next message of the user. If only the newest turn is left, its rounds (calls and their results) are omitted, the
+    oldest round first. The system message, `History.context`, and the first message and the last round of the newest
+    turn are always sent, even if they exceed the budget.
 
     Args:
         max_tokens: Maximum number of tokens of the history. Leave room for the response in the context window of the
@@ -63,7 +63,7 @@ class TokenBudget:
         room = self._max_tokens - len(fixed) // _CHARACTERS
         messages = history.conversation
         costs = [self._count(message) for message in messages]
-        # The number of tokens of all messages from each position to the end.
+        # For each position, the number of tokens of the messages from there to the end.
         rest = list(accumulate(reversed(costs), initial=0))[::-1]
         if rest[0] <= room:
             return history
@@ -88,7 +88,7 @@ class TokenBudget:
 
 
 def estimate_tokens(message: Message) -> int:
-    """Estimate the tokens of a message: 4, and one per four characters, and 1,000 per file."""
+    """Estimate the tokens of a message: 4, plus one per four characters, plus 1,000 per file."""
     return _MESSAGE_TOKENS + sum(map(_part_tokens, message.content))
 
 
@@ -103,7 +103,7 @@ def _is_question(message: Message) -> bool:
 def _possible_cuts(messages: Sequence[Message]) -> set[int]:
     """Return the positions at which a conversation can be cut without separating a call from its result."""
     calls: dict[str, int] = {}
-    changes = [0] * (len(messages) + 1)  # by position: +1 behind a call, -1 behind its result
+    changes = [0] * (len(messages) + 1)  # by position: +1 after a call, -1 after its result
     for at, message in enumerate(messages):
         calls |= {call.id: at for call in message.tool_calls}
         for result in message.tool_results:

@@ -1,10 +1,10 @@
-"""A state machine for one turn of an agent.
+"""The state machine for one turn of an agent.
 
-It receives responses and tool results, and returns the next action. Sans-IO.
+It is given responses and tool results, and returns the next action. Sans-IO.
 
-A turn has one or several rounds. A round is a request to the model, its response, and the results of the tools that
-the response calls. `AgentTurn` decides the next action. The driver, `tailrace.streaming.agent.agent.Agent.drive`,
-does the IO::
+A turn has one or more rounds. A round consists of a request to the model, its response, and the results of the tools
+that the response calls. `AgentTurn` decides which action is next. The driver,
+`tailrace.streaming.agent.agent.Agent.drive`, performs the IO::
 
     while True:
         action = turn.next_action()
@@ -45,11 +45,11 @@ S = TypeVar("S", covariant=True)
 NO_NAMES: frozenset[str] = frozenset()
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
-_FORCED = ("required", "tool")  # tool choices with which a model would call tools in every round
+_FORCED = ("required", "tool")  # modes of tool choice with which a model calls tools in every round
 
 
 class CallModel(msgspec.Struct, frozen=True):
-    """Action: send a request, feed the response (`TurnAccumulator.begin_response`), then call `AgentTurn.end_response`.
+    """Action: send a request, add the response (`TurnAccumulator.begin_response`), then call `AgentTurn.end_response`.
 
     Attributes:
         history: The conversation to send.
@@ -61,20 +61,20 @@ class CallModel(msgspec.Struct, frozen=True):
 
 
 class RunTools(msgspec.Struct, frozen=True):
-    """Action: run tools, call `AgentTurn.tool_result` for each result in any order, then call `AgentTurn.end_round`.
+    """Action: run tools, call `AgentTurn.tool_result` for each result, in any order, then call `AgentTurn.end_round`.
 
     Attributes:
-        calls: The calls of the last response that the agent runs itself.
+        calls: Those calls of the last response that the agent runs.
     """
 
     calls: tuple[ContentPartToolCall, ...]
 
 
 class DecidedCalls(msgspec.Struct, frozen=True):
-    """Calls of the last response of the history, whose approval has been decided.
+    """The calls without results of the last response in the history, after their approvals have been decided.
 
     Attributes:
-        open: All calls of the response without a result.
+        open: All calls of the response that have no result.
         approved: The calls to run, with the digests of their approvals.
         results: The results of the calls that do not run.
     """
@@ -103,10 +103,10 @@ Action = CallModel | RunTools | AwaitInput | Done
 
 
 class TurnView(Protocol[S]):
-    """Converter of the steps of a turn to the items that `Agent.drive` yields. The driver calls it for each step in order."""
+    """Converter of the steps of a turn into the items that `Agent.drive` yields. The driver passes it each step in order."""
 
     def begin(self) -> Sequence[S]:
-        """Return the items before the first request."""
+        """Return the items to yield before the first request."""
         ...
 
     def begin_response(self, response: Accumulator) -> Callable[[list[Change]], S]:
@@ -114,14 +114,14 @@ class TurnView(Protocol[S]):
         ...
 
     def take(self, step: Step) -> S:
-        """Return the item for a step other than `Received`."""
+        """Return the item for a step of any type except `Received`."""
         ...
 
     def close(self, error: AgentError | None) -> Sequence[S]:
-        """Return the items after the last step.
+        """Return the items to yield after the last step.
 
         Args:
-            error: The error that ended the turn, or None. The view raises the error or converts it to items.
+            error: The error that ended the turn, or None. The view either raises the error or converts it into items.
         """
         ...
 
@@ -131,19 +131,19 @@ class AgentTurn:
 
     Args:
         fold: The accumulator of the turn. It contains the messages of the turn.
-        options: The options of every request of the turn. A tool choice that forces a call applies to the first request
-            only, so that the turn can end.
-        prepare: Function that converts the history of the turn to the history of a request: it adds instructions, and
-            shortens the history.
+        options: The options of every request of the turn. A tool choice that forces a call applies only until the
+            agent has run tools in this turn, so that the turn can end.
+        prepare: Function that returns the history of a request, given the history of the turn: it adds instructions
+            and shortens the history.
         callers_tools: Names of the tools that the caller runs.
         has_tools: True if the agent declares tools in its requests. If neither the agent nor the caller declares
             tools, the caller runs all calls.
         max_rounds: Maximum number of requests to the model in the turn.
-        needs_approval: Returns True for a call that does not run before it is approved.
-        decided: Calls of the history, with which the turn begins.
+        needs_approval: Function that returns True for a call that may run only after an approval.
+        decided: Calls of the history with which the turn begins; None for a turn that begins with a request.
 
     Attributes:
-        fold: As given.
+        fold: The accumulator of the turn.
     """
 
     __slots__ = (
@@ -188,10 +188,10 @@ class AgentTurn:
             self._action = RunTools(tuple(call for call, _ in decided.approved))
 
     def next_action(self) -> Action:
-        """Return the next action. The same action is returned until it has been carried out.
+        """Return the next action. The method returns the same action until the driver has performed it.
 
         Raises:
-            AgentError: The turn has used all its rounds.
+            AgentError: The turn has used all of its rounds.
         """
         if self._action is None:
             if self._round == self._max_rounds:
@@ -208,7 +208,7 @@ class AgentTurn:
         self.fold.fail_response(error)
 
     def end_response(self) -> list[Change]:
-        """End the response, and return the changes of the text that was still buffered."""
+        """End the response and return the changes from the text that was still buffered."""
         fold = self.fold
         count = len(fold.messages)
         is_last = not self._may_repeat or self._round == self._max_rounds
@@ -222,8 +222,8 @@ class AgentTurn:
         self._results[result.id] = result
 
     def end_round(self) -> None:
-        """End a round, and add the results of all its calls as one message, in the order of the calls."""
-        assert isinstance(self._action, RunTools)  # noqa: S101 — the action of the driver
+        """End a round. Add the results of its calls as one message, in the order of the calls."""
+        assert isinstance(self._action, RunTools)  # noqa: S101 — the driver has just run tools
         calls = [call for call in self.fold.unanswered_calls if call.id in self._results]
         self.fold.add_results(*(self._results.pop(call.id) for call in calls))
         unanswered = self.fold.unanswered_calls
@@ -255,12 +255,12 @@ class AgentTurn:
 
 
 def has_truncated_call(fold: TurnAccumulator) -> bool:
-    """Return True if the last response reached its length limit inside a tool call, so that the call cannot be run."""
+    """Return True if the last response reached its length limit within a tool call, so that the call cannot run."""
     return fold.finish_reason is FinishReason.LENGTH and any(
         call.arguments_error is not None for call in fold.unanswered_calls
     )
 
 
 def open_calls(fold: TurnAccumulator) -> tuple[ContentPartToolCall, ...]:
-    """Return the calls that the caller must run after a turn. If the response is a refusal, there are none."""
+    """Return the calls that the caller must run after a turn; none if the content filter stopped the response."""
     return () if fold.finish_reason in _REFUSED else fold.unanswered_calls

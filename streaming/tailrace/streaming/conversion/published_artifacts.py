@@ -1,8 +1,9 @@
-"""Artifacts of a response that another process has published in part, before it stopped.
+"""Artifacts of a response that another process published only in part before it stopped.
 
-A provider that holds such a response sends it again from its beginning. `PublishedArtifacts` removes what subscribers have
-received already, so that the artifacts continue with the first character that is missing. If another response is requested
-instead, `emptied` removes the content that it does not replace.
+If the provider still stores the response, it sends the response again from the beginning. `PublishedArtifacts` then
+removes the content that subscribers have already received, so that the artifacts continue with the first missing
+character. If a new response is requested instead, `emptied` empties the published artifacts that the new response does
+not replace.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
 class PublishedArtifacts:
     """Removes published content from the updates of a response that is received again. Sans-IO.
 
-    Content that differs from the published content replaces it.
+    If the content of an artifact differs from its published content, the new content replaces the published content.
 
     Args:
         artifacts: The published artifacts of the response.
@@ -45,7 +46,7 @@ class PublishedArtifacts:
                 self._texts[artifact.artifact_id] = _PublishedText(artifact, text)
 
     def unpublished(self, updates: Iterable[Update]) -> Sequence[Update]:
-        """Return the updates without published content."""
+        """Return the updates without the content that has already been published."""
         rest: list[Update] = []
         for update in updates:
             if isinstance(update, TextDelta):
@@ -72,7 +73,7 @@ class PublishedArtifacts:
 
 
 class _PublishedText:
-    """The published text of one artifact, and the length of its beginning that has been received again."""
+    """The published text of one artifact, and how many of its characters have been received again."""
 
     __slots__ = ("_artifact", "_length", "_text", "is_over")
 
@@ -80,10 +81,10 @@ class _PublishedText:
         self._artifact = artifact
         self._text = text
         self._length = 0
-        self.is_over = False  # True if all of it has been received again, or replaced
+        self.is_over = False  # True after the complete text has been received again or replaced
 
     def take(self, text: str, *, last: bool) -> Sequence[Update]:
-        """Return the updates for a fragment of the text, which is received again."""
+        """Return the updates for the next fragment of the text that is received again."""
         length = min(len(text), len(self._text) - self._length)
         is_same = self._text.startswith(text[:length], self._length)
         if not is_same or (last and self._length + len(text) < len(self._text)):
@@ -98,7 +99,7 @@ class _PublishedText:
 
 
 def emptied(artifacts: Iterable[PublishedArtifact], updates: Iterable[Update]) -> Sequence[Update]:
-    """Return updates that empty the published artifacts which the first updates of another response do not replace."""
+    """Return updates that empty those open published artifacts that the first updates of a new response do not replace."""
     replaced = {update.artifact.artifact_id for update in updates if isinstance(update, ArtifactUpdate)}
     return [
         ArtifactUpdate(each.artifact.model_copy(update={"parts": (Part(text=""),)}), last=False)

@@ -1,9 +1,9 @@
-"""Translation of a model's response to updates of an A2A task: artifacts, and the final status.
+"""Translation of a model's response into updates of an A2A task: artifacts and the final status.
 
-`TurnTranslator` has one `ResponseTranslator` for each response of a turn. Each channel of each choice becomes one
-artifact, and each tool call, tool result and file becomes one artifact. The first event of an artifact creates it
-(``append`` is false), later events append text, and the last event has ``lastChunk``. Reasoning, refusals, tool
-calls, usage and finish reasons are marked with metadata of the extension
+`TurnTranslator` uses one `ResponseTranslator` for each response of a turn. The text of each channel of each choice
+becomes one artifact. Each tool call, tool result and file also becomes one artifact. The first event of an artifact
+creates it (``append`` is false), later events append text, and the last event has ``lastChunk``. Reasoning, refusals,
+tool calls, usage and finish reasons are marked with metadata of the extension
 `tailrace.streaming.a2a.stream_extension.EXTENSION_URI`. A client that does not know the extension still receives the
 complete response.
 """
@@ -45,7 +45,7 @@ _NAMES = {
     Channel.REFUSAL: "Refusal",
 }
 
-# A constant, because looking up an enum member in Python 3.11 takes longer than creating a struct.
+# This is a constant because looking up an enum member in Python 3.11 takes longer than creating a struct.
 _TOOL_CALL = Channel.TOOL_CALL
 
 
@@ -54,9 +54,9 @@ class ResponseTranslator:
 
     Args:
         turn: The number of the turn in the task. It is part of artifact ids, so that the ids of different turns differ.
-        round: The number of the response in the turn. It is part of artifact ids too.
-        accumulator: The accumulator of the response, if the caller feeds it and passes its changes to `take`; None to
-            create an accumulator.
+        round: The number of the response in the turn. It is also part of artifact ids.
+        accumulator: The accumulator of the response, if the caller adds the chunks to it and passes its changes to
+            `take`. None to create an accumulator, to which `feed` adds the chunks.
         taken_ids: Function that returns the ids of all earlier calls in the conversation. A call with one of these
             ids gets a new id.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
@@ -85,8 +85,8 @@ class ResponseTranslator:
         self._turn = turn
         self._round = round
         self._max_event = max_event_bytes
-        # Number of characters of a text that does not exceed the limit (see `_joined`). A character has at most four
-        # bytes in UTF-8.
+        # A text with at most this number of characters cannot exceed the limit (see `_joined`), because a character
+        # has at most four bytes in UTF-8.
         self._max_text = max_event_bytes // 4 - 1 if max_event_bytes else math.inf
         self._complete_parts = 0
         self._results = results
@@ -104,8 +104,9 @@ class ResponseTranslator:
     def take(self, changes: list[Change]) -> list[Update]:
         """Return the updates for changes that arrived together.
 
-        Consecutive texts of one artifact become one update. If the text is too large for one update, it becomes as
-        few updates as possible, each with complete changes. Merging takes place here, before events are numbered.
+        Consecutive texts of one artifact are merged into one update. If the merged text is too large for one update,
+        it becomes as few updates as possible; the text of one change is never split. The texts are merged here,
+        because the updates have no event numbers yet.
         """
         updates: list[Update] = []
         for change in changes if len(changes) == 1 else self._merged(changes):
@@ -123,18 +124,19 @@ class ResponseTranslator:
         return updates
 
     def resume_text(self) -> None:
-        """Extend the artifact of the text, which was created in another process, by the text that follows."""
+        """Append the text that follows to the text artifact, which another process created."""
         self._artifact_ids.setdefault((Channel.TEXT, 0), self._place("text", {}, 0))
 
     def close(self, error: UpstreamError | None = None) -> list[Update]:
-        """End the response, and return the updates that complete open artifacts, and the final status.
+        """End the response. Return the updates that complete the open artifacts, and the final status.
 
         Args:
-            error: The reason for an early end, if the transport knows it.
+            error: The reason why the response ended early, if the transport knows it.
 
         Returns:
-            The last updates. The final update is a `StatusUpdate`: COMPLETED; INPUT_REQUIRED if the response calls
-            tools that the caller must run; or FAILED, with the reason, if the response is incomplete.
+            The last updates. The final update is a `StatusUpdate`. Its state is COMPLETED; INPUT_REQUIRED if the
+            response calls tools that the caller must run; or FAILED if the response is incomplete. A message then
+            contains the reason.
         """
         updates = self.finish(self.accumulator.close(error))
         return [*updates, self.ending(self._open_calls())]
@@ -146,7 +148,8 @@ class ResponseTranslator:
 
         Args:
             changes: The changes that `Accumulator.close` returned.
-            calls: The calls of the first choice with their ids in the conversation; None for the ids in the response.
+            calls: The calls of the first choice with the ids that they have in the conversation; None to use the ids
+                in the response.
         """
         updates = self.take(changes)
         updates += [TextDelta(artifact_id, "", last=True) for artifact_id in self._artifact_ids.values()]
@@ -161,7 +164,7 @@ class ResponseTranslator:
                 )
             if made:
                 updates += [self.result(each, choice) for each in assembly.message().tool_results]
-        # Calls that the response made before it was restarted, and did not make again.
+        # Complete the artifacts of calls that the response made before it was restarted and did not make again.
         updates += [
             TextDelta(call.artifact_id, "", last=True)
             for (choice, position), call in self._calls.items()
@@ -181,7 +184,7 @@ class ResponseTranslator:
 
         Args:
             calls: The calls that the caller must run.
-            usage: The token counts of the complete turn; None for the counts of the response.
+            usage: The token counts of the complete turn; None to use the counts of the response.
         """
         state, message = TaskState.COMPLETED, None
         first = self.accumulator.first
@@ -200,7 +203,7 @@ class ResponseTranslator:
         return StatusUpdate(state, message, {EXTENSION_URI: self.facts(usage)})
 
     def _open_calls(self) -> list[ContentPartToolCall]:
-        """Return the calls without results, of all choices."""
+        """Return the calls of all choices, except the calls that the provider runs itself."""
         choices = self.accumulator.choices.values()
         return [call for assembly in choices for call in assembly.tool_calls if call.kind != "server"]
 
@@ -224,7 +227,7 @@ class ResponseTranslator:
     def _arguments(self, change: Change) -> list[Update]:
         """Return the updates for a fragment of a call's arguments.
 
-        The complete call replaces this text at the end of the response.
+        At the end of the response, the complete call replaces this text.
         """
         known = (change.choice, change.call) in self._calls
         call = self._call_artifact(change.choice, change.call)
@@ -291,7 +294,7 @@ class ResponseTranslator:
         return ArtifactUpdate(artifact, last=False)
 
     def _place(self, artifact_id: str, facts: dict[str, Any], choice: int) -> str:
-        """Return an artifact id that is unique in the task, and add the choice, the round and the turn to ``facts``."""
+        """Return an artifact id that is unique in the task. Add the choice, the round and the turn to ``facts``."""
         for name, number, first in (
             ("choice", choice, 0),
             ("round", self._round, 1),
@@ -303,7 +306,7 @@ class ResponseTranslator:
         return artifact_id
 
     def _writer(self) -> dict[str, str]:
-        """Return the fact of an artifact that names its model, from which alone the text may be continued after a crash."""
+        """Return the model as a metadata field. After a crash, only the same model may continue the text of the artifact."""
         return {"model": self.model} if self.model else {}
 
     def _has_truncated_call(self) -> bool:
@@ -317,7 +320,7 @@ class ResponseTranslator:
         """Return the usage, the finish reason and the metadata of the response, for the metadata of the final status.
 
         Args:
-            usage: The token counts of the complete turn; None for the counts of the response.
+            usage: The token counts of the complete turn; None to use the counts of the response.
         """
         accumulator = self.accumulator
         facts: dict[str, Any] = {}
@@ -358,7 +361,7 @@ class ResponseTranslator:
 
 
 def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
-    """Return the message in which a task asks the caller to run tools."""
+    """Return the message with which a task asks the caller to run tools."""
     return Message(message_id=str(uuid4()), role=Role.AGENT, parts=_a2a_parts(calls))
 
 
@@ -370,10 +373,10 @@ class _CallArtifact:
     def __init__(self, artifact_id: str, facts: dict[str, Any]) -> None:
         self.artifact_id = artifact_id
         self._facts = facts
-        self._half = ""  # half of a surrogate pair, until the other half arrives
+        self._half = ""  # the first half of a surrogate pair, until the second half arrives
 
     def artifact(self, parts: tuple[Part, ...], name: str = "", call_id: str = "") -> Artifact:
-        """Return the artifact with these parts, which replace its earlier parts.
+        """Return the artifact with these parts instead of its earlier parts.
 
         Args:
             parts: All parts of the artifact.
@@ -388,7 +391,7 @@ class _CallArtifact:
         self._facts = {**self._facts, **facts}
 
     def complete_text(self, fragment: str) -> str:
-        """Return a fragment of the arguments without incomplete characters. Half of a surrogate pair is buffered."""
+        """Return a fragment of the arguments that ends with a complete character. Half of a surrogate pair is buffered."""
         if fragment.isascii() and not self._half:
             return fragment
         text, self._half = self._half + fragment, ""
@@ -414,15 +417,15 @@ def _a2a_parts(content: Sequence[ContentPart]) -> tuple[Part, ...]:
 
 
 def _joined(texts: Iterable[str], most: int) -> Iterable[str]:
-    """Join texts to as few pieces as possible, without exceeding a size.
+    """Join texts into as few texts as possible that do not exceed a size.
 
-    A text that is too large stays a separate piece.
+    A single text that is too large is not split.
     """
     fragment: list[str] = []
     size = 0
     for text in texts:
         added = utf8_size(text)
-        # Use less than the limit, because a buffered half of a surrogate pair may add bytes.
+        # The joined text stays below the limit, because a buffered half of a surrogate pair may add bytes to it.
         if fragment and size + added >= most:
             yield "".join(fragment)
             fragment, size = [], 0

@@ -1,4 +1,4 @@
-"""Translation of an agent's turn to updates of an A2A task: responses, tool results, and messages.
+"""Translation of an agent's turn into updates of an A2A task: responses, tool results and messages.
 
 The server's agent handler passes a `TurnTranslator` to `Agent.drive` as the view of the turn.
 """
@@ -45,18 +45,19 @@ class TurnTranslator:
     """Translates the steps of one turn (`tailrace.streaming.agent.agent.Agent.steps`) into updates of a task. Sans-IO.
 
     The artifact ids of the second and later responses contain the number of the round. A message is added to the
-    conversation with the first event after the message.
+    conversation together with the first update after its artifacts are complete.
 
     Args:
-        folded: The accumulator of the turn, which the caller feeds.
+        folded: The accumulator of the turn. The caller adds the content to it.
         turn: The number of the turn in the task.
-        rounds: The number of earlier responses of this turn, which another process received.
-        results: The number of earlier tool results of this turn, which another process published.
+        rounds: The number of responses of this turn that another process received before.
+        results: The number of tool results of this turn that another process published before.
         reader: Parses a structured response; None for text.
         max_event_bytes: See `ResponseTranslator`.
-        opening: Updates that precede the first response.
-        request_of: Returns the approval request of a call without a result.
-        published: The artifacts of the first response, if another process has published a part of it.
+        opening: Updates to publish before the first response.
+        request_of: Function that returns the approval request of a call without a result.
+        published: The artifacts of the first response that another process has published in part; empty if there are
+            none.
     """
 
     def __init__(
@@ -79,15 +80,15 @@ class TurnTranslator:
         self._round = rounds
         self._reader = reader
         self._max_event = max_event_bytes
-        # Round 0: results of calls that were approved have other artifact ids than those of the first response.
+        # Round 0 gives the results of approved calls other artifact ids than the results of the first response.
         self._response = ResponseTranslator(turn=turn, round=0, results=results)
         self._published = published
         self._received_again: PublishedArtifacts | None = None
-        self._is_stored = False  # True if the log has the id by which the provider holds the response
+        self._is_stored = False  # True if the log has the id of the stored response
         self._attempts: list[Attempt] = []  # of the responses that broke off
         self._model = ""  # of the latest attempt
         self._route: Route | None = None
-        self._recorded = 0  # number of messages of the turn that were added to the conversation
+        self._recorded = 0  # number of messages of the turn that have been added to the conversation
         self._complete = 0  # number of messages of the turn whose artifacts are complete
 
     def begin_response(
@@ -99,7 +100,9 @@ class TurnTranslator:
             turn=self._turn,
             round=self._round,
             accumulator=response,
-            taken_ids=partial(_call_ids, self._folded),  # the partial must not refer to this object
+            taken_ids=partial(
+                _call_ids, self._folded
+            ),  # the partial object must not refer to this translator
             max_event_bytes=self._max_event,
         )
         return self._take_interrupted if self._published else self._response.take
@@ -113,7 +116,7 @@ class TurnTranslator:
         return [*emptied(published, updates), *updates]
 
     def take(self, step: Step) -> Sequence[Update | MessageAdded]:
-        """Return the updates for a step other than `Received`."""
+        """Return the updates for a step of any type except `Received`."""
         if isinstance(step, ResponseContinued):
             return self._continued(step)
         if isinstance(step, ResponseBegun):
@@ -125,7 +128,7 @@ class TurnTranslator:
         items = self._new_messages()
         if isinstance(step, ResponseEnded):
             self._add_attempts()
-            # The calls in the message have ids that are unique in the conversation.
+            # In the message, the ids of the calls are unique in the conversation.
             calls = (
                 self._folded.messages[-1].tool_calls if len(self._folded.messages) > self._complete else ()
             )
@@ -136,8 +139,8 @@ class TurnTranslator:
             items.append(self._response.result(step.result))
         self._complete = len(self._folded.messages)
         if isinstance(step, ResponseEnded) and self._folded.unanswered_calls and items:
-            # The messages are persisted before the tools run. After a crash, the server then knows that the tools may
-            # have run.
+            # Persist the messages before the tools run. After a crash, the server then knows that the tools may have
+            # run.
             items[-1:] = [*self._new_messages(), items[-1]]
         if isinstance(step, RoundEnded):
             items += self._new_messages()
@@ -172,7 +175,7 @@ class TurnTranslator:
                 self._received_again = PublishedArtifacts(self._published)
         else:
             self._received_again = None
-            if self._is_stored:  # after a crash, the server must not receive the response that broke off
+            if self._is_stored:  # after a crash, the server must not request the stored response again
                 self._is_stored, fields["storedResponse"] = False, {}
         if step.route is Route.PREFILL:
             self._published = ()
@@ -187,14 +190,14 @@ class TurnTranslator:
             self._attempts += [*response.attempts, last]
 
     def begin(self) -> Sequence[Sequence[Update | MessageAdded]]:
-        """Return the updates that precede the first request."""
+        """Return the updates to publish before the first request."""
         return (self._opening,) if self._opening else ()
 
     def close(self, error: AgentError | None = None) -> Sequence[Sequence[Update | MessageAdded]]:
-        """End the turn, and return the last updates. The final update is the status.
+        """End the turn and return the last updates. The final update is the status.
 
         Args:
-            error: The reason why the turn has no result, or None.
+            error: The reason why the turn has no result; None if it has one.
         """
         items = self._new_messages()
         usage = self._folded.total_usage if self._round > 1 else None
@@ -227,5 +230,5 @@ class TurnTranslator:
 
 
 def _call_ids(folded: TurnAccumulator) -> set[str]:
-    """Return the ids of all calls of a turn and of the conversation before it."""
+    """Return the ids of all calls in a turn and in the conversation before it."""
     return {call.id for message in folded.history.conversation for call in message.tool_calls}

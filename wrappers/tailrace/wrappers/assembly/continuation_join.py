@@ -1,40 +1,42 @@
-"""The join of a text that broke off with its continuation: repeated characters are removed. Sans-IO."""
+"""Removal of the characters that a continuation repeats from the text that broke off. Sans-IO."""
 
 import re
 
 from tailrace.wrappers.decoding.think_tags import OPENING
 
 MIN_REPEATED = 16
-"""Minimum length of the last line or sentence that counts as repeated; shorter ones may be repeated on purpose."""
+"""Minimum length of a text that counts as repeated. A shorter text may be repeated on purpose."""
 
 _SENTENCE_ENDS = re.compile(r"[.!?]\s+|\u3002")
 
 
 class TextJoin:
-    """Removes from a continuation what it repeats of the text before.
+    """Removes from a continuation the characters that it repeats from the end of the interrupted text.
 
-    A request has the text without its trailing white space, which some APIs reject and many chat templates remove.
-    The continuation may then begin with
+    The request for the continuation contains the interrupted text without its trailing white space, because some APIs
+    reject the white space and many chat templates remove it. The continuation may then begin with
 
     1. the complete text of the request, its unfinished last line, or its unfinished last sentence, with at least
        `MIN_REPEATED` characters: removed, unless the server is known to continue exactly;
     2. the white space with which the text ended, or the beginning of it: removed.
 
-    Characters are held only while they are such a repetition so far, or a part of a ``<think>`` tag. The cost is linear in the text.
+    Characters are buffered only as long as they may be such a repetition or the beginning of a ``<think>`` tag. The
+    cost is linear in the length of the text.
 
     Args:
-        text: The text before the cut, as it was published.
-        is_exact: The server repeats nothing, so that only white space is removed.
-        has_prefix: The server returns the complete text first, of any length.
+        text: The interrupted text, as it was published.
+        is_exact: True if the server never repeats the text. Only white space is then removed.
+        has_prefix: True if the server first returns the complete text. It is then removed even if it is shorter than
+            `MIN_REPEATED`.
     """
 
     __slots__ = ("_candidates", "_held", "_matched", "_space", "has_reasoning", "is_over")
 
     def __init__(self, text: str, *, is_exact: bool = False, has_prefix: bool = False) -> None:
         self.is_over = False
-        """All further text is passed on unchanged."""
+        """True if all further text is returned unchanged."""
         self.has_reasoning = False
-        """The continuation begins with a ``<think>`` tag, so that it does not continue the text."""
+        """True if the continuation begins with a ``<think>`` tag. It then does not continue the text."""
         sent = text.rstrip()
         self._space = text[len(sent) :]
         line = sent[sent.rfind("\n") + 1 :]
@@ -44,10 +46,10 @@ class TextJoin:
         if has_prefix and len(sent) < MIN_REPEATED:
             self._candidates = [sent]
         self._held = ""
-        self._matched = 0  # length of the longest candidate that was repeated
+        self._matched = 0  # length of the longest text that has been repeated completely
 
     def feed(self, text: str) -> str:
-        """Add text of the continuation; return the text to append."""
+        """Add text of the continuation. Return the text to append to the interrupted text."""
         if self.is_over:
             return text
         start = len(self._held)
@@ -72,7 +74,7 @@ class TextJoin:
         return self._release(rest)
 
     def close(self) -> str:
-        """End a complete continuation; return the held text that repeats nothing."""
+        """End a complete continuation. Return the buffered text that is no repetition."""
         return "" if self.is_over else self._release(self._held[self._matched :])
 
     def _release(self, rest: str) -> str:

@@ -37,7 +37,7 @@ class CohereModel(DirectModel):
         choice = options.tool_choice
         if choice is None or choice.mode != "tool" or not parameters.get("tools"):
             return parameters
-        # The API cannot express the choice of one tool. Send only the chosen tool instead.
+        # The API has no choice of a single tool. Send only the chosen tool instead.
         return {
             **parameters,
             "tools": [tool for tool in parameters["tools"] if tool_name(tool) == choice.name],
@@ -54,7 +54,7 @@ class CohereModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The embeddings endpoint belongs to Cohere's OpenAI-compatible API, which has another root URL.
+        # The embeddings endpoint is a part of Cohere's OpenAI-compatible API, which has another root URL.
         return (
             f"{self._base_url.removesuffix('/v2')}/compatibility/v1/embeddings",
             {"authorization": f"Bearer {self._api_key}"},

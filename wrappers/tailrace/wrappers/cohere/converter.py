@@ -1,31 +1,29 @@
 """Conversion between the common history and messages of Cohere's Chat API, version 2.
 
-`CohereModel` uses `CohereConverter` for requests. The converter replaces content that the API cannot represent with
-the nearest equivalent. This list of replacements is complete. In all other cases ``to_history(from_history(history))
-== history``.
+`CohereModel` uses `CohereConverter` for requests. Content that the API cannot represent is replaced or omitted as
+listed here. All other content survives a round trip: ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as a user message.
-- Empty texts are omitted, and messages that have only empty texts are omitted, because the API rejects both.
-- Each call gets a result and each result gets a call, because the API requires both (see
-  `tailrace.wrappers.conversion.tool_ids`). Missing and duplicate ids are replaced. A call without a result gets a
-  result that says so. A result without a call becomes text.
-- Reasoning is sent back only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is lost.
-- A model's message has the plan of its tool calls first, then thinking and text in their order, then tool calls. The
-  plan is omitted if the message has no tool call.
-- Data is sent as JSON in a text. An image loses its name. An image that is sent by value has a normalised media type.
-  An image that is sent by URL has no media type; the type is read back from the URL. Any other file is replaced with
-  a text: ``[name](url)`` for a link, otherwise ``[file name, media type, size]``. The files of a model are replaced
-  in the same way. A refusal is sent as text.
-- Every call is sent as a function call. The information that an id is synthetic is lost. Arguments that are not a
-  JSON object, and the text for a custom tool, are sent as ``{"input": text}``.
+- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
+- Empty texts, and messages that have only empty texts, are omitted, because the API rejects them.
+- Calls and results are matched, as the API requires (see `tailrace.wrappers.conversion.tool_ids`). Missing and
+  duplicate ids are replaced. A call without a result gets an error result. A result without a call becomes text.
+- Reasoning is sent only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is not preserved.
+- In a message of the model, the plan of its tool calls is first, followed by thinking and text in their order, and by
+  tool calls. Without tool calls, the plan is omitted.
+- Data is sent as JSON in a text. An image loses its name. The media type of an image that is sent by value is
+  normalised. The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file
+  is replaced with a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. The files of a model
+  are replaced in the same way. A refusal is sent as text.
+- Every call is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a JSON object, and
+  the text for a custom tool, are sent as ``{"input": text}``.
 - The output of a tool is sent as a document if it is a non-empty object, and as documents if it is a list of several
   objects. Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent
-  as ``{"error": output}``. The name of the tool is read back from the call with the same id.
+  as ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
 - Server tool calls (kind ``"server"``) and their results are omitted.
 - Metadata is not sent, with one exception: ``metadata["cohere"]`` of a message, part, call or result contains further
-  fields of Cohere's object, which are sent back unchanged. A citation is read back as metadata of the part that it
-  names. If it names no part, it is read back as metadata of the last text or reasoning part.
+  fields of Cohere's object. These fields are sent unchanged. In ``to_history``, a citation becomes metadata of the
+  part to which its index refers, otherwise of the last text or reasoning part.
 
 `CohereConverter.to_history` joins system messages, and merges adjacent tool messages.
 """
@@ -96,15 +94,15 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if message.role is Role.MODEL:
                 messages += [*_assistant_message(message), *results]
             else:
-                # The API requires tool results directly after the calls. All other content of the message follows the
-                # results.
+                # The API requires tool results directly after the calls. Other content of the message therefore
+                # follows the results.
                 messages += [*results, *_user_message(message)]
         return messages
 
     def to_history(self, messages: Sequence[Fields | Any]) -> History:
         """Convert the messages of a request to the common history.
 
-        The messages are JSON objects or objects of the ``cohere`` package.
+        The messages may be JSON objects or objects of the ``cohere`` package.
 
         Raises:
             ValueError: Chat v2 does not define the role of a message or the type of a content part.
@@ -112,11 +110,11 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return _HistoryReader().read(messages)
 
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
-        """Return the message of a stream's chunk wrappers, or of a complete response.
+        """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream; or a complete response or its message, as a JSON object or an
-                object of the ``cohere`` package.
+            response: The chunk wrappers of a stream, a complete response, or the message in a response (as a JSON
+                object or an object of the ``cohere`` package).
         """
         fields = as_object(response)
         if fields is None:
@@ -130,7 +128,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> CohereWrapper:
-        """Wrap one event of a stream, given as a JSON object or as an object of the ``cohere`` package."""
+        """Wrap one event of a stream (a JSON object or an object of the ``cohere`` package)."""
         return next(iter(wrap_chunk(chunk)), None) or CohereWrapper(as_object(chunk) or {})
 
 
@@ -162,7 +160,7 @@ def _assistant_message(message: Message) -> list[Fields]:
 
 
 def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
-    """Return a list with the content item for a part of the model; an empty list if the part is not sent."""
+    """Return a list with the content item for a part of the model; an empty list if the part is omitted."""
     if isinstance(part, ContentPartText):
         return _text_items(part.text, own)
     if isinstance(part, ContentPartReasoning) and own.get("type") == "thinking" and part.text:
@@ -177,7 +175,7 @@ def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The result is an empty list if there are no such parts.
+    The list is empty if no content can be sent.
     """
     content: list[Fields] = []
     for part in message.content:
@@ -196,7 +194,7 @@ def _text_items(text: str, own: Fields) -> list[Fields]:
 
 
 def _data_item(part: ContentPartData, own: Fields) -> Fields:
-    """Return a block of Cohere unchanged, and any other data as JSON text."""
+    """Return an unchanged block of Cohere, or other data as JSON text."""
     block = as_mapping(part.data)
     if block is not None and own.get("type") and own["type"] == block.get("type"):
         return dict(block)
@@ -231,7 +229,7 @@ def _tool_call(call: ContentPartToolCall) -> Fields:
 
 def _tool_message(result: ContentPartToolResult) -> Fields:
     own = own_fields(result.metadata, "cohere")
-    # Content that was received in another form is sent back unchanged, because citations refer to its documents.
+    # If the content was received in another form, send it unchanged, because citations refer to its documents.
     content = own.get("content") or _tool_content(result)
     return {**own, "role": "tool", "tool_call_id": result.id, "content": content}
 
@@ -242,7 +240,8 @@ def _tool_content(result: ContentPartToolResult) -> str | list[Fields]:
     if isinstance(output, dict):
         documents = [cast("object", output)]
     elif isinstance(output, list) and len(cast("list[object]", output)) > 1:
-        documents = cast("list[object]", output)  # a list with one object would be read back as that object
+        # `to_history` would read a list with one object as the object
+        documents = cast("list[object]", output)
     if documents and all(as_mapping(each) for each in documents):
         return [{"type": "document", "document": {"data": each}} for each in documents]
     return output if isinstance(output, str) and output else _json(cast("object", output))
@@ -294,7 +293,7 @@ def _read_assistant(fields: Fields) -> Message:
     for citation in as_mappings(fields.get("citations")):
         if not _add_citation(content, citation):
             _add_citation(parts, citation)
-    # Assemble the calls like the calls of a stream, because the assembly tolerates malformed calls.
+    # Assemble the calls like those of a stream. This causes no error for malformed calls.
     calls = assemble_message(wrap_chunk({"message": {"tool_calls": fields.get("tool_calls")}})).tool_calls
     metadata = own_metadata("cohere", fields, "role", "tool_plan", "content", "citations", "tool_calls")
     return Message(role=Role.MODEL, content=(*parts, *content, *calls), metadata=metadata)
@@ -318,9 +317,9 @@ def _assistant_part(item: object) -> ContentPart:
 
 
 def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool:
-    """Add a citation to a part, and return False if there is no suitable part.
+    """Add a citation to the part with its index, otherwise to the last part of its type.
 
-    The part is the part that the citation names, otherwise the last text or reasoning part.
+    Return False if there is no part of its type.
     """
     kind = ContentPartReasoning if citation.get("type") in _REASONING else ContentPartText
     positions = [position for position, part in enumerate(parts) if isinstance(part, kind)]
@@ -358,7 +357,7 @@ def _user_part(item: object) -> ContentPart:
 
 
 def _output(content: object) -> Any:
-    """Return the output of a tool: the data of a document, a list of the data of several documents, or text."""
+    """Return the output of a tool: the data of one document, a list of the data of several documents, or text."""
     values: list[Any] = []
     for item in content_entries(content):
         fields = as_mapping(item) or {}

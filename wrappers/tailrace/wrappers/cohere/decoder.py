@@ -1,10 +1,10 @@
 """Decoder of streams of Cohere's Chat API, version 2.
 
 `CohereDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``cohere`` package. The
-member ``type`` identifies the type of an event.
+member ``type`` of an event is its type.
 
-Two forms of reasoning exist: the plan that precedes tool calls (``tool_plan``), and ``thinking`` blocks. The metadata
-of a reasoning part names the form, because a later request sends each form back in a different field.
+There are two forms of reasoning: the plan before tool calls (``tool_plan``), and ``thinking`` blocks. The metadata of
+a reasoning part contains the form, because later requests contain each form in another field.
 """
 
 from collections.abc import Mapping
@@ -63,11 +63,11 @@ class CohereWrapper(ReadWrapper[dict[str, Any]], gc=False):
     """Chunk wrapper over one event of the stream.
 
     Attributes:
-        text: Visible text, from the ``text`` of a content block.
-        reasoning: Reasoning, from the ``thinking`` of a content block or from the ``tool_plan``.
+        text: Visible text: the ``text`` of a content block.
+        reasoning: Reasoning: the ``thinking`` of a content block, or the ``tool_plan``.
         calls: The fragment of a tool call.
-        finish: The finish reason, from ``finish_reason`` of the event ``message-end``.
-        usage: The token counts, from ``usage`` of the event ``message-end``. The object ``tokens`` is preferred to
+        finish: The finish reason: ``finish_reason`` of the event ``message-end``.
+        usage: The token counts: ``usage`` of the event ``message-end``. Its object ``tokens`` is preferred to
             ``billed_units``.
     """
 
@@ -75,8 +75,8 @@ class CohereWrapper(ReadWrapper[dict[str, Any]], gc=False):
 class CohereDecoder(EventDecoder[CohereWrapper]):
     """Sans-IO decoder of a streamed response body.
 
-    The decoder also reads complete (not streamed) responses. Every event ``tool-call-start`` starts a new call, even
-    if the id or index is that of an earlier call.
+    The decoder also reads complete (not streamed) responses. Each event ``tool-call-start`` starts a new call, even if
+    an earlier call has the same id or index.
 
     Args:
         provider: The provider's name in errors.
@@ -90,11 +90,11 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # The start of a block that has no text yet, or None.
+        # The start of a block without text so far, or None.
         self._pending_block: BlockDelta | None = None
         self._planning = False
         self._calls = 0
-        # The index in the chunk wrappers by the provider's index of a call.
+        # The index of a call in the chunk wrappers, by the provider's index.
         self._open_calls: dict[int, int] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[CohereWrapper]:
@@ -119,10 +119,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return wrappers
 
     def wrap_usual(self, payload: bytes) -> list[CohereWrapper]:
-        """Return the chunk wrapper of an event that adds text, thinking, a plan or call arguments.
-
-        The result is an empty list for other events.
-        """
+        """Return the chunk wrapper of an event with text, thinking, a plan or call arguments; an empty list for other events."""
         event = read_common_event(payload)
         if type(event) is ContentDelta and self._pending_block is None:
             self._planning = False
@@ -145,7 +142,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return CohereWrapper({}, details=ChunkDetails(error=error))
 
     def _start_block(self, wrappers: list[CohereWrapper]) -> list[CohereWrapper]:
-        """Delay the start of a block until its first text arrives, so that empty blocks are not reported."""
+        """Defer the start of a block until its first text arrives, so that empty blocks are not reported."""
         self._pending_block = None
         for wrapper in wrappers:
             details = wrapper.details
@@ -163,7 +160,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
                 self._planning, self._pending_block = True, None
 
     def _number_call(self, call: ToolCallDelta, kind: object) -> ToolCallDelta:
-        """Return a fragment of a call with an index that is unique in the response."""
+        """Return a fragment of a call, with a call index that is unique in the response."""
         index = call.index or 0
         if kind != "tool-call-delta" or index not in self._open_calls:
             if len(self._open_calls) >= _MAX_OPEN_CALLS:
@@ -183,8 +180,8 @@ def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") ->
         provider: The provider's name in errors.
 
     Returns:
-        One chunk wrapper for most events, several for a complete response, and an empty list for an event without
-        content (for example, the end of a block).
+        One chunk wrapper for most events, several chunk wrappers for a complete response, and an empty list for an
+        event without content (for example, the end of a block).
     """
     return _wrap(as_object(chunk) or {}, provider)
 
@@ -194,7 +191,7 @@ def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") ->
 
 def _wrap(fields: dict[str, Any], provider: str, *, error_event: bool = False) -> list[CohereWrapper]:
     wrappers = _wrap_event(fields, provider)
-    # An error that is not an event has no ``type``. Its member ``message`` is text.
+    # An error outside of an event has no ``type``, and its member ``message`` is a string.
     if (
         error_event
         or fields.get("error")
@@ -349,7 +346,7 @@ def _read_usage(value: object) -> Usage | None:
 
 
 def _facts(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    """Return the non-empty fields except the known fields."""
+    """Return the non-empty fields except standard fields."""
     return {
         name: value for name, value in fields.items() if name not in standard and value not in (None, "", [])
     }

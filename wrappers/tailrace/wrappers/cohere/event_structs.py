@@ -1,7 +1,7 @@
 """Structs for fast decoding of the most common events of a Cohere stream.
 
-`CohereDecoder` tries these structs first. A struct accepts only the documented fields and types, so that the JSON
-object of the event can be restored from the struct. Every other event is decoded to a dict; see
+`CohereDecoder` tries these structs first. A struct accepts only the documented fields and types. The JSON object of
+the event can therefore be created again from the struct. Other events are decoded to dicts; see
 `tailrace.wrappers.cohere.decoder`.
 """
 
@@ -37,7 +37,7 @@ class ContentDelta(_Shape, tag_field="type", tag="content-delta"):
     delta: _ContentDelta
 
     def raw(self, name: str, text: str) -> dict[str, Any]:
-        """Return the event as a JSON object whose only content field is ``name``."""
+        """Return the event as a JSON object with the content field ``name``."""
         return {
             "type": "content-delta",
             "index": self.index,
@@ -87,7 +87,7 @@ class _PlanDelta(_Shape):
 
 
 class PlanDelta(_Shape, tag_field="type", tag="tool-plan-delta"):
-    """An event that adds text to the plan that precedes tool calls."""
+    """An event that adds text to the plan before tool calls."""
 
     delta: _PlanDelta
 
@@ -105,7 +105,7 @@ _decode = msgspec.json.Decoder(ContentDelta | CallDelta | PlanDelta).decode
 
 
 def read_common_event(payload: bytes) -> ContentDelta | CallDelta | PlanDelta | None:
-    """Decode the payload of an event; return None if no struct matches the event."""
+    """Decode the payload of an event; return None if no struct accepts it."""
     try:
         return _decode(payload)
     except _ERRORS:

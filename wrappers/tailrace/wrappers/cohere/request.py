@@ -11,10 +11,10 @@ _MODES = {"none": "NONE", "required": "REQUIRED", "tool": "REQUIRED"}
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v2/chat``.
 
-    The API has no members for ``parallel_tool_calls``, and for the name and description of an output format. Schemas
-    are sent unchanged. The API cannot express the choice of one tool: the choice is sent as ``REQUIRED``, and
-    `CohereModel` sends only the chosen tool. ``strict`` is a member of the request, and is set if any tool is strict.
-    ``reasoning_effort`` enables or disables thinking, without levels.
+    ``parallel_tool_calls``, and the name and description of an output format, are not sent, because the API has no
+    members for them. Schemas are sent unchanged. The API has no choice of a single tool: the choice is sent as
+    ``REQUIRED``, and `CohereModel` sends only the chosen tool. In the API, ``strict`` applies to the complete request.
+    It is set if any tool is strict. ``reasoning_effort`` only enables or disables thinking.
 
     Source: https://docs.cohere.com/reference/chat
     """

@@ -1,7 +1,4 @@
-"""An async context manager that keeps less memory than ``contextlib.asynccontextmanager``.
-
-The HTTP client uses this context manager for responses.
-"""
+"""An async context manager that needs less memory than ``contextlib.asynccontextmanager``."""
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -18,12 +15,13 @@ Exit = Callable[
 class AsyncResource(Generic[T]):
     """Async context manager for a resource that a coroutine function acquires.
 
-    ``contextlib.asynccontextmanager`` keeps a generator, whose frame refers to all local variables of the
-    acquisition. These take several kilobytes for each open response.
+    ``contextlib.asynccontextmanager`` stores a generator with all local variables of the acquisition. For each open
+    response, these would need several kilobytes.
 
     Args:
-        acquire: Coroutine function that is called once, when the context is entered. It returns the resource and the
-            function that releases the resource. If it raises an exception, it must release everything before.
+        acquire: Coroutine function that is called when the context is entered. It returns the resource, and the
+            function that releases the resource. Before it raises an exception, it must release everything it has
+            acquired.
     """
 
     __slots__ = ("_acquire", "_exit")

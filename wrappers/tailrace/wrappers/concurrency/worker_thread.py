@@ -1,8 +1,7 @@
 """CPU-bound work that runs in a worker thread if it would block the event loop.
 
-A caller estimates the cost of a function as a number of JSON values, with `json_cost` and similar functions, and
-calls `run_bounded`. Cheap functions run in the event loop. The server uses this for requests, and models use it for
-conversions.
+A caller estimates the cost of a call as a number of JSON values (with `json_cost` and similar functions), and calls
+`run_bounded`. Cheap calls run in the event loop.
 """
 
 import asyncio
@@ -23,14 +22,14 @@ from tailrace.wrappers.messages import History
 T = TypeVar("T")
 
 MAX_INLINE_COST = 500
-"""Maximum number of values that are processed in the event loop. At 20 to 60 microseconds a value, this takes up to
-30 ms."""
+"""Maximum number of values that are processed in the event loop. This takes up to 30 ms, at 20 to 60 microseconds for
+each value."""
 
 CHARACTERS_OF_VALUE = 1024
-"""Number of characters of a text, or bytes of a file, that cost as much as one value."""
+"""Number of characters of a text, or bytes of a file, that have the cost of one value."""
 
 RELEASE_AFTER = 1.0
-"""Time in seconds between large work and the return of freed memory to the operating system."""
+"""Time in seconds after large work until freed memory is returned to the operating system."""
 
 _JSON_TYPES = (str, bytes, int, float, dict, list, tuple)
 _BYTES_OF_JSON_VALUE = 64  # average size
@@ -39,12 +38,12 @@ _BYTES_OF_JSON_VALUE = 64  # average size
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BLOCK = 1024 * 1024
 
-# After a call with this cost, the event loop runs other tasks. Otherwise the steps of one request would block the
-# loop together.
+# After a call with a higher cost, the event loop runs other tasks. Otherwise, several calls of one request together
+# would block the loop.
 _YIELD_COST = 100
 
-# Each event loop has one worker thread. A second thread would not finish the work earlier, because of Python's global
-# interpreter lock, and the event loop would wait twice as long for the lock.
+# Each event loop has one worker thread. With a second thread, the work would not be complete earlier, because of
+# Python's global interpreter lock, and the event loop would wait twice as long for the lock.
 _LIMITER = RunVar[anyio.CapacityLimiter]("tailrace.worker_thread")
 
 # Event loops for which a release of memory is scheduled.
@@ -59,8 +58,8 @@ def text_cost(text: str | bytes | None) -> int:
 def json_cost(value: object) -> int:
     """Return the cost of processing a JSON value or a pydantic model, for `run_bounded`.
 
-    The cost is exact up to `MAX_INLINE_COST`. Keys of objects may be of any type, since pydantic and msgspec encode
-    numbers, dates and members of enumerations as keys, too.
+    Above `MAX_INLINE_COST`, the cost is not exact. Keys of dicts may have any type, because pydantic and msgspec
+    encode numbers, dates and enum members as keys too.
     """
     if _is_empty(value):
         return 0
@@ -84,34 +83,34 @@ def json_cost(value: object) -> int:
 
 
 def _is_empty(value: object) -> bool:
-    # Objects of other types may have no truth value (arrays of numpy raise ValueError).
+    # Do not test the truth of objects of other types (arrays of numpy raise ValueError).
     return value is None or (isinstance(value, _JSON_TYPES) and not value)
 
 
 def json_text_cost(text: bytes) -> int:
-    """Estimate the cost of decoding a JSON text from the size of the text, for `run_bounded`."""
+    """Estimate the cost of decoding a JSON text by its size, for `run_bounded`."""
     return len(text) // _BYTES_OF_JSON_VALUE
 
 
 def history_cost(history: History) -> int:
-    """Return the cost of converting a conversation, for `run_bounded`. The cost is exact up to `MAX_INLINE_COST`."""
+    """Return the cost of converting a conversation, for `run_bounded`. Above `MAX_INLINE_COST`, the cost is not exact."""
     return json_cost(history)
 
 
 async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T:
-    """Call a function in the event loop, or in a worker thread if its cost exceeds `MAX_INLINE_COST`.
+    """Call a function in the event loop; if its cost exceeds `MAX_INLINE_COST`, in a worker thread.
 
     The thread runs one call at a time. Calls in the event loop do not wait for the thread. After a call of medium
-    cost, the event loop runs other tasks, so that the steps of one request do not block the loop together.
+    cost, the event loop runs other tasks, so that several calls of one request together do not block the loop.
 
     Args:
-        cost: Number of values (JSON values, parts, messages) that the function processes.
+        cost: Number of values that the function processes (JSON values, parts, messages).
         function: The function. It must not share mutable state with the event loop. It must not call a C function
             that holds the global interpreter lock for long (see `tailrace.wrappers.incremental_json_encoder`).
         args: The positional arguments of the function.
 
     Returns:
-        The result of the function. Exceptions of the function propagate. A cancellation takes effect after the
+        The result of the function. An exception of the function propagates. A cancellation takes effect when the
         function has returned.
     """
     if cost <= MAX_INLINE_COST:
@@ -133,8 +132,8 @@ async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T
 def in_event_loop() -> bool:
     """Return True if an event loop runs in this thread.
 
-    In other threads, callers divide large work into steps, so that no step holds the global interpreter lock for
-    long.
+    In other threads, callers divide large work into steps, which hold the global interpreter lock only for a short
+    time.
     """
     try:
         asyncio.get_running_loop()
@@ -144,7 +143,7 @@ def in_event_loop() -> bool:
 
 
 def release_memory_later() -> None:
-    """Schedule `release_memory`. Without it, the C library keeps the memory that large requests freed."""
+    """Schedule `release_memory`. Otherwise, the C library would retain the memory of large requests."""
     loop = asyncio.get_running_loop()
     if loop not in _RELEASING:
         _RELEASING.add(loop)
@@ -157,12 +156,12 @@ def _release(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def limit_unused_memory() -> None:
-    """Configure glibc to return large blocks to the operating system as soon as they are freed.
+    """Configure glibc to return large blocks to the operating system immediately when they are freed.
 
-    With another C library, the function does nothing.
+    This has no effect with another C library.
 
-    By default, glibc raises the minimum size of such blocks whenever a large block is freed. The heaps of threads
-    then keep up to 64 MB each, which `release_memory` cannot return. There are up to eight heaps for each processor.
+    By default, glibc increases the minimum size of such blocks when a large block is freed. Then up to eight heaps for
+    each processor retain up to 64 MB each, which `release_memory` cannot return.
     """
     with suppress(OSError, AttributeError):  # the C library is not glibc
         library = ctypes.CDLL(None)

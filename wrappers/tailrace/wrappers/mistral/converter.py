@@ -1,35 +1,35 @@
 """Conversion between the common history and Mistral's Chat Completions messages.
 
-`MistralModel` uses `MistralConverter` for requests. The messages equal OpenAI's (see
-`tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content parts, thinking is sent
-back, tool results have tool names, and the order of messages is stricter.
+`MistralModel` uses `MistralConverter` for requests. The messages are those of OpenAI (see
+`tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content parts, requests contain
+earlier thinking, tool results have tool names, and the order of messages is stricter.
 
-The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
-complete. In all other cases ``to_history(from_history(history)) == history``.
+Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as a user message.
-- Reasoning of Mistral is sent back as a ``thinking`` part in the same position. Other reasoning is omitted.
-- A data part is sent as JSON in a text part; a data part that holds a content part of Mistral is sent back as that
-  part, unchanged.
+- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
+- Reasoning of Mistral is sent as a ``thinking`` part in the same position. Other reasoning is omitted.
+- A data part is sent as JSON in a text part. But if the data is a content part of Mistral, the unchanged part is sent.
 - A user's file is sent as an image, a document or audio, by URL or by value. A file of another type and an empty file
-  are replaced with a text part: ``[name](url)`` for a link, otherwise ``[file name, media type, size]``. The files of
-  a model are replaced in the same way. Images and audio lose their names. The media type of audio is read back as
-  ``audio/*``, and the media type of a link is derived from its extension.
-- Empty text and empty thinking of a model are omitted, and a message without other content is omitted.
-- The text and thinking of a model are sent before its tool calls. Adjacent thinking is read back as one part. A text
-  and the references after it are read back as one part.
+  are replaced with a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. The files of a
+  model are replaced in the same way. Images and audio lose their names. In ``to_history``, audio has the media type
+  ``audio/*``, and the media type of a URL is derived from its extension.
+- Empty text and empty thinking of a model, and messages without other content, are omitted.
+- The text and thinking of a model are sent before its tool calls. In ``to_history``, adjacent thinking is one part,
+  and a text and the references after it are one part.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON
-  object, and the input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call, and the information
-  that an id is synthetic, are lost.
-- Calls of server tools and their results are omitted. If a model's message contains the result of any other tool, the
-  result is sent after that message.
-- Tool output that is not text is sent as JSON, and the output of a failed tool is sent as ``{"error": output}``. Both
-  are read back as text.
-- If a message has tool results and other parts, the results become separate messages. Mistral requires a model
-  message between tool results and the next user message. `MistralConverter.bridge` is the text of this message.
+  object, and the input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call and ``synthetic_id``
+  are not preserved.
+- Calls of server tools and their results are omitted. If a model's message contains the result of another tool, the
+  result is sent after the message.
+- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
+  ``to_history`` returns both as text.
+- If a message has tool results and other parts, the results become separate messages. Mistral requires a message of
+  the model between tool results and the next user message. A message with the text `MistralConverter.bridge` is
+  inserted.
 - The ``refusal`` of a model is sent as text.
 - Metadata is not sent, with one exception: ``metadata["mistral"]`` of a message or part contains further fields of
-  Mistral's object, which are sent back unchanged (for example ``prefix`` of a message that the model continues).
+  Mistral's object, for example ``prefix`` of a message that the model continues. These fields are sent unchanged.
 """
 
 import re
@@ -78,8 +78,8 @@ class MistralConverter(OpenAIConverter):
     """Stateless converter between conversations and Mistral's messages.
 
     Attributes:
-        id_pattern: Regular expression that matches the tool call ids that the API accepts.
-        bridge: Text of the model message that is inserted between tool results and the next user message.
+        id_pattern: Regular expression of valid tool call ids.
+        bridge: Text of the message that is inserted between tool results and the next user message.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9]{9}")
@@ -116,10 +116,10 @@ class MistralConverter(OpenAIConverter):
         """Convert the messages of a request to the common history.
 
         Raises:
-            ValueError: Mistral does not define the role of a message or the form of its content.
+            ValueError: Mistral does not define the role or the content of a message.
         """
         fields = [as_object(message) or {} for message in messages]
-        # This method reads the content of users. The OpenAI converter reads everything else.
+        # This method converts the content of user messages. The OpenAI converter converts the rest.
         contents = iter(
             [
                 _read_content(message, position)
@@ -145,7 +145,7 @@ class MistralConverter(OpenAIConverter):
         *,
         choice: int | None = 0,
     ) -> Message:
-        """Return the message of a stream's chunk wrappers, or of a complete response.
+        """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
             response: The chunk wrappers of a stream, or chunks of the ``openai`` package; or a complete response or
@@ -164,15 +164,15 @@ class MistralConverter(OpenAIConverter):
         wrappers: list[ChunkWrapper[Any]] = []
         for position, each in enumerate(choices):
             content = as_mapping(each.get("message")) or {}
-            # Each entry is a separate call, even if two entries have the same id. An index expresses this in a
-            # stream.
+            # Each entry is a separate call, even if two entries have the same id. In a delta, the index separates
+            # calls.
             calls = [
                 {**call, "index": index}
                 for index, call in enumerate(as_mappings(content.get("tool_calls") or []), position << 32)
             ]
             delta = {"content": content.get("content"), "tool_calls": calls}
-            # A message replaces the text so far. If choices are merged, each choice must add its text, so that it is
-            # read as a delta.
+            # If choices are merged, each choice must add its text. It is therefore a delta here, because only the
+            # first complete message of a stream is used.
             form = {"message": None, "delta" if choice is None else "message": delta}
             wrappers += MistralDecoder().wrap({"choices": [{**each, "index": 0, **form}]})
         message = with_text_parts(assemble_message(wrappers), fields.get("content"))
@@ -195,7 +195,7 @@ class MistralConverter(OpenAIConverter):
         return {**own_fields(result.metadata, KEY), **message, **name}
 
     def _model_messages(self, message: Message) -> list[Fields]:
-        """Return the model's message and the results in this message; empty if no content can be sent."""
+        """Return a message of the model and the tool results in it; empty if no content can be sent."""
         content: list[Fields] = []
         calls: list[Fields] = []
         results: list[Fields] = []
@@ -222,7 +222,7 @@ class MistralConverter(OpenAIConverter):
 def _user_messages(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The result is an empty list if there are no such parts.
+    The list is empty if a message of tool results has no such parts.
     """
     content: list[Fields] = []
     for part in message.content:
@@ -240,7 +240,7 @@ def _user_messages(message: Message) -> list[Fields]:
 def _model_content(
     part: ContentPartText | ContentPartReasoning | ContentPartData | ContentPartFile,
 ) -> list[Fields]:
-    """Return the content parts for a text, thinking, data or file of a model."""
+    """Return the content parts for text, thinking, data or a file of a model."""
     own = own_fields(part.metadata, KEY)
     if isinstance(part, ContentPartReasoning):
         return [{**own, "type": "thinking", "thinking": [text_entry(part.text)]}] if own and part.text else []
@@ -293,7 +293,7 @@ def _read_content(message: Mapping[str, Any], position: int) -> tuple[ContentPar
 
 
 def _with_own_metadata(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Return the message with its ``"openai"`` metadata under the key ``"mistral"``, and without other metadata."""
+    """Return a message with the ``"openai"`` metadata under the key ``"mistral"``. Other metadata is omitted."""
     parts = tuple(
         part.model_copy(update={"metadata": _own_metadata(part.metadata)})
         if isinstance(part, ContentPartToolResult)

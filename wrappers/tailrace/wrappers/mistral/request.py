@@ -8,9 +8,10 @@ from tailrace.wrappers.request_options import RequestOptions
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """Convert options to members of ``POST /v1/chat/completions``. Most members equal OpenAI's.
+    """Convert options to members of ``POST /v1/chat/completions``. Most members are those of OpenAI.
 
-    Schemas are sent unchanged. Mistral supports only the ``reasoning_effort`` values ``high`` and ``none``.
+    Schemas are sent unchanged. Mistral supports only two values of ``reasoning_effort``: any effort but ``none`` is
+    sent as ``high``.
 
     Source: https://docs.mistral.ai/api/#tag/chat
     """

@@ -1,4 +1,4 @@
-"""Models served by Ollama's native API, locally, remotely, or on ollama.com."""
+"""Models served by Ollama's native API (local, remote, or ollama.com)."""
 
 import os
 from collections.abc import Mapping
@@ -25,11 +25,10 @@ class OllamaModel(DirectModel):
 
     Args:
         name: The model's name.
-        arguments: See `DirectModel`. ``base_url`` is the root URL of the server. If None, the URL comes from
-            ``OLLAMA_HOST``, otherwise it is ``http://127.0.0.1:11434``. The scheme and the port may be omitted, as in
-            the configuration of Ollama. ``read_timeout`` is 300 seconds by default, because the server may have to
-            load the model. ``parameters`` may contain any member of the request, for example ``think``,
-            ``keep_alive`` and ``options`` (temperature and others).
+        arguments: See `DirectModel`. ``base_url`` is the root URL of the server; None to use ``OLLAMA_HOST`` or
+            ``http://127.0.0.1:11434``. As in the configuration of Ollama, the scheme and the port may be omitted.
+            ``read_timeout`` is 300 seconds by default, because loading a model takes time. ``parameters`` may contain
+            any member of the request, for example ``think``, ``keep_alive`` and ``options`` (temperature and others).
 
     Raises:
         ConfigurationError: ``base_url`` is not an HTTP URL.
@@ -50,9 +49,7 @@ class OllamaModel(DirectModel):
         return OllamaConverter()
 
     async def _find_prefill(self) -> Prefill:
-        return (
-            Prefill()
-        )  # most templates leave the last message open; others begin a new one, which may repeat it
+        return Prefill()  # with some templates, the response repeats the last message
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
@@ -68,7 +65,7 @@ class OllamaModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The embeddings endpoint belongs to Ollama's OpenAI-compatible API, which has another root URL.
+        # The embeddings endpoint is a part of Ollama's OpenAI-compatible API, which has another root URL.
         return self._url.removesuffix("/api/chat") + "/v1/embeddings", self._headers, members
 
     def _decoder(self) -> OllamaDecoder:
@@ -79,8 +76,7 @@ def server_address(host: str) -> str:
     """Return the root URL of a server, without a trailing slash.
 
     Args:
-        host: ``[scheme://]host[:port][/path]``. The host may be missing too. If the scheme is missing, the default
-            port is 11434.
+        host: ``[scheme://][host][:port][/path]``. Without a scheme, the default port is 11434.
 
     Raises:
         ConfigurationError: ``host`` has an invalid format.

@@ -1,29 +1,28 @@
 """Conversion between the common history and messages of Ollama's ``/api/chat``.
 
-`OllamaModel` uses `OllamaConverter` for requests. The converter replaces content that the API cannot represent with
-the nearest equivalent. This list of replacements is complete. In all other cases ``to_history(from_history(history))
-== history``.
+`OllamaModel` uses `OllamaConverter` for requests. Content that the API cannot represent is replaced or omitted as
+listed here. All other content survives a round trip: ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as a user message.
-- A message has a single text. Texts are joined with blank lines, except blocks that belong to one text (see
-  `tailrace.wrappers.conversion.text_joining`), and are read back as one part. Data is added to the text as JSON, and
-  a refusal is added as text. Empty texts are omitted.
-- A model's message has reasoning first, then text, images and tool calls. Reasoning is read back as one part, without
-  its signature.
-- An image is sent by value. It is read back after the text, without a name, and its media type is detected from its
-  bytes. Any other file, and an image that is given by URL, is replaced with a text: ``[name](url)`` for a link,
+- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
+- A message has a single text. Several texts are joined with blank lines, except blocks of one text (see
+  `tailrace.wrappers.conversion.text_joining`), and become one part in ``to_history``. Data is added to the text as
+  JSON, and a refusal is added as text. Empty texts are omitted.
+- In a message of the model, the order is reasoning, text, images, tool calls. Reasoning becomes one part without a
+  signature.
+- An image is sent by value. In ``to_history``, it follows the text and has no name, and its media type is detected
+  from its bytes. Any other file, and an image with a URL, is replaced with a text: ``[name](url)`` for a URL,
   otherwise ``[file name, media type, size]``.
-- Every call is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool, are
-  sent as ``{"input": text}``. Arguments are JSON objects in the API, so that white space, escapes and repeated keys
-  of another provider's model are lost.
-- Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). The information that an
-  id is synthetic is lost.
-- Tool output that is not text is sent as JSON, and the output of a failed tool is sent as ``{"error": output}``. Both
-  are read back as text. An unknown tool name is read back from the call with the same id.
+- Every call is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool, are sent
+  as ``{"input": text}``. In the API, arguments are JSON objects. White space, escapes and repeated keys of another
+  provider's model are therefore not preserved.
+- Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). ``synthetic_id`` is not
+  preserved.
+- Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
+  `to_history` returns both as text. If the tool name is unknown, it gets the name from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
 - Server tool calls (kind ``"server"``), their results, and results without a call in a model's message are omitted.
-- Metadata is not sent, with one exception: ``metadata["ollama"]`` of a message, call or result contains further
-  fields of Ollama's object, which are sent back unchanged.
+- Metadata is not sent, with one exception: ``metadata["ollama"]`` of a message, call or result contains further fields
+  of Ollama's object. These fields are sent unchanged.
 
 `OllamaConverter.to_history` joins system messages, merges adjacent tool messages, and matches a tool message without
 an id to the first open call.
@@ -97,7 +96,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if is_model:
                 messages += [_assistant_message(message), *results]
             else:
-                # Chat templates require tool results directly after the calls. All other content of the message
+                # Chat templates require tool results directly after the calls. Other content of the message therefore
                 # follows the results.
                 messages += [*results, *_user_message(message)]
         return messages
@@ -105,7 +104,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     def to_history(self, messages: Sequence[Fields | Any]) -> History:
         """Convert the messages of a request to the common history.
 
-        The messages are JSON objects or objects of the ``ollama`` package.
+        The messages may be JSON objects or objects of the ``ollama`` package.
 
         Raises:
             ValueError: ``/api/chat`` does not define the role or the content of a message.
@@ -113,11 +112,11 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return _HistoryReader(self).read(messages)
 
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
-        """Return the message of a stream's chunk wrappers, or of a complete response.
+        """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream; or a response of ``/api/chat`` or ``/api/generate`` or its
-                message, as a JSON object or an object of the ``ollama`` package.
+            response: The chunk wrappers of a stream, a response of ``/api/chat`` or ``/api/generate``, or the message
+                in a response (as a JSON object or an object of the ``ollama`` package).
         """
         fields = as_object(response)
         if fields is None:
@@ -125,7 +124,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         wrapper = self.create_chunk_wrapper(
             fields if fields.keys() & {"message", "response"} else {"message": fields}
         )
-        # Each entry is a separate call, even if two entries have the same id. An index expresses this in a stream.
+        # Each entry is a separate call, even if two entries have the same id. In a delta, the index separates calls.
         wrapper.calls = tuple(
             msgspec.structs.replace(call, index=index) for index, call in enumerate(wrapper.calls)
         )
@@ -136,7 +135,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> OllamaWrapper:
-        """Wrap one line of a stream, given as a JSON object or as an object of the ``ollama`` package."""
+        """Wrap one line of a stream (a JSON object or an object of the ``ollama`` package)."""
         fields = as_object(chunk) or {}
         return wrap_chunk(fields) or OllamaWrapper(fields)
 
@@ -158,7 +157,7 @@ def _assistant_message(message: Message) -> Fields:
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The result is an empty list if there are no such parts.
+    The list is empty if a message of tool results has no such parts.
     """
     fields = _content(message.content, message.role)
     if fields == {"content": ""} and (message.role is Role.TOOL or message.tool_results):
@@ -167,7 +166,7 @@ def _user_message(message: Message) -> list[Fields]:
 
 
 def _content(parts: Iterable[ContentPart], role: Role) -> Fields:
-    """Return the fields of a message that contain its text and images."""
+    """Return the fields of a message with its text and images."""
     texts: list[str] = []
     images: list[str] = []
     before: ContentPart | None = None

@@ -1,6 +1,6 @@
 """Decoder of streams of Ollama's native API: ``/api/chat`` and ``/api/generate``.
 
-`OllamaDecoder` reads the bytes of a response body, which has one JSON object on each line. `wrap_chunk` reads single
+`OllamaDecoder` reads the bytes of a response body, in which each line is a JSON object. `wrap_chunk` reads single
 objects of the ``ollama`` package. A line of ``/api/chat`` has a ``message``, and a line of ``/api/generate`` has a
 ``response``. All other fields are the same.
 """
@@ -42,7 +42,7 @@ _FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
-}  # ``load`` and ``unload`` occur only without a response text
+}  # (``load`` and ``unload`` occur only in responses without text)
 
 # Fields that have an equivalent in the common format. All other fields become fields of the response.
 _LINE = frozenset(
@@ -50,11 +50,11 @@ _LINE = frozenset(
 )
 _MESSAGE = frozenset({"role", "content", "thinking", "tool_calls", "images"})
 
-_MAX_CALLS = 1024  # maximum number of calls that are stored to detect repetitions
+_MAX_CALLS = 1024  # maximum number of calls that are stored for the detection of repetitions
 
 _decode_line = msgspec.json.Decoder().decode
 
-# Images are base64 text without a media type. The media type is detected from their first bytes.
+# First bytes and media types of images. (Images are base64 text without a media type.)
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -67,20 +67,20 @@ class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
     """Chunk wrapper over one line of the stream.
 
     Attributes:
-        text: Visible text, from ``message.content`` or ``response``.
-        reasoning: Reasoning, from ``message.thinking`` or ``thinking``.
-        calls: The calls in the line, which are always complete. Their arguments are JSON text.
-        finish: The finish reason, from ``done_reason`` of the last line.
-        usage: The token counts, from ``prompt_eval_count`` and ``eval_count``.
+        text: Visible text: ``message.content`` or ``response``.
+        reasoning: Reasoning: ``message.thinking`` or ``thinking``.
+        calls: The calls in the line, which are always complete. Arguments are JSON text.
+        finish: The finish reason: ``done_reason`` of the last line.
+        usage: The token counts: ``prompt_eval_count`` and ``eval_count``.
     """
 
 
 class OllamaDecoder(EventDecoder[OllamaWrapper]):
     """Sans-IO decoder of a response body of ``/api/chat`` or ``/api/generate``.
 
-    The decoder also reads complete (not streamed) responses. Every entry in ``tool_calls`` is a separate call, even
-    if its id or index is not unique. An entry is a repetition only if its id, name and arguments equal those of
-    another entry.
+    The decoder also reads complete (not streamed) responses. Each entry in ``tool_calls`` is a separate call, even if
+    its id or index is not unique. But an entry with the same id, name and arguments as an earlier entry is a
+    repetition.
 
     Args:
         provider: The provider's name in errors.
@@ -114,7 +114,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return [wrapper]
 
     def wrap_usual(self, payload: bytes) -> list[OllamaWrapper]:
-        """Return the chunk wrapper of a line that has only text or reasoning, and no other new fields."""
+        """Return the chunk wrapper of a line with only text or reasoning, and without other new fields."""
         model = self._model
         if model is None:
             return []
@@ -127,7 +127,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         fields = cast("dict[str, Any]", line)
         if len(fields) != 4 or fields.get("done") is not False or fields.get("model") != model:
             return []
-        if "created_at" not in fields:  # the line then has another field, which may be new
+        if "created_at" not in fields:  # otherwise, the line has another field, which may be new
             return []
         value = fields.get("message")
         if type(value) is not dict:
@@ -149,7 +149,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return OllamaWrapper({}, details=ChunkDetails(error=error))
 
     def _number_calls(self, calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
-        """Return the calls without repetitions, with unique indexes."""
+        """Remove repeated calls, and give each call a unique index."""
         numbered: list[ToolCallDelta] = []
         for call in calls:
             if call.id:
@@ -165,7 +165,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return tuple(numbered)
 
     def _new_facts(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the fields of the response, except the model and the time, which every line repeats."""
+        """Return the fields of the response. The model and the time, which each line repeats, are returned only once."""
         facts = dict(metadata)
         model = facts.get("model")
         if self._model is not None:
@@ -180,7 +180,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
 def wrap_chunk(
     chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "", error_event: bool = False
 ) -> OllamaWrapper | None:
-    """Return the chunk wrapper of one line or of a complete response.
+    """Return the chunk wrapper of one line, or of a complete response.
 
     Args:
         chunk: The line or response, as a JSON object or an object of the ``ollama`` package.
@@ -234,7 +234,7 @@ def _read_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> 
     if not (error_event or fields.get("error")):
         return None
     error = take_error(dict(fields), provider, error_event=error_event)
-    status = as_index(fields.get("status"))  # the status is next to the error in the object
+    status = as_index(fields.get("status"))  # the status is beside the error in the object
     if error is not None and status is not None and 400 <= status <= 599:
         error.status = status
     return error
@@ -307,6 +307,6 @@ def _read_images(images: object) -> tuple[ContentPartFile, ...]:
         try:
             part = ContentPartFile.model_validate({"data": image})
         except ValueError:
-            continue  # the base64 text is invalid; the raw object contains it
+            continue  # invalid base64; `raw` still contains the text
         parts.append(part.model_copy(update={"media_type": image_type(part.data or b"")}))
     return tuple(parts)

@@ -1,1 +1,1 @@
-"""Removal of credentials from texts that leave the server, and escaping of control characters in log records."""
+"""Removal of credentials from external error texts, and escaping of control characters in log records."""

@@ -1,10 +1,10 @@
 """Protection of log records against forgery, by escaping control characters and limiting lengths.
 
-Names, identifiers and error texts in logs come from callers, providers and models. A line break would start a new
+Callers, providers and models determine names, identifiers and error texts in logs. A line break would start a new
 record, an escape sequence would move the cursor of a terminal, and a bidirectional override would reorder a line.
-`printable` escapes all of them. A logging filter applies it to the arguments and the traceback of every tailrace
-record when the record is created. The protection therefore does not depend on the handlers and formatters of the
-application. The formatters of `tailrace serve` also apply it to every line.
+`printable` escapes all these characters. A logging filter applies `printable` to the arguments and the traceback of
+each tailrace record when the record is created. The protection therefore does not depend on the handlers and
+formatters of the application. The formatters of ``tailrace serve`` also apply `printable` to each line.
 """
 
 import logging
@@ -15,9 +15,9 @@ MAX_TEXT = 4096
 """Maximum number of characters of one argument, or of one line of a traceback."""
 
 MAX_LINES = 200
-"""Maximum number of lines of a traceback. The middle of a longer traceback is omitted."""
+"""Maximum number of lines of a traceback. If there are more, the middle is omitted."""
 
-_INDENT = "    "  # indentation of each line of a traceback, so that only records start in the first column
+_INDENT = "    "  # indentation of each line of a traceback; only records start in the first column
 
 
 def printable(value: object, limit: int = MAX_TEXT) -> str:
@@ -26,8 +26,8 @@ def printable(value: object, limit: int = MAX_TEXT) -> str:
     Unprintable characters are escaped as in Python (``\n``, ``\x1b``, ``\u202e``).
 
     Args:
-        value: A text, or an object that ``str`` converts to text.
-        limit: Maximum number of characters. If characters are omitted, their number is appended.
+        value: A string, or an object that ``str`` converts to a string.
+        limit: Maximum number of characters. If the text is longer, the number of omitted characters is appended.
     """
     text = value if isinstance(value, str) else str(value)
     omitted = len(text) - limit
@@ -41,7 +41,7 @@ def printable(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return a text of several lines, such as a traceback, with indented printable lines.
+    """Make the lines of a text (for example, a traceback) printable, and indent them.
 
     The length of each line is limited. If there are more than `MAX_LINES` lines, the middle is omitted.
     """
@@ -54,17 +54,17 @@ def printable_lines(text: str) -> str:
 
 
 class PrintableRecords(logging.Filter):
-    """Logging filter that makes the arguments and the traceback of each record printable. It drops no record."""
+    """Logging filter that makes the arguments and the traceback of each record printable. It never drops a record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape the arguments of the record, except numbers. The message of a tailrace record is a constant."""
+        """Escape the arguments of the record, except numbers. The message itself is constant in the records of tailrace."""
         arguments: Any = record.args
         if isinstance(arguments, tuple):
             record.args = tuple(_printable(each) for each in cast("tuple[object, ...]", arguments))
         elif arguments:
             record.args = {name: _printable(each) for name, each in arguments.items()}
         if record.exc_info and not record.exc_text:
-            # Formatters of the standard library use this text and do not format the traceback again.
+            # Formatters of the standard library use this text instead of formatting the traceback.
             record.exc_text = printable_lines(
                 "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             )
@@ -72,7 +72,7 @@ class PrintableRecords(logging.Filter):
 
 
 def make_printable(*names: str) -> None:
-    """Add `PrintableRecords` to the loggers of these names, independent of their handlers and formatters."""
+    """Add `PrintableRecords` to the loggers with these names."""
     for name in names:
         logger = logging.getLogger(name)
         if not any(isinstance(each, PrintableRecords) for each in logger.filters):
