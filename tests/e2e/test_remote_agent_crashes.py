@@ -213,6 +213,8 @@ async def test_the_answer_to_a_question_of_the_agent_is_read_after_a_crash(tmp_p
     assert (task["status"]["state"], texts_of(task)) == ("TASK_STATE_COMPLETED", ["complete", TEXT])
     first, second = handler.turns
     assert (first.task_id, second.number) == (second.task_id, 2)
+    # The conversation has the complete response, also the artifact that was complete before the crash.
+    assert "".join(part["text"] for part in task["history"][-1]["parts"]) == f"complete{TEXT}"
 
 
 class Silent(SdkExecutor):

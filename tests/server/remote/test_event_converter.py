@@ -22,6 +22,7 @@ from tailrace.streaming.a2a.models import (
 )
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata
 from tailrace.streaming.conversion.message_conversion import to_common_message
+from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
 
@@ -300,6 +301,81 @@ def test_each_turn_of_a_task_without_artifacts_has_its_own_answer():
     )
     second = EventConverter(turn=2).feed(status(TaskState.WORKING, agent_message("two"), facts))
     assert text_of(carried_out([*second, *first])) == "twoone"
+
+
+_TEXT = {"coderAgent": {"kind": "text-content"}}
+
+
+def spoken(text: str) -> TaskStatusUpdateEvent:
+    """A text of an agent that sends its response in statuses."""
+    return status(TaskState.WORKING, agent_message(text), _TEXT)
+
+
+def copy_with(*texts: str, last: str = "", state: TaskState = TaskState.WORKING) -> Task:
+    """A copy of a task with texts in its history and in its status."""
+    caller = Message(message_id="m", role=Role.USER, parts=(Part(text="?"),))
+    thought = Message(message_id="t", role=Role.AGENT, parts=(Part(data={"subject": "Plan"}),))
+    history = (caller, thought, *map(agent_message, texts)) if texts else ()
+    message = agent_message(last) if last else None
+    return Task(id="t", context_id="c", status=TaskStatus(state=state, message=message), history=history)
+
+
+_PUBLISHED = PublishedArtifact(Artifact(artifact_id="message", parts=(Part(text="One two "),)), is_open=True)
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [copy_with("One ", "two ", "three ", last="four "), spoken("five.")],
+        [copy_with("One ", "two ", "three ", "four "), spoken("five.")],
+        [copy_with("One ", "two ", "three ", "four ", "five.", state=TaskState.COMPLETED)],
+    ],
+)
+def test_texts_of_statuses_that_did_not_arrive_are_in_a_copy_of_the_task(
+    rest: list[RemoteEvent], is_crash: bool
+):
+    """A lost connection and a crash lose no text that the task has."""
+    relay = EventConverter(published=[_PUBLISHED] if is_crash else ())
+    events = rest if is_crash else [spoken("One "), spoken("two "), *rest]
+    updates = relayed(relay, [*events, status(TaskState.COMPLETED)])
+    if is_crash:
+        updates = [ArtifactUpdate(_PUBLISHED.artifact, last=False), *updates]
+    task = carried_out(updates)
+    assert (text_of(task), task.status.state) == ("One two three four five.", TaskState.COMPLETED)
+    assert [message.role for message in task.history] == [Role.USER]
+    assert [part.text for message in relay.messages() for part in message.parts] == [
+        "One two three four five."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lost", "state"),
+    [
+        (copy_with(last="two "), TaskState.COMPLETED),  # the last text has arrived
+        (copy_with(last="four "), TaskState.FAILED),
+        (copy_with(), TaskState.FAILED),
+        (copy_with("another text"), TaskState.FAILED),
+    ],
+)
+def test_a_response_of_which_a_text_may_be_missing_fails(lost: Task, state: TaskState):
+    task = carried_out(
+        relayed(EventConverter(), [spoken("One "), spoken("two "), lost, status(TaskState.COMPLETED)])
+    )
+    assert (text_of(task), task.status.state) == ("One two ", state)
+
+
+def test_the_message_of_a_further_turn_has_what_it_published_before_a_crash():
+    """Not only the artifacts that were open; those of earlier turns are in the conversation."""
+    published = [
+        PublishedArtifact(
+            Artifact(artifact_id=name, parts=(Part(text=name),)), is_open=is_open, is_new=is_new
+        )
+        for name, is_open, is_new in (("first", False, False), ("second", False, True), ("a", True, True))
+    ]
+    relay = EventConverter(published=published, turn=2)
+    relayed(relay, [piece(" more", last=True), status(TaskState.COMPLETED)])
+    assert [part.text for message in relay.messages() for part in message.parts] == ["second", "a more"]
 
 
 def test_a_request_for_input_without_a_message_has_the_one_before_it():

@@ -8,7 +8,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from tailrace.streaming.a2a.models import Artifact, Message, Part
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, Task
 from tailrace.streaming.a2a.stream_extension import with_extension_metadata
 
 _REASONING = with_extension_metadata({}, channel="reasoning")
@@ -43,12 +44,35 @@ def output_of_status(message: Message | None, metadata: Mapping[str, Any], turn:
     kind = cast("Mapping[str, Any]", facts).get("kind")
     suffix = f"-turn-{turn}" if turn > 1 else ""
     if kind == "text-content":
-        return Artifact(artifact_id=f"message{suffix}", name="Answer", parts=message.parts)
+        return Artifact(artifact_id=status_text_id(turn), name="Answer", parts=message.parts)
     thoughts = tuple(map(_thought, message.parts)) if kind == "thought" else ()
     if not any(thoughts):
         return None
     parts = tuple(Part(text=text) for text in thoughts if text)
     return Artifact(artifact_id=f"reasoning{suffix}", name="Reasoning", parts=parts, metadata=_REASONING)
+
+
+def status_text_id(turn: int) -> str:
+    """Return the id of the artifact with the text of an agent that sends it in statuses."""
+    return f"message-turn-{turn}" if turn > 1 else "message"
+
+
+def text_in_history(task: Task) -> str:
+    """Return the text that an agent has sent in statuses since the caller's last message, from a copy of its task.
+
+    Messages with other parts than text (for example thoughts) are omitted.
+    """
+    messages = list(task.history)
+    last = task.status.message if task.status.state is TaskState.WORKING else None
+    if last is not None and last.message_id not in [each.message_id for each in messages[-1:]]:
+        messages.append(last)
+    texts: list[str] = []
+    for message in reversed(messages):
+        if message.role is Role.USER:
+            break
+        if all(part.text is not None for part in message.parts):
+            texts.append("".join(part.text or "" for part in message.parts))
+    return "".join(reversed(texts))
 
 
 def _thought(part: Part) -> str:

@@ -11,7 +11,12 @@ from uuid import uuid4
 from msgspec.structs import replace
 from pydantic_core import to_json
 
-from tailrace.server.remote.agent_output_variants import output_of_status, split_reasoning
+from tailrace.server.remote.agent_output_variants import (
+    output_of_status,
+    split_reasoning,
+    status_text_id,
+    text_in_history,
+)
 from tailrace.server.remote.response_validation import MISSING_ID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -67,6 +72,13 @@ _OF_THE_REMOTE = ("number", "received", "dialect")
 
 _TOOL_PARTS = (ContentPartToolCall, ContentPartToolResult)
 
+_SUCCESSFUL = (TaskState.COMPLETED, TaskState.INPUT_REQUIRED)
+
+_INCOMPLETE = (
+    "a part of the agent's response may be missing: the connection to the agent was lost, and its task does not have "
+    "the messages that it sent meanwhile"
+)
+
 _DEFAULT_MESSAGES = {
     TaskState.FAILED: "the agent failed without an error message",
     TaskState.REJECTED: "the agent rejected the message without a reason",
@@ -109,16 +121,17 @@ class EventConverter:
         self._status_message: Message | None = None
         self._question: Message | None = None
         self._answers_in_statuses = False
+        self._is_incomplete = False  # a text of a status may be missing
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
         for each in published:
             if each.artifact.artifact_id.endswith(suffix):
                 copy = GrowingArtifact(each.artifact, open=each.is_open)
-                # Complete artifacts may be of earlier turns, whose messages are in the conversation.
-                of_turn = extension_metadata(each.artifact.metadata).get("turn", 1)
-                copy.changed = each.is_open or of_turn == turn
+                copy.changed = each.is_new  # messages of earlier turns are in the conversation
                 self._copies[each.artifact.artifact_id] = copy
+                if each.is_open and each.artifact.artifact_id == self._status_text_id:
+                    self._answers_in_statuses = True
 
     def feed(self, event: RemoteEvent) -> list[Update]:
         """Add an event, and return its changes. `close` returns the final status.
@@ -151,7 +164,9 @@ class EventConverter:
                 # A copy has the deltas of a text as its server stored them; as one text they are equivalent.
                 complete = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
                 updates += self._replace(self._renamed(complete), last=event.status.state.terminal)
-            return updates + self._status(event.status, event.metadata)
+            return (
+                updates + self._missed_text(event) + self._status(event.status, event.metadata, is_copy=True)
+            )
         self._take_ids(event.task_id, event.context_id)
         self.ending = StatusUpdate(TaskState.COMPLETED)
         return self._message(event)
@@ -163,6 +178,8 @@ class EventConverter:
             failure: The failure of the request, which ended the response; None if the agent ended it.
         """
         ending = failure or self.ending or StatusUpdate(TaskState.COMPLETED)
+        if self._is_incomplete and failure is None and ending.state in _SUCCESSFUL:
+            ending = StatusUpdate(TaskState.FAILED, agent_message(_INCOMPLETE), ending.metadata)
         updates: list[Update] = []
         message = ending.message
         if ending.state is TaskState.COMPLETED and message is not None and not self.artifacts:
@@ -203,7 +220,29 @@ class EventConverter:
 
     # --- statuses -----------------------------------------------------------------------------------------------
 
-    def _status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> list[Update]:
+    @property
+    def _status_text_id(self) -> str:
+        return status_text_id(self._turn) + self._suffix
+
+    def _missed_text(self, task: Task) -> list[Update]:
+        """Return the text of statuses that a copy of a task has in addition to those that arrived."""
+        if not self._answers_in_statuses:
+            return []
+        known = self._copies.get(self._status_text_id)
+        before = "".join(part.text or "" for part in known.complete().parts) if known is not None else ""
+        text = text_in_history(task)
+        if text.startswith(before):
+            rest = Artifact(
+                artifact_id=self._status_text_id, name="Answer", parts=(Part(text=text[len(before) :]),)
+            )
+            return self._artifact(rest, append=True, last=False) if len(text) > len(before) else []
+        # Without a history, the task has the last text only. If it arrived, no text is missing.
+        self._is_incomplete = self._is_incomplete or not (text and before.endswith(text))
+        return []
+
+    def _status(
+        self, status: TaskStatus, metadata: Mapping[str, Any], *, is_copy: bool = False
+    ) -> list[Update]:
         facts = without_extension_metadata(metadata, *_OF_THE_REMOTE) or None
         message = status.message and status.message.model_copy(update={"reference_task_ids": ()})
         if "received" in extension_metadata(metadata):
@@ -221,6 +260,8 @@ class EventConverter:
             self._answers_in_statuses = True
             self.ending = self._status_message = None
             return self._artifact(self._renamed(output), append=True, last=False)
+        if is_copy and self._answers_in_statuses and status.state is TaskState.WORKING:
+            message = None  # it is a part of the text
         self._status_message = message or self._status_message
         if status.state.terminal or status.state.interrupted:
             if status.state is TaskState.AUTH_REQUIRED:

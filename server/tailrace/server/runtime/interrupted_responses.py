@@ -63,7 +63,9 @@ def _attempts(record: TaskRecord, place: tuple[int, int]) -> list[Attempt]:
 
 
 def _published(record: TaskRecord, artifacts: Sequence[Artifact]) -> Sequence[PublishedArtifact]:
-    return [PublishedArtifact(artifact, record.is_open(artifact.artifact_id)) for artifact in artifacts]
+    ids = [artifact.artifact_id for artifact in artifacts]
+    states = [(record.is_open(each), record.is_changed(each)) for each in ids]
+    return [PublishedArtifact(artifact, *state) for artifact, state in zip(artifacts, states, strict=True)]
 
 
 def _text(record: TaskRecord, artifacts: Sequence[Artifact]) -> str:

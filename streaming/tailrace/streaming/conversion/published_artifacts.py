@@ -20,10 +20,12 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
     Attributes:
         artifact: The artifact.
         is_open: True if more content of it is expected.
+        is_new: True if the interrupted turn created or extended it; False if it is of earlier turns alone.
     """
 
     artifact: Artifact
     is_open: bool
+    is_new: bool = True
 
 
 class PublishedArtifacts:

@@ -181,6 +181,13 @@ class TaskRecord:
         """Return True if more content of an artifact is expected."""
         return artifact_id in self._artifacts and self._artifacts[artifact_id].open
 
+    def is_changed(self, artifact_id: str) -> bool:
+        """Return whether an artifact was created, replaced or extended since the last call of `take_changed`.
+
+        For a task from the store: since its stored snapshot, which is of the end of the last complete turn.
+        """
+        return artifact_id in self._artifacts and self._artifacts[artifact_id].changed
+
     def submitted(self) -> Event:
         """Return the first event of the task, which contains the task itself."""
         self.number += 1
