@@ -72,6 +72,7 @@ class ChatRequest:
         choice: The number of the choice of the response. Choice 0 continues the conversation; each other choice is a new
             conversation.
         choices: The number of choices of the response.
+        choices_key: Names the conversations of further choices, so that they can be deleted; may be empty.
     """
 
     earlier: tuple[Message, ...]
@@ -95,6 +96,7 @@ class ChatRequest:
     completion: NewCompletion | None = None
     choice: int = 0
     choices: int = 1
+    choices_key: str = ""
     unanswered: tuple[Message, ...] = ()
     last: Message | None = None
 

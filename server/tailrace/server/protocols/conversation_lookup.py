@@ -104,7 +104,8 @@ class Conversations:
         """
         placement = _Placement(self._operations, request, caller)
         if request.choice:
-            return await placement.start("")
+            key = request.choices_key
+            return await placement.start(choice_context(key, request.choice) if key else "")
         if request.previous:
             return await placement.after_response()
         if request.continues:
@@ -306,6 +307,11 @@ def branches_of(key: str) -> Iterator[str]:
     yield key
     for number in range(2, MAX_BRANCHES + 1):
         yield f"{key}~{number}"
+
+
+def choice_context(key: str, choice: int) -> str:
+    """Return the conversation of a further choice of a request."""
+    return f"{key}~{choice}"
 
 
 def response_id(task_id: str, turn: int) -> str:

@@ -10,8 +10,10 @@ import openai
 import pytest
 import time_machine
 
+from support.agents import Scripted
 from support.openai_api import MODEL, WEATHER, Facade, facade_over, user
 from support.rounds import answer
+from support.rpc import Rpc
 from support.upstream import ScriptedUpstream, Wait
 from tailrace.server import Bounds, Turn
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -142,6 +144,31 @@ async def test_of_several_choices_the_first_is_listed() -> None:
     async with ScriptedUpstream(*[answer("Hello")] * 2) as upstream, facade_over(upstream) as facade:
         [one] = await store(facade, {"a": "b"}, n=2)
         assert await listed(facade) == [one]
+
+
+@pytest.mark.parametrize("whole_conversation", [False, True])
+async def test_a_deletion_deletes_all_choices(whole_conversation: bool) -> None:
+    async with facade_over(handler=Scripted()) as facade, Rpc(facade.url) as rpc:
+        client: Any = facade.client
+        conversation = await client.conversations.create()
+        options: dict[str, Any] = {
+            "model": facade.model,
+            "n": 3,
+            "store": True,
+            "extra_headers": {"X-Conversation-Id": conversation.id},
+        }
+        for key in ("a", "b"):
+            given = {**options, "messages": [{"role": "user", "content": key}]}
+            given["extra_headers"] = {**options["extra_headers"], "Idempotency-Key": key}
+            completion = await client.chat.completions.create(**given)
+            assert (await client.chat.completions.create(**given)).id == completion.id
+            assert len((await rpc.result("ListTasks", {}))["tasks"]) == 3
+            if whole_conversation:
+                await client.conversations.delete(conversation.id)
+                break
+            await client.chat.completions.delete(completion.id)
+            assert (await rpc.result("ListTasks", {}))["tasks"] == []
+        assert (await rpc.result("ListTasks", {}))["tasks"] == []
 
 
 async def test_a_repeated_request_is_listed_once() -> None:

@@ -16,11 +16,12 @@ from fastapi import Request, Response
 from pydantic import ValidationError
 
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, Endpoint, json_response
-from tailrace.server.protocols.chat_request import Items, LenientModel, read_history
+from tailrace.server.protocols.chat_request import MAX_MESSAGES, Items, LenientModel, read_history
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai.input_items import items_of
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.request import check_metadata
+from tailrace.server.protocols.openai.stored_request import further_contexts
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
@@ -123,6 +124,10 @@ class StoredConversations:
 
     async def _delete(self, request: Request) -> Response:
         name, _, caller = await self._find(request)
+        accepted = await self._operations.accepted_messages(name, caller, MAX_MESSAGES)
+        messages = [*accepted.begun, *accepted.waiting]
+        for context_id in await run_bounded(cost_of(messages), further_contexts, messages):
+            await self._operations.delete_conversation(context_id, caller)
         await self._operations.delete_conversation(name, caller)
         return await json_response({"id": name, "object": "conversation.deleted", "deleted": True})
 

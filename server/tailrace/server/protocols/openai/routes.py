@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from hashlib import sha256
 from typing import TypedDict
+from uuid import uuid4
 
 from fastapi import APIRouter, Request, Response
 
@@ -200,10 +202,14 @@ class OpenAIFacade:
         caller = self._charged(caller, choices)
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
+        # The same for a repeated request: some of its choices may exist.
+        key = sha256(caller.send_key.encode()).hexdigest() if caller.send_key else uuid4().hex
         turns: list[tuple[EventStream, _Encoder]] = []
         try:
             for choice in choices:
                 chat = replace(choice, model=model, created=created)
+                if chat.store and chat.choices > 1:
+                    chat = replace(chat, choices_key=key)
                 if chat.store and not chat.choice:
                     record = StoredRequest.of(chat, "chat.completion")
                     chat = replace(

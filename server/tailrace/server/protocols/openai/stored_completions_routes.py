@@ -17,6 +17,7 @@ from tailrace.server.protocols.openai.chat_completions_encoder import ChatComple
 from tailrace.server.protocols.openai.input_items import received_messages, shown_messages
 from tailrace.server.protocols.openai.list_pages import list_of, page_of, read_page_query, unknown_after
 from tailrace.server.protocols.openai.request import check_metadata
+from tailrace.server.protocols.openai.stored_request import further_contexts
 from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
     find_turn,
@@ -157,8 +158,10 @@ class StoredCompletions:
         return await run_bounded(turn_cost(stored), lambda: _fold_of(stored).feed(stored.snapshot()))
 
     async def _delete(self, request: Request) -> Response:
-        """Delete the task of a completion."""
+        """Delete the task of a completion, and the conversations of the further choices of its requests."""
         stored, caller = await self._find(request)
+        for context_id in await run_bounded(turn_cost(stored), further_contexts, stored.task.history):
+            await self._operations.delete_conversation(context_id, caller)
         try:
             await self._operations.delete_task(stored.task.id, caller)
         except TaskNotFoundError:

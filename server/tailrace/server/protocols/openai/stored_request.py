@@ -4,12 +4,14 @@ The record is JSON text in the metadata ``apiRequest`` of the message. Therefore
 task's log, and any node can encode the response from the log, also after a restart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.conversation_lookup import choice_context
+from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 Kind = Literal["response", "chat.completion"]
@@ -30,6 +32,8 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         has_format: The response is JSON.
         echo: See `ChatRequest`.
         warnings: See `ChatRequest`.
+        choices: See `ChatRequest`.
+        choices_key: See `ChatRequest`.
     """
 
     kind: Kind
@@ -42,6 +46,8 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     has_format: bool = False
     echo: dict[str, msgspec.Raw] = {}
     warnings: tuple[str, ...] = ()
+    choices: int = 1
+    choices_key: str = ""
 
     @classmethod
     def of(cls, request: ChatRequest, kind: Kind) -> "StoredRequest":
@@ -58,11 +64,29 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
             has_format=request.facts.output is not None,
             echo=dict(request.echo),
             warnings=request.warnings,
+            choices=request.choices,
+            choices_key=request.choices_key,
         )
 
     def to_json(self) -> str:
         """Return the record as JSON text, so that names of members in it are not converted to names of A2A."""
         return msgspec.json.encode(self).decode()
+
+
+def further_contexts(messages: Iterable[Message]) -> list[str]:
+    """Return the conversations of the further choices of stored chat completions.
+
+    Args:
+        messages: The messages of their requests, and others.
+    """
+    own = (message for message in messages if message.task_id)  # not the copies in a branch
+    requests = filter(None, (read_stored_request(message.metadata) for message in own))
+    return [
+        choice_context(request.choices_key, choice)
+        for request in requests
+        for choice in range(1, request.choices)
+        if request.choices_key
+    ]
 
 
 def read_stored_request(metadata: Mapping[str, Any]) -> StoredRequest | None:
