@@ -96,6 +96,20 @@ async def test_concurrent_responses_at_several_nodes_after_one_response_do_not_s
     assert texts == [["start"], *(["start", "re start", each] for each in "abcdefg")]
 
 
+async def test_a_deletion_cancels_what_waits_at_other_nodes_first(nodes: Nodes) -> None:
+    steps = answer("one ", "two")
+    async with ScriptedUpstream([*steps[:2], Wait(anyio.Event())]) as upstream:
+        async with clients_of(nodes, upstream) as (first, second):
+            running = await first.json("POST", "/responses", BODY)
+            await upstream.received()
+            body = {**BODY, "previous_response_id": running["id"]}
+            made = [await client.json("POST", "/responses", body) for client in (second, first, second)]
+            assert (await second.json("DELETE", f"/responses/{running['id']}"))["deleted"]
+            for each in made:
+                assert (await first.json("GET", f"/responses/{each['id']}"))["status"] == "cancelled"
+    assert len(upstream.requests) == 1
+
+
 async def test_each_node_has_the_stored_completions_and_conversations(nodes: Nodes) -> None:
     chat = {"model": "", "messages": [{"role": "user", "content": "Hi"}], "store": True}
     item = {"type": "message", "role": "user", "content": "Hi"}

@@ -22,7 +22,7 @@ from tailrace.server.runtime.active_task import TurnReference
 from tailrace.server.runtime.approvals import waiting_requests
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
-from tailrace.server.runtime.waiting_turns import branch_id, copies_of, reference_of
+from tailrace.server.runtime.waiting_turns import branch_id, copies_of
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -199,16 +199,17 @@ class _Placement:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        if turn > len(starts):  # its message was deleted from the conversation
-            return await self._continue(task.context_id, stored, task)
-        message = stored[starts[turn - 1]]
-        if starts[0] == 0 and reference_of(message) is not None and task.status.state.terminal:
+        if turn > len(starts) and task.status.state in _FAILURES:
             raise OpenAIError(
                 400,
-                f"Previous response with id '{self.request.previous}' ended before it began. Continue the response before it.",
+                f"Previous response with id '{self.request.previous}' ended before it began: it has no place in the "
+                "conversation. Continue the response before it.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
+        if turn > len(starts):  # its message was deleted from the conversation
+            return await self._continue(task.context_id, stored, task)
+        message = stored[starts[turn - 1]]
         end = next((at for at in callers if at > starts[turn - 1]), len(stored))
         if end == len(stored):
             placed = await self._continue(task.context_id, stored, task)

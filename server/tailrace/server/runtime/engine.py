@@ -281,6 +281,9 @@ class Engine(TaskAccess):
     async def delete_task(self, task_id: str, owner: str) -> None:
         """Delete a task with its events, webhooks and messages. If the task has not ended, cancel it first.
 
+        Before, cancel the tasks that wait for it (`WaitingTurns.dependents`), the newest first: their turns would begin with
+        the content of the task.
+
         Cancelling this call before it returns may leave a canceled task, or content in the log of the database; as after a
         crash, the store deletes the remaining events of a deleted task (`StoreWrites.delete_task`).
 
@@ -288,7 +291,12 @@ class Engine(TaskAccess):
             TaskNotFoundError: The caller has no such task.
             StoreError: The store does not work at present.
         """
-        await self._delete_task(task_id, owner)
+        context_id = (await self._tasks.find(task_id, owner)).record.context_id
+        async with self._placing_lock(owner, root_of(context_id)):
+            task = await self.snapshot(task_id, owner)
+            if not (task.status.state.terminal or task.status.state.interrupted):
+                await self._cancel_dependents(context_id, owner, task)
+            await self._delete_task(task_id, owner)
         await self._store.purge()
 
     async def delete_conversation(self, context_id: str, owner: str) -> None:
@@ -298,11 +306,13 @@ class Engine(TaskAccess):
             StoreError: The store does not work at present; some of the tasks may be deleted.
         """
         is_changed = False
-        while found := await self._store.list_conversation_tasks(context_id, owner, DELETED_AT_ONCE):
-            is_changed = True
-            for task_id in found:
-                with suppress(TaskNotFoundError):  # deleted meanwhile
-                    await self._delete_task(task_id, owner)
+        async with self._placing_lock(owner, root_of(context_id)):
+            await self._cancel_dependents(context_id, owner)
+            while found := await self._store.list_conversation_tasks(context_id, owner, DELETED_AT_ONCE):
+                is_changed = True
+                for task_id in found:
+                    with suppress(TaskNotFoundError):  # deleted meanwhile
+                        await self._delete_task(task_id, owner)
         if is_changed:
             await self._store.purge()
 
@@ -384,7 +394,14 @@ class Engine(TaskAccess):
         await self._store.purge()
         return is_replaced
 
+    async def _cancel_dependents(self, context_id: str, owner: str, task: Task | None = None) -> None:
+        for task_id in reversed(await self._waiting_turns.dependents(context_id, owner, task)):
+            with suppress(TaskNotFoundError, TaskNotCancelableError):  # deleted or ended meanwhile
+                await self.cancel_task(task_id, owner)
+
     async def _delete_task(self, task_id: str, owner: str) -> None:
+        if self._push is not None:
+            await self._push.delete_of_operator(task_id, owner)
         try:
             task = await self.cancel_task(task_id, owner)
         except TaskNotCancelableError:

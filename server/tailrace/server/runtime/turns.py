@@ -480,8 +480,11 @@ class TurnRunner:
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
-            # Waiting messages, whose turns will not run, are also added to the conversation.
-            active.new_messages += [waiting.message for waiting in active.waiting if not waiting.in_history]
+            # Waiting messages, whose turns will not run, are also added to the conversation, but not that of a task without
+            # a turn: the conversation may have turns that wait, and that were accepted before it.
+            active.new_messages += [
+                waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
+            ]
             active.waiting.clear()
         self.keep(active, (last,), snapshot=True)
 

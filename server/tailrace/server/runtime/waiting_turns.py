@@ -79,6 +79,42 @@ class WaitingTurns:
         ]
         return AcceptedMessages(begun, waiting)
 
+    async def dependents(self, context_id: str, owner: str, task: Task | None = None) -> list[str]:
+        """Return the tasks whose first turns wait for a task, also indirectly, in the order of their acceptance.
+
+        Args:
+            context_id: The conversation of the task.
+            owner: The owner.
+            task: The task, which has not ended; None for all tasks of the conversation.
+
+        Raises:
+            StoreError: The store cannot be read at present.
+        """
+        found: list[str] = []
+        gone = {task.id} if task is not None else set[str]()
+        # All turns of the conversation that wait do so for a turn that has begun.
+        contexts = {context_id} if task is None or await self._has_begun(task, owner) else set[str]()
+        for each in await self._unended(context_id, owner, f"{root_of(context_id)}~"):
+            if each.id in gone:
+                contexts.add(context_id)
+            elif not await self._has_begun(each, owner):
+                turn = reference_of(each.history[0])
+                follows = turn is not None and (
+                    turn.task_id in gone or (task is None and turn.context_id == context_id)
+                )
+                if follows or each.context_id in contexts:
+                    found.append(each.id)
+                    gone.add(each.id)
+                    contexts.add(each.context_id)
+        return found
+
+    async def _has_begun(self, task: Task, owner: str) -> bool:
+        """Return whether a turn of a task has begun; its message is in the conversation then."""
+        newest = await self._store.load_task_messages(
+            task.id, owner, 1
+        )  # or a message that it was copied after
+        return any(message.task_id for message in newest)
+
     async def _unended(self, context_id: str, owner: str, prefix: str = "") -> list[Task]:
         """Return tasks as `Store.load_unended`, in the order of their acceptance."""
         found = await self._store.load_unended(context_id, owner, prefix)

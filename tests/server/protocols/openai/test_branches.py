@@ -120,16 +120,81 @@ async def test_a_branch_of_a_running_response_waits_for_its_end() -> None:
     assert [item.content[0].text for item in items] == [*begun, "b", "re b", "e"]
 
 
-async def test_a_branch_that_was_canceled_before_it_began_is_not_continued() -> None:
+async def test_a_response_that_was_canceled_before_it_began_is_not_in_the_conversation() -> None:
     gates = {"start": anyio.Event()}
     async with ScriptedUpstream(answering(gates)) as upstream, facade_over(upstream) as facade:
         responses: Any = facade.client.responses
-        options: dict[str, Any] = {"model": MODEL, "background": True}
-        first = await responses.create(**options, input="start")
+
+        async def create(text: str, **options: Any) -> Any:
+            return await responses.create(model=MODEL, input=text, background=True, **options)
+
+        first = await create("start")
         await upstream.received()
-        await responses.create(**options, input="a", previous_response_id=first.id)
-        branch = await responses.create(**options, input="b", previous_response_id=first.id)
-        assert (await responses.cancel(branch.id)).status == "cancelled"
-        with pytest.raises(openai.BadRequestError, match="before it began"):
-            await responses.create(**options, input="c", previous_response_id=branch.id)
+        second = await create("a", previous_response_id=first.id)
+        branch = await create("b", previous_response_id=first.id)
+        third = await create("c", previous_response_id=second.id)
+        for each in (branch, third):
+            assert (await responses.cancel(each.id)).status == "cancelled"
+            with pytest.raises(openai.BadRequestError, match="before it began"):
+                await create("d", previous_response_id=each.id)
         gates["start"].set()
+        async for _ in await responses.retrieve(second.id, stream=True):
+            pass
+    assert given(upstream) == [["start"], ["start", "re start", "a"]]
+
+
+@pytest.mark.parametrize("whole_conversation", [False, True])
+async def test_a_deletion_cancels_the_turns_that_wait_first(whole_conversation: bool) -> None:
+    async with ScriptedUpstream(answering({"start": anyio.Event()})) as upstream:
+        async with facade_over(upstream) as facade:
+            client: Any = facade.client
+            conversation = await client.conversations.create()
+
+            async def create(text: str, **options: Any) -> Any:
+                return await client.responses.create(model=MODEL, input=text, background=True, **options)
+
+            first = await create("start", conversation=conversation.id)
+            await upstream.received()
+            second = await create("b", previous_response_id=first.id)
+            others = [second, await create("c", previous_response_id=second.id)]
+            branches = [await create("d", previous_response_id=each.id) for each in (first, second)]
+            branches.append(await create("e", previous_response_id=branches[0].id))
+            other = await create("other")
+            if whole_conversation:
+                await client.conversations.delete(conversation.id)
+                for each in others:
+                    with pytest.raises(openai.NotFoundError):
+                        await client.responses.retrieve(each.id)
+                others = []
+            else:
+                await client.responses.delete(first.id)
+            for each in (*others, *branches):
+                assert (await client.responses.retrieve(each.id)).status == "cancelled"
+            async for _ in await client.responses.retrieve(other.id, stream=True):
+                pass
+    assert given(upstream) == [["other"], ["start"]]
+
+
+async def test_the_deletion_of_a_waiting_response_cancels_only_those_after_it() -> None:
+    gates = {"start": anyio.Event()}
+    async with ScriptedUpstream(answering(gates)) as upstream, facade_over(upstream) as facade:
+        responses: Any = facade.client.responses
+
+        async def create(text: str, previous: str) -> Any:
+            options: dict[str, Any] = {"previous_response_id": previous} if previous else {}
+            return await responses.create(model=MODEL, input=text, background=True, **options)
+
+        first = await create("start", "")
+        await upstream.received()
+        second = await create("b", first.id)
+        third = await create("c", second.id)
+        fourth = await create("d", third.id)
+        branch = await create("e", first.id)
+        await responses.delete(third.id)
+        assert (await responses.retrieve(fourth.id)).status == "cancelled"
+        gates["start"].set()
+        for each in (second, branch):
+            events = [event async for event in await responses.retrieve(each.id, stream=True)]
+            assert events[-1].type == "response.completed"
+    begun = ["start", "re start"]
+    assert given(upstream) == [["start"], [*begun, "b"], [*begun, "e"]]

@@ -153,6 +153,49 @@ async def test_the_operators_webhook_is_repeated_and_hidden_from_callers() -> No
     assert others == [first, first]
 
 
+async def test_a_deletion_stops_the_notification_of_a_running_response_and_not_of_those_that_waited() -> None:
+    async with notified([*answer("Wait", finish=None), Hang()], answer("Hello")) as (facade, receiver):
+        responses: Any = facade.client.responses
+        running = await responses.create(model=MODEL, background=True, input="Wait")
+        waiting = await responses.create(
+            model=MODEL, background=True, input="Hi", previous_response_id=running.id
+        )
+        await responses.delete(running.id)
+        await receiver.until(bool)
+        last = await responses.create(model=MODEL, background=True, input="Hello?")
+        await receiver.until(lambda found: len(found) == 2)
+    events = [unwrapped(delivery) for delivery in receiver.deliveries]
+    assert [(each.type, each.data.id) for each in events] == [
+        ("response.cancelled", waiting.id),
+        ("response.completed", last.id),
+    ]
+
+
+async def test_a_notification_is_sent_to_the_webhook_of_the_current_settings(tmp_path: Path) -> None:
+    async def refuse(_: Delivery) -> web.StreamResponse:
+        return web.Response(status=503)
+
+    script, store = ScriptedUpstream(answer("Hello")), f"sqlite:///{tmp_path}/t.db"
+    async with receiving() as former, receiving() as current, script as upstream:
+        former.answer = refuse
+        ids: list[str] = []
+        attempts = 0
+        for receiver, secret in ((former, OLD_SECRET), (current, SECRET)):
+            settings: dict[str, Any] = {
+                "openai_webhook": {"url": receiver.url, "secret": secret},
+                "push_notifications": "private",
+                "store": store,
+            }
+            async with facade_over(upstream, **settings) as facade:
+                if receiver is former:
+                    create: Any = facade.client.responses.create
+                    ids.append((await create(model=MODEL, input="Hello?", background=True)).id)
+                await receiver.until(bool)
+            attempts = attempts or len(former.deliveries)
+    assert len(former.deliveries) == attempts
+    assert [unwrapped(delivery).data.id for delivery in current.deliveries] == ids
+
+
 async def test_the_notification_of_a_server_that_stopped_follows_its_restart(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/t.db"
 

@@ -269,6 +269,16 @@ class PushNotifier:
             self._forget(webhook)
         await self._store.delete_push_config(task_id, config_id)
 
+    async def delete_of_operator(self, task_id: str, owner: str) -> None:
+        """Delete the operator's webhooks of a task, so that its end is not notified.
+
+        Raises:
+            StoreError: They cannot be deleted.
+        """
+        for each in await self._store.load_push_configs(task_id, owner):
+            if each.dialect.startswith(_OPERATOR):
+                await self._store.delete_push_config(task_id, each.config.id)
+
     def drop(self, task_id: str) -> None:
         """Cancel all deliveries for a task that is deleted."""
         for webhook in self._webhooks.pop(task_id, {}).values():
@@ -401,6 +411,9 @@ class PushNotifier:
             return
         config, form = webhook.config, self._forms.get(webhook.dialect)
         notification = None
+        if not await self._store.holds_push_config(config.task_id, config.id):
+            webhook.is_gone = webhook.is_over = True  # `delete_of_operator`
+            return
         if form is not None:
             task = await self._load_snapshot(config.task_id, webhook.owner)
             notification = await form.write(task, config.id.removeprefix(_OPERATOR))
@@ -409,8 +422,10 @@ class PushNotifier:
                 await self._store.mark_delivered(config.task_id, config.id, number)
                 return
             name, body = notification
+            # The operator may have another webhook now, whose secret is the one that signs.
+            current = config.model_copy(update={"url": form.url})
             await self._client.send(
-                config, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
+                current, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
             )
         webhook.delivered, webhook.is_over = number, True
         await self._store.delete_push_config(config.task_id, config.id)
