@@ -1,6 +1,6 @@
-"""The card of a remote agent (A2A 1.0 or 0.3): addresses, bindings, security schemes and skills.
+"""Reading of a remote agent's card (A2A 1.0 or 0.3): addresses, bindings, security schemes and skills.
 
-Invalid members that this client does not use are ignored. `AgentCard`, the card of this server, is validated completely.
+Invalid members are ignored if this client does not use them. `AgentCard`, the card of this server, is validated completely.
 """
 
 import json
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from a2a.types import a2a_pb2  # an extra
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-"""Well-known paths of cards: since A2A 0.3, and before."""
+"""Well-known paths of an agent card: the path since A2A 0.3, and the earlier path."""
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
-"""The supported protocol bindings in the order of preference. Bindings that pass every proxy come first."""
+"""The supported protocol bindings in order of preference. gRPC is last, because some proxies do not forward it."""
 
 _JAVASCRIPT_SERVER = "Express"
-"""``X-Powered-By`` of the official SDK in JavaScript, which is built on that framework."""
+"""The ``X-Powered-By`` header of servers that use the official SDK for JavaScript, which uses Express."""
 
-_MAX_URL = 200  # characters of an address in an error
-_MAX_INTERFACES, _MAX_SKILLS = 100, 1000  # the first interfaces of a card are used
+_MAX_URL = 200  # maximum characters of a URL in an error message
+_MAX_INTERFACES, _MAX_SKILLS = 100, 1000  # maximum numbers of interfaces and skills that are read from a card
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")  # a token of RFC 9110
-# A card must not replace headers that frame, route or describe a request, or that belong to the protocol.
+# Headers in which a card must not require the API key: they delimit, route or describe a request, or belong to the protocol.
 _RESERVED = re.compile(
     r"host|connection|keep-alive|te|trailer|upgrade|via|forwarded|expect|cookie|date|origin|referer|user-agent|range|pragma"
     r"|cache-control|traceparent|tracestate|idempotency-key|last-event-id"
@@ -45,22 +45,23 @@ _RESERVED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RemoteCard:
-    """An agent card, with the interface that was chosen from it.
+    """An agent card, and the interface that was chosen from it.
 
     Attributes:
         name: The agent's name; empty when the card has none.
-        description: The agent's description.
-        skills: Its skills.
-        input_modes: Media types that it accepts.
-        output_modes: Media types that it returns.
-        streaming: The agent streams its responses.
-        numbered: The agent supports `tailrace.streaming.a2a.stream_extension`: its streams can be resumed after any event.
-        url: The address of the chosen interface.
+        description: The agent's description; empty when the card has none.
+        skills: The agent's skills.
+        input_modes: Media types that the agent accepts.
+        output_modes: Media types that the agent returns.
+        streaming: True if the card declares that the agent streams responses.
+        numbered: True if the agent supports `tailrace.streaming.a2a.stream_extension`: its streams can be resumed after any
+            event.
+        url: The URL of the chosen interface.
         binding: The protocol binding of that interface.
-        version: The protocol version of that interface: ``1.0``, ``0.3.0``.
-        tenant: The tenant for every request; empty for none.
-        encodes_files_twice: The interface encodes files twice as base64 (`tailrace.streaming.a2a.v0_3_rest`).
-        fields: The card's JSON.
+        version: The protocol version of that interface, such as ``1.0`` or ``0.3.0``.
+        tenant: The tenant that every request contains; empty for none.
+        encodes_files_twice: True if the interface encodes files twice as base64; see `tailrace.streaming.a2a.v0_3_rest`.
+        fields: The JSON object of the card.
     """
 
     name: str
@@ -79,7 +80,7 @@ class RemoteCard:
 
     @property
     def endpoint(self) -> str:
-        """Same as ``url``."""
+        """The same value as ``url``."""
         return self.url
 
     @property
@@ -100,7 +101,10 @@ class RemoteCard:
 
     @property
     def may_stream(self) -> bool:
-        """Return whether to try streaming. A card without the required member ``streaming`` does not exclude it."""
+        """Return whether to try a streaming request.
+
+        A card without the required member ``capabilities`` does not exclude streaming.
+        """
         return self.streaming or "capabilities" not in self.fields
 
     @property
@@ -123,17 +127,20 @@ def read_card(
     origins: AgentOrigins | None = None,
     powered_by: str = "",
 ) -> RemoteCard:
-    """Read a card of 1.0 or 0.3, and choose an interface: the newest version, then the first binding.
+    """Read an agent card of A2A 1.0 or 0.3, and choose an interface.
+
+    The newest protocol version is preferred. Among interfaces of one version, the first of ``bindings`` is preferred.
 
     Args:
-        body: The card.
-        card_url: The address of the card: the base of relative addresses; error messages contain it.
-        bindings: Allowed bindings, the preferred one first. gRPC is omitted if it is not installed.
-        origins: The permitted origins; None for the origin of the card.
-        powered_by: The ``X-Powered-By`` header of the response with the card: the only sign of the SDK that the agent uses.
+        body: The response body with the card.
+        card_url: The URL of the card. Relative URLs in the card are resolved against it, and error messages contain it.
+        bindings: Allowed bindings in order of preference. gRPC is skipped if it is not installed.
+        origins: The permitted origins; None to permit only the origin of the card.
+        powered_by: The ``X-Powered-By`` header of the response with the card. Only this header shows which SDK the agent uses.
 
     Raises:
-        UpstreamError: The body is not a card, or has no supported interface; the message lists the interfaces of the card.
+        UpstreamError: The body is not an agent card, or the card has no supported interface at a permitted origin. The message
+            contains the interfaces of the card.
     """
     try:
         card: Any = json.loads(body)
@@ -162,7 +169,7 @@ def read_card(
         )
     capabilities = _object(fields.get("capabilities"))
     numbered = any(each.get("uri") == EXTENSION_URI for each in _objects(capabilities.get("extensions")))
-    # Our own server recognizes this client over HTTP+JSON; over gRPC, it is the client of the SDK in Python.
+    # Over HTTP+JSON, Tailrace servers recognize this client and encode files once. Over gRPC, this client is the SDK for Python.
     encodes_twice = {"HTTP+JSON": not numbered, "GRPC": True}.get(chosen.binding, False)
     return RemoteCard(
         name=_text(fields.get("name")),
@@ -184,14 +191,18 @@ def read_card(
 
 
 def credentials(card: RemoteCard, token: str) -> dict[str, str]:
-    """Return the header that authenticates a caller, as the card's security schemes require it.
+    """Return the header that contains a token, in the form that the card's security schemes require.
+
+    If all security schemes of the card are API keys, the token is sent in the first header or cookie that they define. Otherwise,
+    it is sent as a bearer token.
 
     Args:
-        card: Decides whether the token is an API key in a header or cookie, or a bearer token.
+        card: The agent card.
         token: The token; empty for none.
 
     Raises:
-        UpstreamError: The card requires the API key in a header or cookie that cannot contain it.
+        UpstreamError: The card requires the API key in a header that is reserved, or in a header or cookie whose name is not
+            valid.
     """
     if not token:
         return {}
@@ -222,7 +233,7 @@ def _api_key(scheme: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interfaces(fields: Mapping[str, Any], card_url: str) -> Iterator[_Interface]:
-    """Yield the interfaces of a card. A card of 0.3 has a main interface and a list of additional ones."""
+    """Yield the interfaces of a card. A card of A2A 0.3 has a main interface and a list of additional interfaces."""
     if "supportedInterfaces" in fields:
         found = islice(_objects(fields["supportedInterfaces"]), _MAX_INTERFACES)
     else:
@@ -264,7 +275,7 @@ def _age(version: str) -> int | None:
 
 
 def _skills(skills: Iterable[dict[str, Any]]) -> Iterator[AgentSkill]:
-    """Return the skills, with the members that the card of this server requires, without their access rules."""
+    """Yield the skills without their security requirements, and with defaults for members that `AgentSkill` requires."""
     for at, skill in enumerate(islice(skills, _MAX_SKILLS)):
         given = {key: value for key, value in skill.items() if value and key != "securityRequirements"}
         name = given.get("name") or given.get("id") or f"skill {at + 1}"

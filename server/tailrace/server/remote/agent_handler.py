@@ -1,18 +1,20 @@
-"""A remote A2A agent as the handler of our server: its responses are persisted, numbered and published like all others.
+"""Handler that forwards turns to a remote A2A agent. Its responses are stored, numbered and published like all others.
 
-The relation between our task and the remote's is stored in the conversation itself, as the metadata ``remote`` of the agent's
-message::
+The relation between the local task and the task of the remote agent is stored in the conversation, in the metadata ``remote`` of
+the agent's message::
 
     {"agent": "https://agent.example", "contextId": "…", "taskId": "…", "task": "…", "begun": 1}
 
-``taskId`` is present while the remote's task is input-required, with our task (``task``) and the turn that created it
-(``begun``). So a conversation continues after a restart, on any worker.
+``taskId`` is present while the remote task waits for input. ``task`` is then the id of the local task, and ``begun`` is the
+number of the turn that created the remote task. Because this data is in the store, a conversation can continue after a restart,
+on any worker.
 
-While a turn runs, our task has the id of the remote's task as metadata ``remoteTask``. After a crash of this server, the turn
-subscribes to that task. A message whose task is unknown is not sent again, unless the agent recognizes the repetition.
+While a turn runs, the id of the remote task is in the metadata ``remoteTask`` of the local task. After a crash of this server,
+the turn subscribes to that remote task. If no id was recorded, the message is sent again only if the agent recognizes repeated
+messages or the handler was created with ``resend``.
 
-The remote knows one caller: this server. Its conversation and messages therefore have the identifiers
-`Turn.external_context_id` and `Turn.external_message_id`, unique among our callers, in place of the caller's own.
+For the remote agent, all requests come from one caller: this server. Therefore, the ids that callers choose are replaced with
+`Turn.external_context_id` and `Turn.external_message_id`, which are unique among all callers.
 """
 
 import json
@@ -54,14 +56,14 @@ from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost,
 class RemoteAgentHandler(Handler):
     """Forwards the message of each turn to a remote agent, and returns the agent's response.
 
-    The parts and metadata of the message are forwarded unchanged, and its identifiers are replaced. If the remote returns
-    another id of the conversation, later messages use that id. Cancelling the turn cancels the remote's task. Our task ends
-    in the same state as the remote's, with the remote's error message.
+    The parts and metadata of the message are forwarded unchanged; its ids are replaced. If the remote agent returns another id
+    for the conversation, later messages contain that id. If the turn is cancelled, the remote task is cancelled too. The local
+    task ends in the same state as the remote task, with its error message.
 
     Args:
-        agent: The remote agent; closed with the handler.
-        gate: Bounds concurrent calls; None for no bound.
-        resend: After a crash, send a message again whose task at the remote is unknown.
+        agent: The remote agent. Its connections are closed when `running` ends.
+        gate: Limits the number of concurrent calls; None for no limit.
+        resend: True to send a message again after a crash if no remote task was recorded for it.
     """
 
     continues = True
@@ -73,12 +75,15 @@ class RemoteAgentHandler(Handler):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Keep connections to the agent open during the block."""
+        """Keep the connections to the agent open until the block ends."""
         async with self._agent:
             yield
 
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
-        """Relay the remote's response; if the agent cannot be reached, the task fails with the text that arrived."""
+        """Forward the message, and yield the response.
+
+        If the connection is lost, the task fails and keeps the text that arrived.
+        """
         yield StatusUpdate(TaskState.WORKING)
         before = _messages_before(turn)
         state = _find_state(before, self._agent.url, turn.context_id)
@@ -105,7 +110,7 @@ class RemoteAgentHandler(Handler):
                         followed = relay.task_id
                         yield _follows(followed, turn)
                     for at, update in enumerate(updates):
-                        if at:  # a copy of a task may have many artifacts
+                        if at:  # a task object may contain many artifacts
                             await anyio.lowlevel.checkpoint()
                         yield update
         except UpstreamError as error:
@@ -119,7 +124,7 @@ class RemoteAgentHandler(Handler):
         )
         if isinstance(ending, StatusUpdate) and ending.state.interrupted:
             known = msgspec.structs.replace(known, task_id=relay.task_id, task=turn.task_id, begun=begun)
-        # An agent that sent no event does not know the conversation.
+        # If the agent sent no event, it may not have the conversation.
         facts = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
         if facts or relay.artifacts:
             for message in relay.messages(facts):
@@ -129,10 +134,11 @@ class RemoteAgentHandler(Handler):
     async def _send(
         self, turn: Turn, state: "_RemoteState | None", before: Iterable[CommonMessage]
     ) -> AbstractAsyncContextManager[AsyncGenerator[RemoteEvent]]:
-        """Send the message of a turn, and return the events of the response.
+        """Send the message of a turn, and return a context manager with the events of the response.
 
         Raises:
-            UpstreamError: A crash interrupted the turn, and the remote may have received the message.
+            UpstreamError: A crash interrupted the turn, and the message must not be sent again because the agent may have
+                received it.
         """
         if turn.interrupted is None:
             await turn.persisted()  # so that the message is not sent again after a crash
@@ -150,14 +156,17 @@ class RemoteAgentHandler(Handler):
             metadata=metadata,
             accepted_output_modes=turn.accepted_output_modes,
             extensions=turn.extensions,
-            # The key is the same after a restart, so that an agent that supports it continues its task.
+            # The key is the same after a restart: an agent that supports it continues the existing task.
             key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
         )
 
     async def _waiting_task(
         self, state: "_RemoteState", turn: Turn
     ) -> tuple["_RemoteState", tuple[Artifact, ...]]:
-        """Return the remote's task that the message continues, and its artifacts; none if it has ended."""
+        """Return the state with the remote task that the message continues, and its artifacts.
+
+        If that task has ended, the state has no task and there are no artifacts.
+        """
         ended = msgspec.structs.replace(state, task_id="")
         if state.task != turn.task_id:
             return ended, ()
@@ -171,14 +180,14 @@ class RemoteAgentHandler(Handler):
 
 
 def _follows(task_id: str, turn: Turn) -> StatusUpdate:
-    """Return the status that records the remote's task of a turn."""
+    """Return the status update that records the id of the remote task of a turn."""
     return StatusUpdate(
         TaskState.WORKING, metadata={EXTENSION_URI: {"remoteTask": {"id": task_id, "turn": turn.number}}}
     )
 
 
 class _RemoteState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The state of a conversation at the remote; see the module."""
+    """The metadata ``remote``, which is described in the module's docstring."""
 
     agent: str
     context_id: str
@@ -193,7 +202,7 @@ def _messages_before(turn: Turn) -> tuple[CommonMessage, ...]:
 
 
 def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) -> _RemoteState | None:
-    """Return the state of a conversation at an agent, from the newest message that has it.
+    """Return the metadata ``remote`` of the newest message that has it for an agent; None if no message has it.
 
     Args:
         messages: The messages of one conversation of one owner.
@@ -215,18 +224,20 @@ def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) 
 
 
 def _is_callers_id(remote_id: str, context_id: str) -> bool:
-    """Return whether a conversation of the remote has the id that the caller chose, as versions before 0.1 sent it.
+    """Return whether the id of a remote conversation is the id that the caller chose. Versions before 0.1 sent that id.
 
-    Other callers may have used the same id, so that conversation is not continued: the remote receives the transcript in
-    a new one. Branches of a conversation have the id of the first one, cut to 200 characters, with a suffix.
+    Other callers may have used the same id, so the remote conversation is not continued: the remote agent receives the transcript
+    in a new conversation. A branch of a conversation has the id of the original conversation, cut to 200 characters, and a
+    suffix.
     """
     return context_id == remote_id or context_id.startswith(f"{remote_id[:200]}~")
 
 
 def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[CommonMessage]) -> Message:
-    """Return the message for the remote, with the earlier messages that the remote did not receive.
+    """Return the message for the remote agent, with a transcript of the earlier messages that it did not receive.
 
-    A remote may treat a message whose id it has seen as the same message, so its id is not the caller's either.
+    The id that the caller chose for the message is replaced too, because an agent may treat messages with the same id as one
+    message.
     """
     transcript = _transcript(unsent)
     return turn.message.model_copy(
@@ -234,7 +245,7 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
             "message_id": turn.external_message_id or str(uuid4()),
             "context_id": state.context_id if state is not None else turn.external_context_id,
             "task_id": state.task_id if state is not None else "",
-            "reference_task_ids": (),  # the remote knows none of our tasks
+            "reference_task_ids": (),  # the ids of local tasks are unknown to the remote agent
             "metadata": without_facts(turn.message.metadata, *REQUEST_FACTS),
             "parts": (Part(text=transcript), *turn.message.parts) if transcript else turn.message.parts,
         }
@@ -242,14 +253,17 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
 
 
 def _request_metadata(turn: Turn) -> Mapping[str, Any]:
-    """Return the metadata of the request without its idempotency key, which belongs to our server."""
+    """Return the metadata of the request without the idempotency key, which is valid only for this server."""
     facts = extension_metadata(turn.facts.to_metadata())
     metadata = without_facts(turn.metadata, "idempotencyKey")
     return with_extension_metadata(metadata, **facts) if facts else metadata
 
 
 def _idempotency_key(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
-    """Return the idempotency key of a request; it depends on the message's id, which is unique to the owner."""
+    """Return the idempotency key of a request.
+
+    It is derived from the whole request, including the message id, which is unique among callers.
+    """
     request = [message.to_dict(), metadata, turn.accepted_output_modes]
     return str(uuid5(NAMESPACE_URL, json.dumps(request, sort_keys=True)))
 
@@ -269,7 +283,7 @@ def _failure_status(error: UpstreamError) -> StatusUpdate:
 
 
 def _transcript(messages: Iterable[CommonMessage]) -> str:
-    """Return a conversation as one text with the roles; empty without messages."""
+    """Return a conversation as one text, in which each line has a role; empty if there are no messages."""
     lines = [line for message in messages for part in message.content if (line := _line(message.role, part))]
     if not lines:
         return ""
@@ -289,7 +303,7 @@ def _line(role: Role, part: ContentPart) -> str:
         return f"{name} calls the tool {part.name}: {_json(part.arguments)}"
     if isinstance(part, ContentPartToolResult):
         return f"The tool {part.name} answers: {part.output if isinstance(part.output, str) else _json(part.output)}"
-    return ""  # reasoning is not shared
+    return ""  # reasoning is not sent to the agent
 
 
 def _json(value: object) -> str:

@@ -1,8 +1,8 @@
-"""The permitted origins of calls to a remote agent. The agent's card cannot extend them.
+"""The origins to which calls to a remote agent are permitted. The agent's card cannot add origins.
 
-A card contains the addresses of its agent. A hostile or manipulated card could contain an address of the internal network, or
-of an attacker who collects credentials. Therefore calls are permitted only to the origin (scheme, host and port) of the
-configured address, and to the further origins that the operator allows.
+A card contains the URLs of its agent. A hostile or manipulated card could contain a URL in the internal network, or a URL of an
+attacker who collects credentials. Therefore, calls are permitted only to the origin (scheme, host and port) of the configured
+URL, and to the origins that the operator allows.
 """
 
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ from tailrace.wrappers import ConfigurationError, UpstreamError, UpstreamFault
 from tailrace.wrappers.redaction.log_escaping import printable
 
 MAX_REDIRECTS = 5
-"""Maximum redirects of a card request."""
+"""Maximum number of redirects of a request for a card."""
 
 _PORTS = {"http": 80, "https": 443}
-_TLS_PORT = ":443"  # a gRPC address without a scheme uses TLS at this port
+_TLS_PORT = ":443"  # a gRPC address without a scheme uses TLS if it has this port
 
 
 def join_url(base: str, url: str) -> str:
-    """Return the absolute form of an address that may be relative; empty if it is not valid."""
+    """Return the absolute form of a URL that may be relative; empty if the URL is not valid."""
     try:
         return urljoin(base, url) if url else ""
     except ValueError:
@@ -28,9 +28,9 @@ def join_url(base: str, url: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of an HTTP URL in normal form; empty if the URL is not valid.
+    """Return the scheme, host and port of an HTTP URL in normalized form; empty if the URL is not valid.
 
-    Loopback names and addresses, and the wildcard address, become ``localhost``.
+    Loopback addresses and the wildcard addresses become ``localhost``.
     """
     try:
         parts = urlsplit(url)
@@ -38,7 +38,7 @@ def origin_of(url: str) -> str:
     except ValueError:
         return ""
     if not host or parts.scheme not in _PORTS or "\\" in url or not url.isprintable() or " " in url:
-        return ""  # the last three: libraries disagree whether the text before them is a host or a user name
+        return ""  # libraries interpret URLs with such characters differently
     return f"{parts.scheme}://{_host(host)}:{port}"
 
 
@@ -53,10 +53,10 @@ def _host(host: str) -> str:
 
 
 class AgentOrigins:
-    """The permitted origins of one agent.
+    """The origins to which calls to one agent are permitted.
 
     Args:
-        url: The configured address of the agent.
+        url: The configured URL of the agent.
         allowed: Further origins that the operator configured, such as ``https://api.agent.example``.
 
     Attributes:
@@ -83,10 +83,14 @@ class AgentOrigins:
         return bool(origin) and origin in self._allowed
 
     def redirect(self, url: str, location: str) -> str:
-        """Return the address of a redirect of the card.
+        """Return the absolute URL to which a request for the card is redirected.
+
+        Args:
+            url: The requested URL.
+            location: The ``Location`` header of the response.
 
         Raises:
-            UpstreamError: The origin of the address is not permitted.
+            UpstreamError: The origin of that URL is not permitted.
         """
         target = join_url(url, location)
         if not self.allows(target):
@@ -100,7 +104,7 @@ class AgentOrigins:
     def allows_grpc(self, target: str) -> bool:
         """Return whether calls to a gRPC address are permitted.
 
-        All ports of a permitted host are permitted. If the permitted origin uses TLS, calls without TLS are not.
+        All ports of a permitted host are permitted. If the permitted origin uses TLS, calls without TLS are not permitted.
 
         Args:
             target: ``HOST:PORT``, optionally after ``http://`` or ``https://``.

@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT = 600.0
 """Timeout of one call in seconds. It is long because a remote agent may run tools itself."""
 
 MAX_CONVERSATIONS = 10_000
-"""Maximum number of conversations whose state is stored. The least recently used ones are removed."""
+"""Maximum number of conversations whose state is kept in memory. The least recently used states are removed first."""
 
 _PARAMETERS = {
     "type": "object",
@@ -46,17 +46,17 @@ _PARAMETERS = {
 
 
 class AgentTool(Tool):
-    """Tool that sends a message to a remote agent and returns the response.
+    """Tool that sends a message to a remote agent and returns its response.
 
     All messages of one local conversation belong to one conversation of the remote agent. Its id is
-    `ToolContext.external_context_id`, which is unique to the conversation and its caller; an id that a caller chose is
-    never sent, because all callers are one caller for the remote agent. If the id is empty (without a server), each
-    message starts a conversation. If the remote agent requests input, its question is the result, and the next message
-    is the reply. If the call is cancelled, the remote task is cancelled.
+    `ToolContext.external_context_id`, which is unique to the conversation and its caller. An id that a caller chose is never
+    sent, because the remote agent cannot distinguish between callers. If the id is empty (without a server), each message starts
+    a new conversation. If the remote agent requests input, its question is the result of the tool, and the next message is the
+    reply. If the call is cancelled, the remote task is cancelled too.
 
     Args:
-        agent: The remote agent, which the caller closes.
-        card: Its agent card.
+        agent: The remote agent. The tool does not close it.
+        card: The agent card of the remote agent.
         name: Name of the tool; empty for the name on the card.
         description: Description for the model; empty for the description and skills on the card.
         timeout: Timeout of one call in seconds.
@@ -81,14 +81,14 @@ class AgentTool(Tool):
         )
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
-        """Send the message of a call; see `Tool.call`.
+        """Send the argument ``message`` to the remote agent; see `Tool.call`.
 
         Returns:
-            Text, or a list of A2A parts as JSON if the response has files or data. Bytes of files are replaced by their
-            number (``omitted``), because they would fill the context window of the model.
+            A text, or a list of A2A parts as JSON if the response contains files or data. The bytes of a file are replaced with
+            their number (``omitted``), because they would fill the context window of the model.
 
         Raises:
-            ToolError: The agent failed, rejected the message, or cannot be reached.
+            ToolError: The argument is not valid, or the agent failed, rejected the message, or cannot be reached.
         """
         text = arguments.get("message")
         if not isinstance(text, str) or not text:
@@ -96,7 +96,7 @@ class AgentTool(Tool):
         conversation = context.external_context_id
         context_id, task_id = self._remote_ids.get(conversation, (conversation, ""))
         if task_id:
-            self._remote_ids[conversation] = (context_id, "")  # only one message is the reply
+            self._remote_ids[conversation] = (context_id, "")  # only the next message is the reply
         message = Message(
             message_id=str(uuid4()),
             role=Role.USER,
@@ -110,7 +110,8 @@ class AgentTool(Tool):
                 async for event in events:
                     relay.feed(event)
                     if relay.ending is not None and relay.ending.state is TaskState.AUTH_REQUIRED:
-                        break  # the model can report the request; it cannot wait for the user
+                        # The model can tell the user about the request, but cannot wait for the credentials.
+                        break
         except UpstreamError as error:
             raise ToolError(str(error)) from None
         ending = relay.close()[-1]
@@ -131,7 +132,7 @@ class AgentTool(Tool):
         status_message = _joined(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
             question = Part(text="The agent requests input. Send the reply as the next message:")
-            # Without a question the response is complete: some agents never complete a task.
+            # Without a question, the response is complete: some agents never set the state COMPLETED.
             return _output(
                 [*_parts(relay.artifacts), *((question, *status_message) if status_message else ())]
             )
@@ -141,7 +142,7 @@ class AgentTool(Tool):
         if not parts and relay.status_message is not None:
             parts = _joined(
                 relay.status_message.parts
-            )  # some agents send their response as progress messages
+            )  # some agents send their response as messages in statuses
         return _output(parts)
 
 
@@ -153,7 +154,7 @@ class _AgentTools(Toolset):
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[Sequence[Tool]]:
-        """Fetch the cards, and keep the connections open during the block."""
+        """Fetch the agent cards, and keep the connections open until the block ends."""
         async with AsyncExitStack() as stack:
             tools: list[Tool] = []
             for url in self._urls:
@@ -165,7 +166,7 @@ class _AgentTools(Toolset):
 def agent_tools(*urls: str, timeout: float | None = DEFAULT_TIMEOUT, **options: Any) -> Toolset:
     """Create a toolset of remote agents. Each tool has the name on the agent card.
 
-    The cards are fetched when the toolset is connected.
+    The agent cards are fetched when the toolset is connected.
 
     Args:
         urls: URLs of the agents; see `RemoteAgent`.
@@ -176,7 +177,7 @@ def agent_tools(*urls: str, timeout: float | None = DEFAULT_TIMEOUT, **options: 
 
 
 def _tool_name(name: str) -> str:
-    """Return a name that all providers accept: at most 64 letters, digits, ``_`` and ``-``."""
+    """Convert a name to one that all providers accept: at most 64 letters, digits, ``_`` and ``-``."""
     made = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:64]
     return made if made and not made[0].isdigit() else f"agent_{made}"[:64]
 
@@ -190,7 +191,7 @@ def _description(card: RemoteCard) -> str:
 
 
 def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
-    """Return the parts of the response, without reasoning, further choices and tool calls."""
+    """Return the parts of the response without reasoning, tool calls and further choices."""
     parts: list[Part] = []
     for artifact in artifacts:
         if not is_answer(artifact.metadata):
@@ -200,7 +201,7 @@ def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:
-    """Join consecutive deltas of one text, and drop empty texts; see `tailrace.wrappers.conversion.text_joining`."""
+    """Join consecutive deltas of one text, and remove empty texts; see `tailrace.wrappers.conversion.text_joining`."""
     joined: list[Part] = []
     before: ContentPartText | None = None
     for part in parts:
@@ -231,7 +232,7 @@ def _json_of(part: Part) -> dict[str, Any]:
 
 
 def _text_of(parts: Sequence[Part]) -> str:
-    """Return the parts as one text."""
+    """Return the parts as one text. Parts without a text are included as JSON."""
     return " ".join(
         part.text if part.text is not None else json.dumps(_json_of(part), ensure_ascii=False)
         for part in parts

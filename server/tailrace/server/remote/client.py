@@ -7,8 +7,8 @@
             async for event in events:
                 ...
 
-The client supports A2A 1.0 and 0.3 over JSON-RPC, HTTP+JSON and (with ``tailrace[grpc]``) gRPC. The agent card determines which
-it uses.
+The client supports A2A 1.0 and 0.3 over JSON-RPC, HTTP+JSON and (with ``tailrace[grpc]``) gRPC. It chooses the version and the
+binding from the agent card.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,19 +51,22 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model", bound=A2AModel)
 
 RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
-"""Delay in seconds before each attempt to resume a lost stream. If all of them fail in a row, the stream fails."""
+"""Delay in seconds before each attempt to resume a lost stream. If all attempts fail, the stream fails.
+
+An event resets the count.
+"""
 
 POLL_DELAYS = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Intervals in seconds between requests for a task without subscriptions; the last interval is repeated."""
+"""Intervals in seconds at which a task is polled if the agent does not support subscriptions. The last interval is repeated."""
 
 COPY_INTERVAL = 1.0
-"""Seconds between full copies of a task's artifacts, for an agent that does not number its events."""
+"""Minimum interval in seconds at which the artifacts of a task are fetched from an agent that does not number its events."""
 
 RESPONSE_TIMEOUT = 600.0
 """Timeout in seconds for the response of an agent that does not stream."""
 
 CARD_TIMEOUT = 60.0
-"""Timeout in seconds for the complete agent card."""
+"""Timeout in seconds for fetching the agent card."""
 
 _TRANSIENT_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -74,9 +77,9 @@ class StreamEvent:
     """One event of a stream.
 
     Attributes:
-        response: The event. A ``task``, or an artifact without ``append``, is a full copy that replaces earlier content.
-        id: The SSE id of the event, after which the stream can be resumed; empty if the agent sends none.
-        raw: The JSON of the event with all members that the agent sent, in the form of A2A 1.0.
+        response: The event. A ``task``, or an artifact without ``append``, is a full copy: it replaces earlier content.
+        id: The SSE id of the event, after which the stream can be resumed; empty if the agent sends no id.
+        raw: The event as JSON of A2A 1.0, with all members that the agent sent.
     """
 
     response: StreamResponse
@@ -87,23 +90,24 @@ class StreamEvent:
 class AgentClient:
     """Client of one agent. Use it as an async context manager.
 
-    The client follows redirects only for the card, and only within its origin.
+    The client follows redirects only for the agent card, and only to permitted origins.
 
     Args:
-        url: URL of the agent, which has its card at a well-known path, or URL of the card (ends in ``.json``). The
-            default scheme is ``http://``.
+        url: URL of the agent, or URL of its card (which ends in ``.json``). With the URL of the agent, the card is fetched from
+            the well-known path. The default scheme is ``http://``.
         token: Bearer token, or the API key that the card requires; empty for none.
-        headers: Further headers of every request (metadata in gRPC).
+        headers: Further headers of every request; with gRPC, metadata.
         card: The agent card; None to fetch it.
         bindings: Allowed bindings in order of preference.
         connect_timeout: Timeout for opening a connection in seconds.
-        read_timeout: Time in seconds without data after which a connection is considered lost. Most agents send
+        read_timeout: Time in seconds after which a connection that delivers no data is considered lost. Most agents send
             keep-alive comments about every 15 seconds.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
-        retry_delays: See `RETRY_DELAYS`; empty for no attempts.
-        on_reconnect: Called before each attempt to resume a stream, with the error and the number of the attempt, from 1.
-        allowed_origins: Origins (``https://HOST:PORT``) that the card may use in addition to the origin of ``url``.
-            Credentials and messages are not sent to other origins.
+        retry_delays: See `RETRY_DELAYS`; empty to never resume a stream.
+        on_reconnect: Function that is called before each attempt to resume a stream, with the error and the number of the attempt
+            (from 1).
+        allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``. Credentials and
+            messages are not sent to other origins.
         answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
 
     Raises:
@@ -153,19 +157,19 @@ class AgentClient:
         await self.aclose()
 
     def open(self) -> None:
-        """Allow requests, in the running event loop; for use without ``async with``."""
+        """Prepare the client for requests in the running event loop; for use without ``async with``."""
         if self._http is None:
-            # Connections are not limited here, because each belongs to a turn, and the number of turns is limited.
+            # Connections are not limited here, because each connection belongs to a turn, and the number of turns is limited.
             connector = aiohttp.TCPConnector(limit=0)
             self._http = aiohttp.ClientSession(
                 connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),  # callers share this session, but not their cookies
+                cookie_jar=aiohttp.DummyCookieJar(),  # callers share this session, but must not share cookies
                 timeout=self._timeout,
                 auto_decompress=False,
             )
 
     async def aclose(self) -> None:
-        """Close the connections. The card remains cached."""
+        """Close the connections. The agent card remains cached."""
         http, calls, self._http, self._calls = self._http, self._calls, None, None
         with anyio.CancelScope(shield=True):
             if calls is not None and not isinstance(calls, HttpCalls):
@@ -176,7 +180,7 @@ class AgentClient:
     # --- operations -------------------------------------------------------------------------------------------------
 
     async def card(self) -> RemoteCard:
-        """Return the agent card. It is fetched once.
+        """Return the agent card. It is fetched by the first call.
 
         Raises:
             UpstreamError: The card does not exist, is not valid, or has no supported interface.
@@ -205,11 +209,11 @@ class AgentClient:
         return self._card
 
     agent = card
-    """The older name of `card`."""
+    """Older name of `card`."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of every request. Once the card is known, credentials have the form that it requires."""
+        """Headers of every request. When the agent card is known, credentials have the form that the card requires."""
         bearer = {"authorization": f"Bearer {self._token}"} if self._token else {}
         given = bearer if self._card is None else credentials(self._card, self._token)
         return {**given, **self._headers, "accept-encoding": "identity"}
@@ -225,26 +229,27 @@ class AgentClient:
         extensions: Iterable[str] = (),
         key: str = "",
     ) -> AsyncGenerator[StreamEvent]:
-        """Send a message, and yield events until the task is finished or waits for input.
+        """Send a message, and yield the events until the task ends or waits for input.
 
-        After a lost connection, the stream resumes after the last event. If events have no ids, it resumes with full
-        copies, which replace earlier content. For an agent that does not stream, the generator yields one event, or polls
-        the task. A cancellation, or closing the generator, closes the connection and does not cancel the task.
+        If the connection is lost, the client resumes the stream after the last event. If the events have no ids, the stream
+        continues with full copies, which replace earlier content. If the agent does not stream, the client yields its response
+        and polls the task until it ends. If the generator is closed or cancelled, the connection is closed, but the task is not
+        cancelled.
 
         Args:
             prompt: A text or a message.
-            context_id: The conversation to continue; empty for a new one.
-            task_id: The task to continue, which waits for input; empty for a new one.
+            context_id: Id of the conversation to continue; empty for a new conversation.
+            task_id: Id of a task that waits for input, to continue it; empty for a new task.
             metadata: Metadata of the request.
             accepted_output_modes: Media types that the caller accepts.
             extensions: URIs of further extensions that the request uses.
-            key: Idempotency key. With a key, the client repeats a message if the connection is lost before the first event
-                and the agent supports the extension. Without a key, it never repeats a message.
+            key: Idempotency key; empty for none. With a key, the client sends the message again if the connection is lost before
+                the first event, provided that the agent supports the stream extension. Without a key, the message is never sent
+                again.
 
         Raises:
             A2AError: The agent returns an error of the protocol.
-            UpstreamError: The agent cannot be reached, violates the protocol, or all attempts to resume a lost stream
-                failed.
+            UpstreamError: The agent cannot be reached or violates the protocol, or all attempts to resume a lost stream failed.
             ConfigurationError: See `card`.
         """
         if isinstance(prompt, str):
@@ -266,14 +271,14 @@ class AgentClient:
                 yield event
 
     def follow(self, task_id: str, *, after: str = "") -> AsyncGenerator[StreamEvent]:
-        """Subscribe to an existing task, and yield events as `stream` does. For a finished task, yield the task.
+        """Subscribe to an existing task, and yield its events as `stream` does. If the task has ended, yield the task.
 
         Args:
-            task_id: The task.
-            after: Id of the last received event, after which the stream resumes; empty to begin with the task.
+            task_id: Id of the task.
+            after: Id of the last received event, to resume the stream after it; empty to begin with the task.
 
         Raises:
-            A2AError: The agent returns an error of the protocol; `TaskNotFoundError` if it has no such task.
+            A2AError: The agent returns an error of the protocol; `TaskNotFoundError` if the task does not exist.
             UpstreamError: See `stream`.
             ConfigurationError: See `card`.
         """
@@ -284,7 +289,7 @@ class AgentClient:
         """Return the current state of a task.
 
         Raises:
-            A2AError: The agent returns an error of the protocol; `TaskNotFoundError` if it has no such task.
+            A2AError: The agent returns an error of the protocol; `TaskNotFoundError` if the task does not exist.
             UpstreamError: See `stream`.
             ConfigurationError: See `card`.
         """
@@ -297,17 +302,17 @@ class AgentClient:
             The task after the cancellation.
 
         Raises:
-            A2AError: The agent returns an error of the protocol; `TaskNotCancelableError` if the task is finished.
+            A2AError: The agent returns an error of the protocol; `TaskNotCancelableError` if the task has ended.
             UpstreamError: See `stream`.
             ConfigurationError: See `card`.
         """
         return await _read(Task, await self._result(Operation.CANCEL_TASK, {"id": task_id}))
 
     async def conversation(self, context_id: str) -> tuple[Message, ...]:
-        """Return the messages of a conversation, oldest first. The operation belongs to the extension.
+        """Return the messages of a conversation in chronological order. The operation belongs to the stream extension.
 
         Raises:
-            MethodNotFoundError: The agent does not support the extension.
+            MethodNotFoundError: The agent does not support the stream extension.
             A2AError: The agent returns an error of the protocol.
             UpstreamError: See `stream`.
             ConfigurationError: See `card`.
@@ -346,8 +351,8 @@ class AgentClient:
                     raise
                 failure = error
             if position.authorizing and attempts >= len(self._retry_delays):
-                return  # the task waits for credentials; a connection is not needed
-            # Without the id of the task, the client cannot determine whether the message arrived.
+                return  # the task waits for credentials, which does not need a connection
+            # Without the id of the task, the client cannot determine whether the agent received the message.
             if attempts >= len(self._retry_delays) or not (position.task_id or repeatable):
                 raise failure
             attempts += 1
@@ -371,10 +376,10 @@ class AgentClient:
                     raise
 
     async def _subscribe(self, position: "_Position") -> AsyncGenerator[StreamEvent]:
-        """Yield the new events of a task. If the agent has no subscriptions, poll the task.
+        """Yield the new events of a task. If the agent does not support subscriptions, poll the task.
 
-        If events have no ids, the client cannot determine whether a full copy contains a delta. It then fetches copies
-        instead of using deltas.
+        If the events have no ids, the client cannot determine whether a full copy already contains a delta. It then ignores the
+        deltas of artifacts and fetches copies of the artifacts instead.
         """
         headers = {"a2a-extensions": EXTENSION_URI}
         if position.last_id:
@@ -397,7 +402,7 @@ class AgentClient:
                         yield event
             return
         except A2AError:
-            pass  # the task is finished, or the agent has no subscriptions
+            pass  # the task has ended, or the agent does not support subscriptions
         except UpstreamError as error:
             if error.fault is not UpstreamFault.PROVIDER:
                 raise
@@ -457,15 +462,16 @@ class AgentClient:
 
 
 class _Position:
-    """Position in the events of a task.
+    """Position in the event stream of a task.
 
     Attributes:
-        operation: The operation that returned the current stream.
+        operation: The operation whose response is the current stream.
         task_id: The id of the task; empty until it is known.
-        last_id: The id of the last event; empty without ids.
-        settled: True if a stream that ends here is complete.
-        ended: True if no further event is expected.
-        authorizing: True if the task requires credentials; its stream may stay open and continue when they arrive.
+        last_id: The id of the last event; empty if the events have no ids.
+        settled: True if the stream may end at this position without being resumed.
+        ended: True if the client expects no further event.
+        authorizing: True if the task requires credentials. The agent may keep its stream open and continue it when the
+            credentials arrive.
     """
 
     def __init__(self, task_id: str = "", last_id: str = "") -> None:
@@ -478,7 +484,7 @@ class _Position:
         self._last_task: Task | None = None
 
     def advance(self, event: StreamEvent) -> bool:
-        """Record an event. Return True if it has new content."""
+        """Record an event, and return whether it has new content."""
         response = event.response
         self.last_id = event.id or self.last_id
         update = response.artifact_update or response.status_update
@@ -486,10 +492,11 @@ class _Position:
             self.settled = self.ended = True
         elif response.task is not None:
             self.task_id = response.task.id
-            # The task at the beginning of a stream may have its state from before the message.
+            # The task at the beginning of a stream may still have the state from before the message.
             streamed = self.operation is Operation.SEND_STREAMING_MESSAGE
             self._enter(response.task.status.state, waits=not streamed)
-            # An agent may repeatedly send a copy and close the connection.
+            # An agent may send the same task for each attempt and close the connection; that does not reset the count of
+            # attempts.
             known, self._last_task = self._last_task, response.task
             return response.task != known
         elif update is not None and update.task_id != MISSING_ID:

@@ -1,4 +1,4 @@
-"""Calls to a remote agent over gRPC, through the official SDK's client."""
+"""Calls to a remote agent over gRPC, with the client of the official SDK."""
 
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
@@ -37,7 +37,7 @@ class GrpcCalls:
     """Calls to an agent over gRPC; see `tailrace.server.remote.http_calls.HttpCalls`.
 
     Args:
-        card: The agent card, with the chosen gRPC interface.
+        card: The agent card. Its chosen interface uses gRPC.
     """
 
     def __init__(self, card: RemoteCard) -> None:
@@ -46,7 +46,7 @@ class GrpcCalls:
         config = ClientConfig(supported_protocol_bindings=["GRPC"], grpc_channel_factory=channel)
         factory = ClientFactory(config)
         if card.is_v0_3:
-            # The factory has no transport for 0.3 if a program imports `a2a.server` before `a2a.client`.
+            # If a program imports `a2a.server` before `a2a.client`, the factory has no transport for A2A 0.3.
             factory.register("GRPC", CompatGrpcTransport.create)
         self._client = factory.create(card.raw)
         self._url = card.url
@@ -58,7 +58,7 @@ class GrpcCalls:
     async def events(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[tuple[dict[str, Any], str]]:
-        """See `HttpCalls.events`. gRPC has no SSE id; the event number in the extension metadata replaces it."""
+        """See `HttpCalls.events`. gRPC has no SSE ids, so the event number in the extension metadata is used."""
         context = ClientCallContext(service_parameters=dict(headers))
         if operation is Operation.SUBSCRIBE_TO_TASK:
             request = fill(a2a_pb2.SubscribeToTaskRequest(), fields)
@@ -120,7 +120,10 @@ class GrpcCalls:
 
 
 def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
-    """Return a channel to ``host:port`` or to the URL of a 0.3 card. TLS is used for ``https://``, and for port 443 without a scheme."""
+    """Return a channel to ``host:port`` or to a URL.
+
+    TLS is used for ``https://``, and for port 443 if there is no scheme.
+    """
     scheme, _, target = url.rpartition("://")
     target = target.rstrip("/")
     if scheme == "https" or (not scheme and target.endswith(":443")):
@@ -128,11 +131,12 @@ def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
     return insecure_channel(target, interceptors=interceptors)
 
 
-# --- 0.3: the SDK's client encodes the bytes of files twice (`tailrace.streaming.a2a.v0_3_rest`) ------------------------
+# --- A2A 0.3: the client of the SDK encodes the bytes of files twice (`tailrace.streaming.a2a.v0_3_rest`)
+# ------------------------
 
 
 class _Calls(UnaryUnaryClientInterceptor):
-    """Encode the bytes of files once, for servers that do not expect the double encoding."""
+    """Interceptor that removes the double encoding of files, for servers that do not expect it."""
 
     async def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
@@ -142,7 +146,7 @@ class _Calls(UnaryUnaryClientInterceptor):
 
 
 class _Streams(UnaryStreamClientInterceptor):
-    """Like `_Calls`, for calls whose response is a stream."""
+    """The same as `_Calls`, for calls whose response is a stream."""
 
     async def intercept_unary_stream(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
@@ -152,7 +156,7 @@ class _Streams(UnaryStreamClientInterceptor):
 
 
 def _with_files(message: ProtoMessage, convert: Callable[[bytes], bytes]) -> ProtoMessage:
-    """Convert the bytes of all files in a message of the proto, in place."""
+    """Convert the bytes of all files in a protobuf message, in place."""
     for field, value in message.ListFields():
         if field.name == "file_with_bytes":
             setattr(message, field.name, convert(value))

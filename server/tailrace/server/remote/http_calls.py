@@ -1,4 +1,4 @@
-"""HTTP requests to a remote agent. Responses are limited and not compressed; redirects stay within the origin."""
+"""HTTP requests to a remote agent. The size of responses is limited, and compressed responses are rejected."""
 
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -19,15 +19,15 @@ from tailrace.wrappers.decoding.json_value_counter import count_json_values
 from tailrace.wrappers.http.http_model import retry_after
 
 MAX_CARD_BYTES = 1024 * 1024
-"""Maximum size of an agent card."""
+"""Maximum size of an agent card in bytes."""
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-"""Maximum size of all events of one response."""
+"""Maximum size of all events of one response in bytes."""
 
 MAX_EVENT_VALUES = 100_000
-"""Maximum number of JSON values in one event, or in a response that is not a stream."""
+"""Maximum number of JSON values in one event, or in one response that is not a stream."""
 
-_SMALL = 16 * 1024  # bytes of events whose values are not counted
+_SMALL = 16 * 1024  # bytes; the values of smaller events are not counted
 
 _EVENTS = "text/event-stream"
 
@@ -36,9 +36,9 @@ class CardResponse(NamedTuple):
     """A response with an agent card.
 
     Attributes:
-        body: The agent card.
+        body: The response body.
         url: The URL of the card.
-        powered_by: The ``X-Powered-By`` header; empty without one.
+        powered_by: The ``X-Powered-By`` header; empty if there is none.
     """
 
     body: bytes
@@ -47,12 +47,12 @@ class CardResponse(NamedTuple):
 
 
 class HttpCalls:
-    """Calls to an agent over JSON-RPC or HTTP+JSON, in the JSON of A2A 1.0.
+    """Calls to an agent over JSON-RPC or HTTP+JSON. Parameters and results are JSON objects of A2A 1.0.
 
     Args:
         session: Session with connections and timeouts.
         card: The agent card.
-        patience: Timeouts for an agent that does not stream its response.
+        patience: Timeouts for a message whose response is not streamed.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HttpCalls:
     async def events(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[tuple[dict[str, Any], str]]:
-        """Yield the events of one response, each with the id after which the stream can be resumed; empty without an id.
+        """Yield the events of one response, each with its SSE id. The id is empty if the event has none.
 
         Raises:
             A2AError: The agent returns an error of the protocol.
@@ -89,7 +89,7 @@ class HttpCalls:
     async def result(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the result of an operation without a stream.
+        """Return the result of an operation whose response is not a stream.
 
         Raises:
             A2AError: See `events`.
@@ -99,7 +99,7 @@ class HttpCalls:
             return await self._read(operation, await read_body(response))
 
     async def _read(self, operation: Operation, body: bytes) -> dict[str, Any]:
-        """Decode a response with `Binding.read`, within the limits."""
+        """Decode a response with `Binding.read`, and check its number of JSON values."""
         if len(body) <= _SMALL:
             return self._binding.read(operation, body)
         values = count_json_values(body, MAX_EVENT_VALUES)
@@ -111,7 +111,7 @@ class HttpCalls:
     async def _response(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """Return the successful response to a request. The body is not read."""
+        """Send a request, and return the successful response with its body unread."""
         headers = {"content-type": "application/json", "a2a-version": self._binding.version, **headers}
         timeout = self._patience if operation is Operation.SEND_MESSAGE else self._session.timeout
         requests = await run_bounded(json_cost(fields), self._binding.write, operation, fields)
@@ -124,7 +124,7 @@ class HttpCalls:
                     _refuse_encoding(response)
                     if (
                         200 <= response.status < 300
-                    ):  # the SDK in JavaScript returns 201 and 202 with HTTP+JSON of 0.3
+                    ):  # the SDK for JavaScript returns 201 and 202 with HTTP+JSON of A2A 0.3
                         yield response
                         return
                     refusal = await self._refusal(operation, response)
@@ -132,7 +132,7 @@ class HttpCalls:
                     raise refusal
 
     async def _refusal(self, operation: Operation, response: aiohttp.ClientResponse) -> TailraceError:
-        """Return the error of the protocol in an error response, or an error with the HTTP status."""
+        """Return the protocol error that an error response contains, or an error with the HTTP status."""
         try:
             await self._read(operation, await read_body(response))
         except A2AError as error:
@@ -158,16 +158,16 @@ class HttpCalls:
 async def fetch_card(
     session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], origins: AgentOrigins
 ) -> CardResponse:
-    """Fetch an agent card; follow redirects within its origin.
+    """Fetch an agent card, and follow redirects to permitted origins.
 
     Args:
         session: Session with connections and timeouts.
-        url: URL of the agent, or of its card (ends in ``.json``).
+        url: URL of the agent, or URL of its card (which ends in ``.json``).
         headers: Headers of the request.
-        origins: Allowed origins.
+        origins: The permitted origins.
 
     Raises:
-        UpstreamError: There is no card, or the agent cannot be reached.
+        UpstreamError: There is no card, the agent cannot be reached, or a redirect is not permitted.
         ConfigurationError: The URL is not valid.
     """
     urls = [url] if url.endswith(".json") else [url.rstrip("/") + path for path in CARD_PATHS]
@@ -186,7 +186,7 @@ async def fetch_card(
 async def _follow_redirects(
     session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], origins: AgentOrigins
 ) -> CardResponse | int:
-    """Return the response with the card; the HTTP status if there is no card."""
+    """Return the response with the card, or the HTTP status of a response without a card."""
     for _ in range(MAX_REDIRECTS + 1):
         async with session.get(url, headers=headers, allow_redirects=False) as response:
             _refuse_encoding(response)
@@ -202,7 +202,7 @@ async def _follow_redirects(
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int = MAX_EVENT_BYTES) -> bytes:
-    """Read a complete body.
+    """Read the complete body of a response.
 
     Raises:
         UpstreamError: The body is larger than the limit.
@@ -216,7 +216,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int = MAX_EVENT_BYT
 
 
 def _event_id(given: str) -> str:
-    """Return the id of an event; empty if it is not valid in a header of a later request."""
+    """Return the id of an event; empty if the id is not valid in a request header."""
     return given if given.isascii() and given.isprintable() and len(given) <= MAX_ID_LENGTH else ""
 
 
@@ -225,7 +225,7 @@ def _too_large(allowed: str) -> UpstreamError:
 
 
 def _refuse_encoding(response: aiohttp.ClientResponse) -> None:
-    """Reject a compressed response. It was not requested, and could expand beyond the available memory."""
+    """Reject a compressed response: the client did not allow compression, and decompressed data could exceed the memory."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UpstreamError(
             "the agent compressed its response; only uncompressed responses are accepted",
@@ -238,7 +238,7 @@ def network_errors(url: str) -> Generator[None]:
     """Convert errors of the HTTP client to `UpstreamError`.
 
     Args:
-        url: The requested URL, for the message.
+        url: The requested URL, for the error message.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """Codecs for requests and responses of a remote agent: JSON-RPC and HTTP+JSON, in A2A 1.0 and 0.3. Sans-IO.
 
-Callers use the JSON of A2A 1.0 for all versions.
+Callers use the JSON of A2A 1.0, whichever version the agent uses.
 """
 
 import json
@@ -25,7 +25,7 @@ _ERRORS: Mapping[object, type[A2AError]] = {
     if isinstance(kind, type) and issubclass(kind, A2AError) and kind is not A2AError
     for name in (kind.code, kind.reason, kind.__name__)
 }
-"""Errors of the protocol by JSON-RPC code, by ``ErrorInfo.reason``, and by their names in HTTP+JSON of 0.3."""
+"""Errors of the protocol by JSON-RPC code, by ``ErrorInfo.reason``, and by the name that HTTP+JSON of A2A 0.3 uses."""
 
 
 class Request(NamedTuple):
@@ -47,22 +47,22 @@ _PATHS: Mapping[Operation, tuple[tuple[str, ...], str]] = {
     Operation.SEND_STREAMING_MESSAGE: (("POST",), "/message:stream"),
     Operation.GET_TASK: (("GET",), "/tasks/{id}"),
     Operation.CANCEL_TASK: (("POST",), "/tasks/{id}:cancel"),
-    # The specification defines GET. The official SDK sends POST, and its older servers accept only POST.
+    # The specification defines GET. The official SDK sends POST, and older servers that use the SDK accept only POST.
     Operation.SUBSCRIBE_TO_TASK: (("POST", "GET"), "/tasks/{id}:subscribe"),
     Operation.GET_CONVERSATION: (("GET",), "/conversations/{contextId}"),
 }
-"""HTTP+JSON: the methods of each operation in order of preference, and its path."""
+"""The HTTP methods of each operation in order of preference, and its path, for HTTP+JSON."""
 
 
 class Binding:
-    """Encodes requests and decodes responses for one interface of an agent, over JSON-RPC or HTTP+JSON.
+    """Encodes requests and decodes responses for an interface of an agent that uses JSON-RPC or HTTP+JSON.
 
     Args:
         card: The agent card.
 
     Attributes:
-        is_json_rpc: True for JSON-RPC.
-        version: The value of ``A2A-Version``.
+        is_json_rpc: True for JSON-RPC, False for HTTP+JSON.
+        version: The value of the header ``A2A-Version``.
     """
 
     def __init__(self, card: RemoteCard) -> None:
@@ -74,14 +74,16 @@ class Binding:
         self._ids = count(1)
 
     def write(self, operation: Operation, fields: Fields) -> list[Request]:
-        """Encode the request for an operation, and alternatives for agents that do not support its HTTP method.
+        """Encode an operation as HTTP requests, of which one is to be sent.
+
+        The further requests use other HTTP methods, for agents that do not support the method of the first request.
 
         Args:
             operation: The operation.
-            fields: The request in the JSON of 1.0.
+            fields: The parameters as JSON of A2A 1.0.
 
         Raises:
-            MethodNotFoundError: The version does not have the operation.
+            MethodNotFoundError: The protocol version does not have the operation.
         """
         card, sends = self._card, operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE)
         if operation not in self._methods:
@@ -91,7 +93,7 @@ class Binding:
             configuration = {"blocking": True, **fields.get("configuration", {})}
             message = fields["message"]
             if card.encodes_files_twice:
-                # A repeated message is encoded again.
+                # Encode a copy: a message that is sent again would be encoded again.
                 message = v0_3_rest.encode_files(
                     {**message, "parts": [dict(part) for part in message["parts"]]}
                 )
@@ -109,11 +111,11 @@ class Binding:
         return [Request(method, root + path, b"") for method in methods]
 
     def read(self, operation: Operation, body: bytes) -> Fields:
-        """Decode the result of an operation, or an event of its stream, to the JSON of 1.0.
+        """Decode the result of an operation, or an event of its stream, to JSON of A2A 1.0.
 
         Raises:
             A2AError: The response is an error of the protocol.
-            UpstreamError: The response is another error, or not valid.
+            UpstreamError: The response is another error, or is not valid.
         """
         try:
             value: Any = json.loads(body)
@@ -126,7 +128,7 @@ class Binding:
                 raise _as_error(fields["error"])
             if (
                 isinstance(fields.get("type"), str) and fields["type"] in _ERRORS
-            ):  # HTTP+JSON of the official SDK before 1.0
+            ):  # errors in HTTP+JSON of the official SDK before version 1.0
                 raise _as_error({"code": fields["type"], "message": fields.get("message")})
             result = fields.get("result") if self.is_json_rpc else fields
         if not isinstance(result, dict):
@@ -134,7 +136,7 @@ class Binding:
                 f"the agent's response is not valid {'JSON-RPC' if self.is_json_rpc else 'A2A'}",
                 fault=UpstreamFault.INVALID,
             )
-        # The server of LangGraph returns objects of 0.3 for methods of 1.0.
+        # The server of LangGraph returns objects of A2A 0.3 for methods of A2A 1.0.
         if not self._card.is_v0_3 and "kind" not in result:
             return cast("Fields", result)
         is_task = operation in (Operation.GET_TASK, Operation.CANCEL_TASK)
@@ -150,7 +152,7 @@ class Binding:
             TypeError,
             AttributeError,
             ValueError,
-        ) as error:  # a value has another JSON type
+        ) as error:  # a value has an unexpected JSON type
             reason = str(error)
         raise UpstreamError(
             f"the agent sent an object that is not valid A2A 0.3: {reason}", fault=UpstreamFault.INVALID
@@ -174,11 +176,11 @@ def _as_error(error: Mapping[str, Any]) -> A2AError | UpstreamError:
     )
 
 
-# --- A2A 0.3, as JSON-RPC has it (with ``kind``) and as HTTP+JSON has it (the JSON of its proto) -------------------------
+# --- A2A 0.3 in both forms: JSON-RPC (with ``kind``) and HTTP+JSON (protobuf JSON) -------------------------
 
 
 def _read_event(value: Fields) -> Fields:
-    """Decode an event of a stream, or the result of a send."""
+    """Decode an event of a stream, or the result of sending a message."""
     for name, read in _READERS.items():
         if isinstance(value.get(name), dict):
             return {name: read(value[name])}

@@ -1,4 +1,4 @@
-"""Validation of the events and tasks of a remote agent. Missing members without importance get defaults."""
+"""Validation of the events and tasks of a remote agent. Missing members that are not essential get default values."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -24,7 +24,7 @@ RemoteEvent = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 """An event of a remote agent."""
 
 MISSING_ID = "-"
-"""Placeholder for a missing id of a task or a context."""
+"""Placeholder for a missing task id or context id."""
 
 _Fields = dict[str, Any]
 _Model = TypeVar("_Model", bound=A2AModel)
@@ -33,16 +33,16 @@ _CONTENT = frozenset({"text", "raw", "url", "data"})
 
 
 def event_of(response: StreamResponse) -> RemoteEvent:
-    """Return the member of a response that is set."""
+    """Return the event that a response contains."""
     event = response.artifact_update or response.status_update or response.task or response.message
     return cast("RemoteEvent", event)
 
 
 def read_model(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
-    """Validate an object in the JSON of 1.0. Tasks and events are completed with defaults first.
+    """Validate a JSON object of A2A 1.0. If it is not valid, add default values to it and validate it again.
 
     Raises:
-        UpstreamError: The object is not valid.
+        UpstreamError: The object is not valid, even with default values.
     """
     try:
         return model.model_validate(fields)
@@ -70,14 +70,14 @@ def _complete(kind: str, fields: _Fields) -> None:
         _complete_message(fields)
         return
     if kind != "task":
-        # An event of 0.3 may have only one of the two ids; the other is not used.
+        # An event of A2A 0.3 may have only one of the two ids. The placeholder for the other id is not used.
         fields.setdefault("taskId", MISSING_ID)
         fields.setdefault("contextId", MISSING_ID)
     status = fields.get("status")
     if isinstance(status, dict):
         status = cast("_Fields", status)
         if status.get("state") not in list(TaskState):
-            status["state"] = TaskState.WORKING  # 0.3 has a state "unknown"
+            status["state"] = TaskState.WORKING  # A2A 0.3 has a state "unknown"
         _complete_timestamp(status)
         _each(status.get("message"), _complete_message)
     _each(fields.get("history"), _complete_message)
@@ -92,7 +92,7 @@ def _each(value: object, complete: Any) -> None:
 
 
 def _complete_timestamp(status: _Fields) -> None:
-    """Interpret a timestamp without a time zone as UTC, and remove an invalid timestamp."""
+    """Add the time zone UTC to a timestamp without a time zone, and remove an invalid timestamp."""
     given = status.get("timestamp")
     if given is None:
         return
@@ -118,7 +118,7 @@ def _complete_artifact(artifact: _Fields) -> None:
 
 
 def _complete_parts(owner: _Fields) -> None:
-    """Remove empty parts. Add an empty text if no part remains, as in the last chunk of many agents."""
+    """Remove parts without content. If no part remains, as in the last chunk of many agents, add an empty text."""
     given = owner.get("parts")
     parts = cast("list[object]", given) if isinstance(given, list) else []
     objects = [cast("_Fields", part) for part in parts if isinstance(part, dict)]

@@ -1,4 +1,4 @@
-"""Agent cards as objects of the official SDK, an extra."""
+"""Conversion of agent cards to objects of the official SDK, which is an optional dependency."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -14,7 +14,7 @@ _ADDRESSES = ("supportedInterfaces", "additionalInterfaces", "url")
 
 
 def to_sdk_card(card: Mapping[str, Any], interface: a2a_pb2.AgentInterface) -> a2a_pb2.AgentCard:
-    """Convert a card's JSON, with one interface in place of all that it names.
+    """Convert the JSON of a card, and replace its interfaces with one interface.
 
     Raises:
         UpstreamError: The card is not valid.

@@ -1,4 +1,6 @@
-"""Client of a remote agent for use in a server: errors are safe for callers, and abandoned tasks are cancelled.
+"""Client of a remote agent for use in a server.
+
+Error messages contain no credentials or internal addresses, and tasks can be cancelled when a caller leaves.
 
 ::
 
@@ -28,31 +30,31 @@ from tailrace.wrappers.model import MAY_CANCEL
 from tailrace.wrappers.redaction.redactor import Redactor
 
 READ_TIMEOUT = 120.0
-"""Time in seconds without data after which a stream is considered lost."""
+"""Time in seconds after which a stream that delivers no data is considered lost."""
 
 CANCEL_TIMEOUT = 3.0
-"""Timeout of a cancellation in seconds."""
+"""Timeout in seconds for the cancellation of a remote task."""
 
 _Event = TypeVar("_Event", bound=RemoteEvent)
 
 _MAX_REASON = 4000  # maximum characters of a part of a failure message
-_MAX_REASON_PARTS = 20  # maximum parts of a failure message; further parts are omitted
+_MAX_REASON_PARTS = 20  # maximum parts of a failure message; further parts are removed
 
 
 class RemoteAgent:
-    """A remote agent. Close it (`aclose` or ``async with``) in the event loop in which it was used.
+    """A remote agent. Close it (with `aclose` or ``async with``) in the event loop in which it was used.
 
     Args:
         url: URL of the agent or of its card; see `AgentClient`.
         token: Bearer token, or the API key that the card requires; empty for none.
-        headers: Further headers of every request (metadata in gRPC).
+        headers: Further headers of every request; with gRPC, metadata.
         card: The agent card; None to fetch it.
         bindings: Allowed bindings in order of preference.
         connect_timeout: Timeout for opening a connection in seconds.
-        read_timeout: Time in seconds without data after which a stream is considered lost and resumed.
+        read_timeout: Time in seconds after which a stream that delivers no data is considered lost and is resumed.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
-        retry_delays: Delay in seconds before each attempt to resume a lost stream; empty for no attempts.
-        allowed_origins: Origins (``https://HOST:PORT``) that the card may use in addition to the origin of ``url``.
+        retry_delays: Delay in seconds before each attempt to resume a lost stream; empty to never resume a stream.
+        allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``.
         answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
 
     Raises:
@@ -100,11 +102,11 @@ class RemoteAgent:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections. The card remains cached."""
+        """Close the connections. The agent card remains cached."""
         await self._client.aclose()
 
     async def card(self) -> RemoteCard:
-        """Return the agent card. It is fetched once.
+        """Return the agent card. It is fetched by the first call.
 
         Raises:
             UpstreamError: The card does not exist, is not valid, or has no supported interface.
@@ -123,22 +125,23 @@ class RemoteAgent:
         extensions: Iterable[str] = (),
         key: str = "",
     ) -> AsyncGenerator[RemoteEvent]:
-        """Send a message, and yield the events until the task is finished or waits for input.
+        """Send a message, and yield the events until the task ends or waits for input.
 
-        The events are those of `AgentClient.stream` without their envelopes. A cancellation, or closing the generator,
-        closes the connection and does not cancel the task (see `stream_or_cancel`).
+        The events are the responses of `AgentClient.stream`. If the generator is closed or cancelled, the connection is closed,
+        but the task is not cancelled (see `stream_or_cancel`).
 
         Args:
-            message: The message, with the ids of the conversation and the task that it continues.
+            message: The message. It contains the ids of the conversation and of the task that it continues.
             metadata: Metadata of the request.
             accepted_output_modes: Media types that the caller accepts.
             extensions: URIs of extensions that the request uses.
-            key: Idempotency key, with which an agent that supports the extension accepts a message only once; empty to
-                create one.
+            key: Idempotency key; empty to create one. An agent that supports the stream extension accepts a message with the same
+                key only once.
 
         Raises:
-            UpstreamError: The agent cannot be reached, returns an error (``code`` is the reason of the protocol, such as
-                ``TASK_NOT_FOUND``), violates the protocol, or all attempts to resume a lost stream failed.
+            UpstreamError: The agent cannot be reached or violates the protocol, all attempts to resume a lost stream failed, or
+                the agent returns an error. In the last case, ``code`` is the reason that the protocol defines, such as
+                ``TASK_NOT_FOUND``.
         """
         await self.card()
         with self._errors():
@@ -157,13 +160,13 @@ class RemoteAgent:
     async def stream_or_cancel(
         self, message: Message, **options: Any
     ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
-        """Send a message as `stream` does, and cancel the task if the block ends before the task.
+        """Send a message as `stream` does, and cancel the remote task if the block ends before the task ends.
 
-        It is not cancelled if another process may follow it (`tailrace.wrappers.model.MAY_CANCEL`).
-        A task in AUTH_REQUIRED is not cancelled if the block ends without an exception: the next message continues it.
+        The remote task is not cancelled if another process may continue it (`tailrace.wrappers.model.MAY_CANCEL`). A task in
+        AUTH_REQUIRED is not cancelled if the block ends without an exception, because the next message continues the task.
 
-        The end of the block, also by a cancellation, then takes up to `CANCEL_TIMEOUT` seconds. If the first event, which
-        has the id of the task, has not arrived yet, it takes up to twice as long.
+        The cancellation of the remote task delays the end of the block by up to `CANCEL_TIMEOUT` seconds. If the first event has
+        not arrived yet, the delay is up to twice as long, because that event contains the id of the task.
 
         Args:
             message: See `stream`.
@@ -176,12 +179,12 @@ class RemoteAgent:
             yield shielded
 
     def follow_or_cancel(self, task_id: str) -> AbstractAsyncContextManager[AsyncGenerator[RemoteEvent]]:
-        """Subscribe to an existing task as `AgentClient.follow`; its first event is the task, or a copy of it follows.
+        """Subscribe to an existing task as `AgentClient.follow` does.
 
-        If the block ends before the task, the task is cancelled as by `stream_or_cancel`.
+        If the block ends before the task ends, the task is cancelled as `stream_or_cancel` does.
 
         Raises:
-            UpstreamError: See `stream`; the code is ``TASK_NOT_FOUND`` if the agent has no such task.
+            UpstreamError: See `stream`. The code is ``TASK_NOT_FOUND`` if the task does not exist.
         """
         return self._or_cancel(self._follow(task_id), task_id)
 
@@ -196,11 +199,11 @@ class RemoteAgent:
     async def _or_cancel(
         self, stream: AsyncGenerator[RemoteEvent], active: str = ""
     ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
-        """Yield the events of a task, and cancel it if the block ends before the task.
+        """Return the events of a task, and cancel the task if the block ends before the task ends.
 
         Args:
             stream: The events.
-            active: The task; empty until its first event.
+            active: Id of the task; empty until the first event arrives.
         """
         authorizing = False
 
@@ -223,7 +226,7 @@ class RemoteAgent:
             if active and (failed or not authorizing):
                 with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(UpstreamError):
                     if await MAY_CANCEL.get()():
-                        # Errors are ignored: the task is finished, or the agent cannot be reached.
+                        # Errors are ignored: the task has ended, or the agent cannot be reached.
                         await self.cancel_task(active)
 
     def answer(
@@ -249,7 +252,7 @@ class RemoteAgent:
             The task after the cancellation.
 
         Raises:
-            UpstreamError: See `stream`; the code is ``TASK_NOT_CANCELABLE`` if the task is already finished.
+            UpstreamError: See `stream`. The code is ``TASK_NOT_CANCELABLE`` if the task has already ended.
         """
         await self.card()
         with self._errors():
@@ -257,9 +260,9 @@ class RemoteAgent:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Convert errors of the protocol to `UpstreamError`, and remove internal details from errors.
+        """Convert errors of the protocol to `UpstreamError`, and remove credentials and internal addresses from errors.
 
-        The operator finds URLs in the ``diagnosis`` of an error.
+        The ``diagnosis`` of an error, which is only for the operator, keeps the addresses.
         """
         try:
             try:
@@ -275,7 +278,8 @@ class RemoteAgent:
             if status in (401, 403):
                 error.fault, error.status, error.code = UpstreamFault.STATUS, status, None
                 error.message = "the agent rejected the server's credentials; the operator has to check TAILRACE_AGENT_TOKEN"
-            if error.fault is not UpstreamFault.PROVIDER:  # the text is not from the agent
+            # The message was written by this client, not by the agent.
+            if error.fault is not UpstreamFault.PROVIDER:
                 error.diagnosis = error.diagnosis or error.message
             self._redactor.redact(error)
             raise
@@ -285,7 +289,7 @@ class RemoteAgent:
         return Redactor.of_request(self._card.url if self._card else self.url, self._client.headers)
 
     def _redacted(self, event: _Event) -> _Event:
-        """Remove credentials and internal addresses from the text of a failure."""
+        """Remove credentials and internal addresses from the message of a failure."""
         if not isinstance(event, Task | TaskStatusUpdateEvent) or event.status.message is None:
             return event
         if event.status.state not in (TaskState.FAILED, TaskState.REJECTED):
@@ -300,7 +304,7 @@ class RemoteAgent:
 
 
 def _active_task(event: RemoteEvent, known: str) -> str:
-    """Return the id of the task that is active after an event; empty if no task is known to be active."""
+    """Return the id of the task if it is still active after an event; empty otherwise."""
     if isinstance(event, Message):
         return ""
     if not isinstance(event, TaskArtifactUpdateEvent):
@@ -312,7 +316,10 @@ def _active_task(event: RemoteEvent, known: str) -> str:
 
 
 async def _shield_first(events: AsyncGenerator[RemoteEvent]) -> AsyncGenerator[RemoteEvent]:
-    """Yield the events. A cancellation before the first event waits for it, up to a timeout."""
+    """Yield the events.
+
+    If the generator is cancelled before the first event, wait for that event up to `CANCEL_TIMEOUT` seconds.
+    """
     first: list[RemoteEvent] = []
     failure: Exception | None = None
     over = anyio.Event()
