@@ -1,8 +1,8 @@
-"""The engine of a node: the engine of a single server, and tasks that run on other nodes.
+"""Engine of a cluster node. In addition to the engine of a single server, it handles tasks that run on other nodes.
 
-One node writes a task from its beginning to its end, or to the end of the node; PostgreSQL records which. Every write to a
-task (message, cancellation, webhook) is carried out on that node; other nodes forward it as a request. Reads need no other
-node: this node follows the events of the task.
+One node writes a task until the task or the node ends. PostgreSQL records which node writes a task. Every write operation
+(message, cancellation, webhook) is executed by that node; other nodes forward the operation to it. To read a task, a node follows
+the events of the task and needs no other node.
 """
 
 import logging
@@ -50,25 +50,25 @@ from tailrace.wrappers import StoreError
 logger = logging.getLogger("tailrace.server")
 
 MAX_BEAT_INTERVAL = 2.0
-"""Seconds between two heartbeats of a node at most."""
+"""Maximum interval between two heartbeats of a node in seconds."""
 
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
-"""Seconds before another attempt to claim a task that another node has: first and last."""
+"""Shortest and longest delay in seconds between two attempts to acquire a claim that another request holds."""
 
 MAX_MOVES = 5
-"""Lookups of a task that moves from node to node."""
+"""Maximum number of attempts to find the node that writes a task, if the task moves between nodes."""
 
 
 class ClusterEngine(Engine):
-    """Runs tasks as one of several nodes.
+    """Engine of one of several nodes that share a store.
 
     Args:
-        store: The store that the nodes share.
-        agents: As for `Engine`.
+        store: The store that all nodes share.
+        agents: The same as for `Engine`.
         node: This node.
-        broker: The broker that the nodes share.
+        broker: The broker that all nodes share.
         authentication: Signs and verifies messages between nodes.
-        options: As for `Engine`.
+        options: The same as for `Engine`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ClusterEngine(Engine):
         self._following = Following(store, store.streams, self._reload)
         self._commands = Commands(broker, authentication, self._carry_out)
         self._known_nodes: set[str] | None = None
-        # The owners of tasks of dead nodes that this node has claimed and not yet taken over.
+        # Tasks of dead nodes that this node has claimed but not recovered yet, with their owners.
         self._orphans: dict[str, str] = {}
         self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._to_release: set[tuple[str, str]] = set()
@@ -103,10 +103,10 @@ class ClusterEngine(Engine):
         *,
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
-        """Start a turn as `Engine.start`; forward a message to a task of another node to that node.
+        """Start a turn as `Engine.start` does. If another node writes the task, forward the message to that node.
 
         Raises:
-            OverloadedError: As for `Engine.start`; also when that node does not reply.
+            OverloadedError: See `Engine.start`. Also raised if that node does not reply.
         """
         task_id = request.message.task_id
         for _ in range(MAX_MOVES):
@@ -135,10 +135,10 @@ class ClusterEngine(Engine):
             return started
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
-        """Cancel a task as `Engine.cancel_task`, on whichever node it runs.
+        """Cancel a task as `Engine.cancel_task` does, on the node that runs the task.
 
         Raises:
-            OverloadedError: The node that runs it does not reply.
+            OverloadedError: That node does not reply.
         """
         for _ in range(MAX_MOVES):
             location = await self._locate(task_id, owner)
@@ -153,7 +153,7 @@ class ClusterEngine(Engine):
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
     ) -> TaskPushNotificationConfig:
-        """Set a webhook as `Engine.set_webhook`, on the node that runs the task.
+        """Set a webhook as `Engine.set_webhook` does, on the node that runs the task.
 
         Raises:
             OverloadedError: That node does not reply.
@@ -170,7 +170,7 @@ class ClusterEngine(Engine):
         raise _moving()
 
     async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
-        """Delete a webhook as `Engine.delete_webhook`, on the node that runs the task.
+        """Delete a webhook as `Engine.delete_webhook` does, on the node that runs the task.
 
         Raises:
             OverloadedError: That node does not reply.
@@ -187,7 +187,7 @@ class ClusterEngine(Engine):
         raise _moving()
 
     async def health(self) -> Health:
-        """Return the health as `Engine.health`, with the connection to other nodes and this node's right to write."""
+        """Return the health as `Engine.health` does. Also check the broker, and whether this node may write."""
         known = await super().health()
         problems = dict(known.problems)
         is_connected = False
@@ -202,12 +202,14 @@ class ClusterEngine(Engine):
     # --- the node that writes a task ----------------------------------------------------------------------------
 
     async def _locate(self, task_id: str, owner: str) -> TaskLocation | None:
-        """Return the other node that writes a task; None if this one does, or no node has to.
+        """Return the location of a task that another node writes.
 
-        If the node of an input-required task is gone, this node claims the task.
+        Return None if this node writes the task, or if the task has ended or does not exist.
+
+        If the task waits for input and its node is dead, this node claims the task.
 
         Raises:
-            OverloadedError: The node is gone, and the task has not been taken over yet.
+            OverloadedError: The node of the task is dead, and no other node has taken over the task yet.
         """
         for each in possible_ids(self._shared.keys, task_id, owner):
             active = self._tasks.in_memory(each, owner)
@@ -238,7 +240,11 @@ class ClusterEngine(Engine):
         return await self._commands.ask(location.node or "", command)
 
     async def _carry_out(self, command: Command) -> bytes:
-        """Carry out the request of another node; raise `NotHere` if this node does not run the task."""
+        """Execute the command of another node.
+
+        Raises:
+            NotHere: This node does not run the task.
+        """
         if isinstance(command, Forget):
             await self._forget_here(command.task_id, command.owner)
             return b""
@@ -259,7 +265,7 @@ class ClusterEngine(Engine):
             case Send():
                 request = SendMessageRequest.model_validate_json(command.request)
                 started = await self.start(request, command.owner, command.call)
-                if isinstance(started, Message):  # the message did not belong to a task
+                if isinstance(started, Message):  # the handler replied without a task
                     raise NotHere
                 first = started.first.body if started.first is not None else None
                 return msgspec.msgpack.encode(Sent(started.task_id, started.after, first))
@@ -270,19 +276,23 @@ class ClusterEngine(Engine):
         return self
 
     def has(self, stored: StoredTask) -> bool:
-        """As `RemoteTasks.has`."""
+        """See `RemoteTasks.has`."""
         return stored.node != self._node.id or stored.task.id in self._orphans
 
     def follow(self, active: ActiveTask) -> None:
-        """As `RemoteTasks.follow`."""
+        """See `RemoteTasks.follow`."""
         self._following.follow(active)
 
     async def refresh(self, active: ActiveTask) -> None:
-        """As `RemoteTasks.refresh`."""
+        """See `RemoteTasks.refresh`."""
         await self._following.refresh(active)
 
     async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
-        """Return the task as `RemoteTasks.fetch_snapshot`: from the node that writes it, else without the missing events."""
+        """See `RemoteTasks.fetch_snapshot`.
+
+        The snapshot comes from the node that writes the task. If there is no such node, it comes from the store and lacks the
+        missing events.
+        """
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
             task = Task.model_validate_json(await self._ask(location, Look(location.task_id, owner)))
@@ -296,7 +306,10 @@ class ClusterEngine(Engine):
         self._tasks.retire(active.record.id, active.owner)
 
     async def _forget(self, task_id: str, owner: str) -> None:
-        """Drop a deleted task on all nodes. A node that does not reply finds out when it reads the task's events."""
+        """Remove a deleted task from the memory of all nodes.
+
+        A node that does not reply detects the deletion when it reads the events of the task.
+        """
         await self._forget_here(task_id, owner)
 
         async def forget_at(node: str) -> None:
@@ -323,7 +336,7 @@ class ClusterEngine(Engine):
         owner, name = active.owner, conversation_claim(active.record.context_id)
         async with self._turns.conversation(active):
             try:
-                # A new conversation belongs to no other request: it is claimed with the first event.
+                # No other request can hold a new conversation. It is claimed together with the first event.
                 if not active.holds_conversation:
                     await self._claim(owner, name, active.record.id)
                     active.holds_conversation = True
@@ -331,7 +344,8 @@ class ClusterEngine(Engine):
             finally:
                 state = active.record.state
                 is_over = active.record.number and (state.terminal or state.interrupted)
-                is_released = is_over and active.holds_conversation  # with the last event
+                # Released together released together released together with the last event.
+                is_released = is_over and active.holds_conversation
                 active.holds_conversation = False
                 if active.error is not None or not is_released:
                     await self._release(owner, name)
@@ -341,7 +355,7 @@ class ClusterEngine(Engine):
 
     @asynccontextmanager
     async def _claimed(self, owner: str, name: str) -> AsyncGenerator[None]:
-        """Run the block while no other request, on any node, holds the same claim."""
+        """Hold a claim until the block ends. No other request on any node can hold the same claim."""
         async with self._claims.setdefault((owner, name), anyio.Lock()):
             await self._claim(owner, name)
             try:
@@ -367,7 +381,7 @@ class ClusterEngine(Engine):
                 self._to_release.add((owner, name))
 
     async def _is_written_here(self, active: ActiveTask) -> bool:
-        # A node that was suspended may not have noticed yet that others declared it dead.
+        # If this node was suspended, other nodes may have declared it dead without its knowledge.
         try:
             location = await self._shared.locate(active.record.id, active.owner)
         except StoreError:
@@ -423,22 +437,22 @@ class ClusterEngine(Engine):
                 group.cancel_scope.cancel()
 
     async def _beat(self) -> None:
-        """Write heartbeats, without end; start again under a new name if other nodes have declared this one dead."""
+        """Write heartbeats until cancelled. If other nodes have declared this node dead, restart it under a new name."""
         while True:
             await anyio.sleep(self._interval)
             try:
-                # A slow database is not a failed one, and there is time for a second attempt.
+                # Wait for a slow database, but leave time for a second attempt.
                 with anyio.fail_after(max(self._interval, self._node.ttl / 2)):
                     is_alive = await self._node.beat(self._shared.database)
                 if not is_alive:
                     await self._restart()
             except (StoreError, TimeoutError) as error:
                 logger.warning("the heartbeat of this node failed: %s", str(error) or "no reply")
-            except Exception:  # without heartbeats the others declare this node dead
+            except Exception:  # without heartbeats, other nodes declare this node dead
                 logger.exception("the heartbeat of this node failed")
 
     async def _restart(self) -> None:
-        """Drop all tasks of this node, which other nodes have taken over, and continue under a new name."""
+        """Fail and remove the tasks of this node, which other nodes have taken over, and join under a new name."""
         logger.error(
             "other nodes declared this node dead and took over its tasks: it continues under a new name"
         )
@@ -456,7 +470,7 @@ class ClusterEngine(Engine):
         await self._node.join(self._shared.database)
 
     async def _run_takeovers(self) -> None:
-        """Take over the tasks of dead nodes, without end."""
+        """Take over the tasks of dead nodes until cancelled."""
         while True:
             try:
                 await self._node.remove_dead_nodes(self._shared.database)
@@ -472,7 +486,7 @@ class ClusterEngine(Engine):
             await anyio.sleep(self._interval)
 
     async def _take_over(self) -> None:
-        while self._broker.works:  # the events that a dead node had published
+        while self._broker.works:  # the broker has the events that a dead node published
             taken, webhooks = await self._shared.take_over()
             self._orphans.update(taken)
             if self._push is not None:
@@ -488,7 +502,7 @@ class ClusterEngine(Engine):
         self._known_nodes = present
 
     async def _recover_orphans(self) -> None:
-        # Another node may have taken over a task that could not be recovered at once.
+        # If the recovery of a task failed before, another node may have taken over the task since.
         owned = await self._shared.owned(self._orphans)
         self._orphans = {each: owner for each, owner in self._orphans.items() if each in owned}
         orphans = dict(self._orphans)
@@ -508,13 +522,13 @@ class ClusterEngine(Engine):
             raise
 
     def _without_orphans(self) -> Iterator[tuple[str, str]]:
-        """Yield tasks of dead nodes, each of which belongs to this node from then on."""
+        """Yield tasks of dead nodes. Remove each from `_orphans` first, because it now belongs to this node."""
         for task_id, owner in list(self._orphans.items()):
             self._orphans.pop(task_id, None)
             yield task_id, owner
 
     async def _take_conversation(self, active: ActiveTask) -> None:
-        """Let a turn that held its conversation continue to hold it; others still wait for it, also on this node."""
+        """Claim the conversation again for a turn that held it when its node died."""
         if active.waiting and not self._turns.in_parallel(active):
             name = conversation_claim(active.record.context_id)
             active.holds_conversation = await self._shared.claim(active.owner, name, active.record.id)

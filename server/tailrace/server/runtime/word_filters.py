@@ -1,6 +1,6 @@
-"""Filters for lists of words and for regular expressions, which work across the boundaries of deltas.
+"""Filters for lists of words and for regular expressions. They also find matches that several deltas contain together.
 
-They need the extra ``filters``: ``pip install 'tailrace[filters]'``.
+They require the optional dependencies ``filters``: ``pip install 'tailrace[filters]'``.
 """
 
 import unicodedata
@@ -18,24 +18,24 @@ from tailrace.server.runtime.stream_filter import BlockedError, FilterStream, St
 from tailrace.wrappers import ConfigurationError
 
 REPLACEMENT = "[blocked]"
-"""Replaces each match, unless the filter ends the turn."""
+"""Default text that replaces each match."""
 
 MAX_HELD = 4096
-"""The maximum number of characters that a stream holds back. A longer match ends the turn."""
+"""Maximum number of characters that a stream holds back. A longer match ends the turn."""
 
 
 class WordFilter(StreamFilter):
-    """Replaces words wherever they occur, also inside of other words, or ends the turn.
+    """Replaces words wherever they occur, including inside other words, or ends the turn.
 
-    Upper and lower case, and composed and decomposed characters, are the same. A stream holds back only text that may be
-    the beginning of a word.
+    Case is ignored, and composed and decomposed characters are equal. A stream holds back only text that may be the beginning of
+    a word.
 
     Args:
         words: The words or phrases.
-        replacement: Replaces each occurrence; None to end the turn instead.
+        replacement: Text that replaces each occurrence; None to end the turn instead.
 
     Raises:
-        ConfigurationError: A word is empty or too long, or there is no word.
+        ConfigurationError: A word is empty or too long, or there are no words.
     """
 
     def __init__(self, words: Iterable[str], replacement: str | None = REPLACEMENT) -> None:
@@ -96,7 +96,7 @@ class _WordStream(FilterStream):
         return "".join(passed)
 
     def _beginning(self, folded: str) -> int:
-        """Return where the longest end of the text begins that a word begins with."""
+        """Return the start of the longest suffix of the text that may be the beginning of a word."""
         automaton = self._words.automaton
         for start in range(max(0, len(folded) - self._words.longest + 1), len(folded)):
             if automaton.match(folded[start:]):
@@ -107,16 +107,16 @@ class _WordStream(FilterStream):
 class RegexFilter(StreamFilter):
     """Replaces matches of a regular expression, or ends the turn.
 
-    The syntax is RE2's, whose time is linear in the text. A stream holds back the last ``max_match`` characters.
+    The syntax is that of RE2, which matches in linear time. A stream holds back the last ``max_match`` characters.
 
     Args:
-        pattern: The expression. Matches without characters are ignored.
-        replacement: Replaces each match; None to end the turn instead.
-        max_match: The number of characters in which a match is recognised. A match that continues beyond them is held
-            back until its end, or ends the turn at `MAX_HELD` characters.
+        pattern: The regular expression. Empty matches are ignored.
+        replacement: Text that replaces each match; None to end the turn instead.
+        max_match: Maximum length of a match that is reliably found. A longer match is held back until it ends, and ends the turn
+            if it exceeds `MAX_HELD` characters.
 
     Raises:
-        ConfigurationError: The expression or ``max_match`` is invalid.
+        ConfigurationError: The expression or ``max_match`` is not valid.
     """
 
     def __init__(self, pattern: str, replacement: str | None = REPLACEMENT, max_match: int = 128) -> None:
@@ -132,7 +132,7 @@ class RegexFilter(StreamFilter):
         except library.error as error:
             raise ConfigurationError(f"invalid expression of a filter: {pattern!r}") from error
         self.replacement = replacement
-        self.window = max_match + 1  # one more, for \b and $ at the end of a match
+        self.window = max_match + 1  # one more character, for \b and $ at the end of a match
 
     def open(self) -> FilterStream:
         """Create the stream for a text."""
@@ -142,7 +142,7 @@ class RegexFilter(StreamFilter):
 class _RegexStream(FilterStream):
     def __init__(self, regex: RegexFilter) -> None:
         self._regex = regex
-        self._before = ""  # the character before the held text, for \b and ^
+        self._before = ""  # the character before the text that is held back, for \b and ^
         self._held = ""
 
     async def feed(self, text: str) -> str:
@@ -161,7 +161,8 @@ class _RegexStream(FilterStream):
             start, stop = match.span()
             if start >= end:
                 break
-            if stop == len(text) and not is_end:  # may continue in the next text
+            # The match may continue in the next text.
+            if stop == len(text) and not is_end:
                 end = start
                 break
             if start == stop:
@@ -179,13 +180,13 @@ class _RegexStream(FilterStream):
 
 
 def read_filters(path: Path) -> tuple[StreamFilter, ...]:
-    """Read filters from a text file, in UTF-8.
+    """Read filters from a text file in UTF-8.
 
-    Each line is a word or phrase, or a regular expression between slashes. Empty lines, and lines that begin with ``#``, are
+    Each line contains a word or phrase, or a regular expression between slashes. Empty lines and lines that begin with ``#`` are
     ignored.
 
     Raises:
-        ConfigurationError: The file cannot be read, is empty, or has an invalid line.
+        ConfigurationError: The file cannot be read, contains no filters, or has a line that is not valid.
     """
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
@@ -202,7 +203,7 @@ def read_filters(path: Path) -> tuple[StreamFilter, ...]:
 
 
 def _folded(text: str) -> tuple[str, Any]:
-    """Return the text without differences of case and composition, and the position in ``text`` of each character."""
+    """Return a normalized text without case and composed characters, and the position in ``text`` of each of its characters."""
     if text.isascii():
         return text.lower(), range(len(text))
     folded: list[str] = []

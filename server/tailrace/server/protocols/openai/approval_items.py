@@ -1,7 +1,10 @@
-"""Items of the Responses API about approvals: ``mcp_approval_request`` in the output, ``mcp_approval_response`` in the input.
+"""Items for approvals of tool calls in the Responses API.
 
-The id of a request, ``mcpr_TASK_TURN_DIGEST``, names the response that has the request, and the digest of the call. Items with other
-ids belong to tools that a provider runs, and are forwarded. The API has no form for other arguments.
+The output contains ``mcp_approval_request``, the input ``mcp_approval_response``.
+
+The id of a request, ``mcpr_TASK_TURN_DIGEST``, contains the ids of the response and the digest of the call. Items with other ids
+belong to tools that the provider runs; they are forwarded to the provider. With this API, a client cannot change the arguments of
+a call.
 """
 
 import re
@@ -17,7 +20,7 @@ from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 
 REQUEST_PREFIX = "mcpr"
-"""The prefix of the ids of requests."""
+"""The prefix of the ids of approval requests."""
 
 _RESPONSE_PREFIX = "mcpa"
 
@@ -25,19 +28,19 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _REQUEST, _RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
-# Items of the model, after which the caller's new items begin.
+# Types of items that the model created. The caller's new items begin after the last of them.
 _MODEL_ITEMS = (_REQUEST, "item_reference", "reasoning", "function_call", "custom_tool_call")
 
-_SERVER_LABEL = "tailrace"  # required by the API; the tools need not be of an MCP server
+_SERVER_LABEL = "tailrace"  # required by the API, although the tools may not belong to an MCP server
 
 
 class Decisions(NamedTuple):
-    """The decisions in the input of a request.
+    """The approval decisions in the input of a request.
 
     Attributes:
-        items: The input without items about approvals, and without the conversation before the decisions.
-        decisions: The decisions about calls that wait; empty if the input has none.
-        response: The id of the response that requested them; empty without decisions.
+        items: The input without approval items, and without the conversation before the decisions.
+        decisions: The decisions about pending calls; empty if there are none.
+        response: The id of the response that requested the decisions; empty if there are none.
     """
 
     items: list[dict[str, Any]]
@@ -46,7 +49,7 @@ class Decisions(NamedTuple):
 
 
 def approval_item(request: ApprovalRequest) -> Fields:
-    """Return the members of the item of a request, except the id."""
+    """Return the members of the item for an approval request, except the id."""
     return _request_fields(request.name, request.arguments)
 
 
@@ -57,12 +60,12 @@ def _request_fields(name: str, arguments: str) -> Fields:
 def decision_items(
     message: Message, turn: int, calls: Mapping[str, ContentPartToolCall]
 ) -> Iterator[tuple[str, list[Fields]]]:
-    """Return the decisions in a message of a conversation: the ids of the calls, each with the items of request and decision.
+    """Yield the id of each call that a message decides about, with the items of the request and the decision.
 
     Args:
-        message: The message.
-        turn: The turn of its task that requested the decisions.
-        calls: The calls of the conversation before it, by id.
+        message: A message of the conversation.
+        turn: Number of the turn of its task that requested the decisions.
+        calls: The earlier calls of the conversation by id.
     """
     recorded = recorded_decisions(message)
     for response, decision in zip(approval_responses(message) if recorded else (), recorded, strict=True):
@@ -84,10 +87,12 @@ def decision_items(
 
 
 def read_decisions(items: Sequence[dict[str, Any]]) -> Decisions:
-    """Return the decisions in the new items of an input. Decisions before the model's last item were carried out earlier.
+    """Return the decisions among the new items of an input.
+
+    Decisions before the last item of the model belong to earlier requests.
 
     Raises:
-        OpenAIError: A decision is invalid.
+        OpenAIError: A decision is not valid.
     """
     begins = 1 + max((at for at, item in enumerate(items) if _is_models(item)), default=-1)
     responses = [item for item in items[begins:] if item.get("type") == _RESPONSE and _is_ours(item)]
@@ -105,7 +110,7 @@ def _is_models(item: Mapping[str, Any]) -> bool:
 
 
 def _is_ours(item: Mapping[str, Any]) -> bool:
-    """Return whether an item is about an approval that this server requested."""
+    """Return whether an item belongs to an approval that this server requested."""
     given: object = item.get(
         {_REQUEST: "id", _RESPONSE: "approval_request_id"}.get(str(item.get("type")), "")
     )

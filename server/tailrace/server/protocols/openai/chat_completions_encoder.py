@@ -1,7 +1,7 @@
-"""Responses of Chat Completions: chunks of a stream, or a complete ``chat.completion``.
+"""Encoder of the Chat Completions API: chunks of a stream, or a complete ``chat.completion``.
 
-https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Reasoning is in ``reasoning_content``, as
-in most OpenAI-compatible servers.
+The format is described at https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Reasoning is in
+``reasoning_content``, as in the responses of most OpenAI-compatible servers.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class ChatCompletionEncoder(ChoiceEncoder):
         self._indexes: dict[str, int] = {}  # of calls
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Return the chunks for an event of the turn."""
+        """Encode an event of the turn as chunks."""
         if isinstance(event, ui_events.TextAdded):
             return self.choice_prefix + _DELTAS[event.channel] + encode_text(event.text) + b"}" + self._suffix
         if isinstance(event, ui_events.ArgumentsAdded):

@@ -1,4 +1,4 @@
-"""Encoder of one choice of a completion: the members that all choices have, and the total usage."""
+"""Base class of encoders for one choice of a completion. It adds the members that all choices share, and the total usage."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,12 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def chat_usage(usage: Mapping[str, Any]) -> Fields:
-    """Return the usage in the form of Chat Completions, with the provider's own members if they have that form.
+    """Return the usage in the format of Chat Completions.
+
+    If the provider reported it in that format, its further members are included.
 
     Args:
-        usage: The fact ``usage`` of a task.
+        usage: The extension metadata ``usage`` of a task.
     """
     raw = provider_usage(usage)
     own: Fields = raw if "prompt_tokens" in raw else {}
@@ -33,15 +35,15 @@ def chat_usage(usage: Mapping[str, Any]) -> Fields:
 
 
 class ChoiceEncoder(Encoder):
-    """Encodes a turn as one choice of a completion. The last choice ends the stream with ``[DONE]``.
+    """Encodes a turn as one choice of a completion. After the last choice, the stream ends with ``[DONE]``.
 
     Args:
-        turn: Accumulates the events of the task.
+        turn: Translates the events of the task.
         request: The request of this choice.
-        previous: The encoder of the preceding choice, which is complete before this choice begins.
+        previous: The encoder of the previous choice, which ends before this choice begins; None for the first choice.
 
     Attributes:
-        choice_prefix: The frame of a chunk up to the content of the choice.
+        choice_prefix: The beginning of a chunk, up to the content of the choice.
     """
 
     id_prefix: ClassVar[str]
@@ -64,23 +66,28 @@ class ChoiceEncoder(Encoder):
 
     @abstractmethod
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Return the chunks for an event of the turn."""
+        """Encode an event of the turn as chunks."""
 
     @abstractmethod
     def _choice(self, events: Iterable[ui_events.UiEvent]) -> Fields:
-        """Return the choice for all events of a successful turn, without its index and finish reason."""
+        """Return the choice for all events of a successful turn, without index and finish reason."""
 
     def feed(self, event: Event) -> bytes:
-        """Return the frames for an event of the task."""
+        """Encode an event of the task as frames."""
         return b"".join(map(self.encode, self.turn.feed(event)))
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last frame of a stream that ends before its turn."""
+        """Return the last frame of a stream that ends before the turn ends."""
         self.failed = True
         return b"data: " + error.body() + b"\n\n"
 
     def complete(self, events: Iterable[ui_events.UiEvent], ended: ui_events.TurnEnded) -> Fields:
-        """Return the completion for all events of a successful turn, with the preceding choices."""
+        """Return the completion with this choice and the previous ones, after the turn ended successfully.
+
+        Args:
+            events: All events of the turn.
+            ended: The last event of the turn.
+        """
         events = list(events)
         for event in events:
             if isinstance(event, ui_events.TurnStarted):
@@ -118,7 +125,7 @@ class ChoiceEncoder(Encoder):
 
         Args:
             ended: The end of the turn.
-            content: The content of a chunk without text.
+            content: The content of a chunk that has no text.
         """
         if ended.error is not None:
             return self.fail(ended.error)
@@ -138,7 +145,7 @@ class ChoiceEncoder(Encoder):
 
 
 def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
-    """Return the sum of two usages, with their details."""
+    """Return the sum of two usages, including their details."""
     both: Fields = {**one, **other}
     for name in one.keys() & other.keys():
         first, second = one[name], other[name]

@@ -1,6 +1,7 @@
-"""Responses of the legacy Completions API: chunks of a stream, or a complete ``text_completion``.
+"""Encoder of the legacy Completions API: chunks of a stream, or a complete ``text_completion``.
 
-https://platform.openai.com/docs/api-reference/completions/object. There is no member for reasoning.
+The format is described at https://platform.openai.com/docs/api-reference/completions/object. Reasoning is omitted, because the
+format has no member for it.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ class CompletionEncoder(ChoiceEncoder):
     chunk_kind: ClassVar[str] = "text_completion"
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Return the chunks for an event of the turn."""
+        """Encode an event of the turn as chunks."""
         if isinstance(event, ui_events.TextAdded):
             return self._chunk(b'"text":' + encode_text(event.text)) if event.channel in _SHOWN else b""
         if isinstance(event, ui_events.TurnEnded):

@@ -1,6 +1,7 @@
-"""Requests of the Embeddings API, which are forwarded to a provider.
+"""Requests of the Embeddings API. They are forwarded to a provider.
 
-https://platform.openai.com/docs/api-reference/embeddings. There is no task: only the usage is stored.
+The API is described at https://platform.openai.com/docs/api-reference/embeddings. A request creates no task; only the usage is
+stored.
 """
 
 from collections.abc import Mapping
@@ -16,17 +17,17 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.openai.delta_shapes import read_usage
 
 MAX_INPUTS = 2048
-"""The maximum number of inputs of a request."""
+"""Maximum number of inputs of a request."""
 
 
 class EmbeddingRequest(LenientModel):
-    """A request.
+    """A request for embeddings.
 
     Attributes:
         model: The name of the model.
         input: A text, a list of tokens, or a list of texts or of lists of tokens.
-        encoding_format: The form of the vectors.
-        dimensions: The length of the vectors.
+        encoding_format: The encoding of the vectors; None for the provider's default.
+        dimensions: The length of the vectors; None for the model's default.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -37,7 +38,7 @@ class EmbeddingRequest(LenientModel):
     dimensions: Annotated[PositiveInt, Strict()] | None = None
 
     def members(self) -> dict[str, Any]:
-        """Return the members that the provider receives."""
+        """Return the members of the request that are sent to the provider."""
         return self.model_dump(exclude={"model"}, exclude_none=True)
 
 
@@ -48,10 +49,10 @@ class _Response(msgspec.Struct):
 
 
 def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
-    """Read a request.
+    """Read a request for embeddings.
 
     Raises:
-        OpenAIError: The request is invalid.
+        OpenAIError: The request is not valid.
     """
     try:
         request = EmbeddingRequest.model_validate(body)
@@ -79,12 +80,12 @@ def _invalid(reason: str) -> OpenAIError:
 
 
 def encode_embeddings(body: bytes, model: str, provider: str) -> tuple[bytes, Usage | None, str]:
-    """Return the response of a provider under the name that the client requested, its usage, and the reported model.
+    """Encode the response for the client. Return it with its usage and the model that the provider reported.
 
     Args:
         body: The provider's response.
         model: The name of the model.
-        provider: The provider, for the error.
+        provider: The provider, for the error message.
 
     Raises:
         UpstreamError: The body is not a response of the Embeddings API.

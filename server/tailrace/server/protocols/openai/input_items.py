@@ -1,4 +1,4 @@
-"""The input items of a response: the conversation up to the message of its request, as the model receives it."""
+"""Input items of a response: the conversation up to the message of its request, as the model received it."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
-    """Return the input items of a response, oldest first.
+    """Return the input items of a response in chronological order.
 
     Args:
         stored: The response.
@@ -43,7 +43,7 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
     decisions: dict[str, list[Fields]] = {}
     for call_id, pair in _decisions(received):
         decisions.setdefault(call_id, []).extend(pair)
-    # The converter adds a result to each call without one; these calls get their results later.
+    # The converter adds a result to each call that has none. The results of these calls arrive later.
     waiting = {
         each.call_id for each in (*recorded_decisions(stored.message), *recorded_pending(stored.message))
     }
@@ -57,7 +57,7 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def _decisions(messages: Iterable[Message]) -> Iterator[tuple[str, list[Fields]]]:
-    """Return the items of all decisions about approvals, with the ids of their calls."""
+    """Yield the id of each call that was decided about, with the items of the request and the decision."""
     turns: Counter[str | None] = Counter()
     calls: dict[str, ContentPartToolCall] = {}
     for message in messages:
@@ -68,15 +68,20 @@ def _decisions(messages: Iterable[Message]) -> Iterator[tuple[str, list[Fields]]
 
 
 def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages of a conversation up to that of a response's request; the arguments are as above."""
+    """Return the messages of a conversation up to the message that requested a response.
+
+    Args:
+        stored: The response.
+        messages: The messages of its conversation.
+    """
     ids = [message.message_id for message in messages]
-    # The message of a waiting request is not in the conversation yet.
+    # While a request waits for its turn, its message is not in the conversation yet.
     end = ids.index(stored.message.message_id) if stored.message.message_id in ids else len(ids)
     return [*messages[:end], stored.message]
 
 
 def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
-    """Return messages without options of requests and decisions about approvals."""
+    """Yield messages without request options and approval decisions."""
     for message in messages:
         rest = without_decisions(message)
         if rest is not None:
@@ -84,11 +89,11 @@ def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
-    """Return messages as items of the Responses API.
+    """Convert messages to items of the Responses API.
 
     Args:
         messages: The messages.
-        suffix: Makes the ids of the items unique.
+        suffix: Part of the ids of the items, to make them unique.
     """
     common = map(to_common_message, shown_messages(messages))
     given = ResponsesConverter().from_history(History(conversation=tuple(common)))
@@ -111,7 +116,7 @@ def _parts(item: Fields) -> Sequence[Any]:
 
 
 def _part(part: Fields) -> Fields:
-    """Return a part with the members that the API's responses always have."""
+    """Add the members that parts always have in responses of the API."""
     if part.get("type") == "output_text":
         return {"annotations": [], "logprobs": [], **part}
     if part.get("type") == "input_image":

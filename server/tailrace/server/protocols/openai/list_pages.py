@@ -1,4 +1,4 @@
-"""Pages of lists, in the form of OpenAI's APIs: ``limit``, ``order`` and ``after``."""
+"""Pagination of lists as in OpenAI's APIs, with ``limit``, ``order`` and ``after``."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,18 +7,18 @@ from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai_error import OpenAIError
 
 MAX_PAGE = 100
-"""The maximum number of objects on a page."""
+"""Maximum number of objects on a page."""
 
 _DEFAULT_PAGE = 20
 
 
 class PageQuery(NamedTuple):
-    """The query of a page.
+    """The query parameters of a request for a page.
 
     Attributes:
-        limit: The maximum number of objects.
-        is_descending: The newest object is the first.
-        after: The id of the object before the page; empty for the first page.
+        limit: Maximum number of objects on the page.
+        is_descending: True if the newest object is first.
+        after: Id of the last object of the previous page; empty for the first page.
     """
 
     limit: int
@@ -27,14 +27,14 @@ class PageQuery(NamedTuple):
 
 
 def read_page_query(query: Mapping[str, str], *, order: str = "desc") -> PageQuery:
-    """Read the query of a page.
+    """Read the query parameters of a request for a page.
 
     Args:
-        query: The query of the request.
-        order: The order without one in the query.
+        query: The query parameters by name.
+        order: The default order.
 
     Raises:
-        OpenAIError: A value is invalid.
+        OpenAIError: A value is not valid.
     """
     limit, order = query.get("limit", str(_DEFAULT_PAGE)), query.get("order", order)
     if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 0 < int(limit) <= MAX_PAGE):
@@ -50,8 +50,8 @@ def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
     """Return a page of a list.
 
     Args:
-        objects: All objects with their ids, oldest first.
-        query: The query.
+        objects: All objects with their ids in chronological order.
+        query: The query parameters.
 
     Raises:
         OpenAIError: No object has the id ``after``.
@@ -67,18 +67,18 @@ def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
 
 
 def unknown_after(given: str) -> OpenAIError:
-    """Return the error for an id ``after`` that no object of the list has."""
+    """Return the error for a value of ``after`` that is not the id of an object of the list."""
     return OpenAIError(
         400, f"No object of this list has the id '{given}'", param="after", code="invalid_value"
     )
 
 
 def list_of(page: Sequence[Fields], *, has_more: bool) -> Fields:
-    """Return a page as an object of the API.
+    """Return the JSON object of a page.
 
     Args:
         page: The objects of the page with their ids.
-        has_more: Further objects follow.
+        has_more: True if there are further objects after the page.
     """
     return {
         "object": "list",

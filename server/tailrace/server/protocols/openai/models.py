@@ -12,14 +12,17 @@ from tailrace.wrappers.http.http_model import DirectModel
 from tailrace.wrappers.messages import clipped
 
 ANY_NAME = "*"
-"""The alias for all names that are not listed."""
+"""The alias that matches all other names."""
 
 MAX_NAME_LENGTH = 200
-"""Maximum characters of a model's name in a request that the server does not list; every chunk repeats it."""
+"""Maximum length of a requested model name that the server does not list.
+
+The length is limited because every chunk repeats the name.
+"""
 
 
 def embedding_targets(settings: Settings) -> Mapping[str, str]:
-    """Return the aliases of models for embeddings: their targets by name."""
+    """Return the aliases of embedding models, with their targets."""
     aliases = _aliases(settings)
     return {name: target for name, target in aliases.items() if target not in ("", settings.model)}
 
@@ -30,59 +33,62 @@ def _aliases(settings: Settings) -> Mapping[str, str]:
 
 
 class ModelNames(ABC):
-    """The names of models that a caller may request."""
+    """The model names that a caller may request."""
 
     @abstractmethod
     def listed_for(self, caller: Caller) -> Sequence[str]:
-        """Return the names that a caller sees."""
+        """Return the names that are listed for a caller."""
 
     @abstractmethod
     def known_name(self, name: str, caller: Caller) -> str:
-        """Return the name of a model, of any kind.
+        """Return the name of an agent or embedding model.
 
         Raises:
-            OpenAIError: The model is unknown, or its name is invalid.
+            OpenAIError: The model is unknown, or its name is not valid.
         """
 
     @abstractmethod
     def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
-        """Select the agent of a request.
+        """Select the agent for a request.
 
         Args:
-            name: The requested name; may be empty.
+            name: The requested name; empty if the request has none.
             caller: The caller.
 
         Returns:
-            The name for the response, and the caller of the agent.
+            The name for the response, and the caller with the selected agent.
 
         Raises:
-            OpenAIError: The model is unknown, its name is invalid, or it is a model for embeddings.
+            OpenAIError: The model is unknown, its name is not valid, or it is an embedding model.
         """
 
     @abstractmethod
     def accepts_native_tools(self, name: str) -> bool:
-        """Return whether a model accepts tools of the Responses API that are not functions; False for an unknown model."""
+        """Return whether a model accepts tools of the Responses API that are not functions.
+
+        For an unknown model, return False.
+        """
 
     @abstractmethod
     def embedding(self, name: str) -> DirectModel:
-        """Return the model for embeddings of a request.
+        """Return the embedding model for a requested name.
 
         Raises:
-            OpenAIError: The model is unknown, its name is invalid, or it is an agent.
+            OpenAIError: The model is unknown, its name is not valid, or it is an agent.
         """
 
 
 class ServedModels(ModelNames):
-    """The agent and the models for embeddings, by the names that clients may request.
+    """The agent and the embedding models of a server, by the names that clients may request.
 
     Args:
-        settings: ``model`` and ``model_aliases``.
-        names: The names of the agent, the main name first.
-        embeddings: The models of `embedding_targets`, by name.
-        accepts_native_tools: The agent's model accepts tools of the Responses API that are not functions.
+        settings: Settings of the server; ``model`` and ``model_aliases`` are used.
+        names: The names of the agent. The first is its main name.
+        embeddings: The models for the targets that `embedding_targets` returns, by alias.
+        accepts_native_tools: True if the agent's model accepts tools of the Responses API that are not functions.
 
     Raises:
-        ConfigurationError: The provider of a model has no embeddings.
+        ConfigurationError: The target of an alias is not an embedding model.
     """
 
     def __init__(
@@ -111,22 +117,22 @@ class ServedModels(ModelNames):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Close the connections of the models for embeddings at the end."""
+        """Close the connections of the embedding models when the block ends."""
         async with AsyncExitStack() as stack:
             for model in self._embeddings.values():
                 stack.push_async_callback(model.aclose)
             yield
 
     def listed_for(self, caller: Caller) -> Sequence[str]:
-        """Return all names, for any caller."""
+        """Return all names. They are the same for all callers."""
         return self._listed
 
     def accepts_native_tools(self, name: str) -> bool:
-        """Return whether the agent's model accepts them, for any name."""
+        """Return whether the agent's model accepts these tools. The name is ignored."""
         return self._accepts_native_tools
 
     def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
-        """Select the agent; the response has its main name if the request has none."""
+        """Select the agent. If the request has no name, the response contains the main name of the agent."""
         if not name:
             return self._agent, caller
         if name in self._agent_names:
@@ -138,7 +144,7 @@ class ServedModels(ModelNames):
         return _checked(name), caller
 
     def known_name(self, name: str, caller: Caller) -> str:
-        """Return a listed name, or any name if all are allowed."""
+        """Return the name if it is listed, or if any name is allowed."""
         if name in self._agent_names or name in self._embeddings:
             return name
         if not self._any_name:
@@ -146,7 +152,7 @@ class ServedModels(ModelNames):
         return _checked(name)
 
     def embedding(self, name: str) -> DirectModel:
-        """Return the model for embeddings of a request."""
+        """Return the embedding model for a requested name."""
         model = self._embeddings.get(name)
         if model is None and name and name not in self._agent_names:
             model = self._embeddings.get(ANY_NAME)
@@ -164,7 +170,7 @@ class ServedModels(ModelNames):
 
 
 def _checked(name: str) -> str:
-    """Check that a response can contain an unlisted name, and return the name."""
+    """Return an unlisted name if a response can contain it."""
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
         message = f"a model's name has at most {MAX_NAME_LENGTH} printable characters"
         raise OpenAIError(400, message, code="invalid_value", param="model")
@@ -179,7 +185,7 @@ def _refusal(name: str, reason: str) -> OpenAIError:
 def unknown_model(
     name: str, advice: str = "; the operator can add others (TAILRACE_MODEL_ALIASES)"
 ) -> OpenAIError:
-    """Return the error for the name of a model that does not exist, or that the caller may not use."""
+    """Return the error for a model that does not exist or that the caller may not use."""
     message = (
         f"The model '{clipped(name, MAX_NAME_LENGTH)}' does not exist or you do not have access to it. GET /v1/models lists the "
         f"names{advice}."

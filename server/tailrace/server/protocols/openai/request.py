@@ -1,6 +1,6 @@
-"""Requests of Chat Completions and of the Responses API.
+"""Validation of requests of Chat Completions, Completions and the Responses API.
 
-https://platform.openai.com/docs/api-reference/chat/create and …/responses/create.
+The requests are described at https://platform.openai.com/docs/api-reference/chat/create and …/responses/create.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,14 +39,14 @@ from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 from tailrace.wrappers.request_options import OutputFormat, ToolDefinition
 
 MAX_PAIRS, MAX_NAME_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
-"""The maximum number of pairs of `metadata`, and of the characters of their names and values."""
+"""Limits of `metadata`: the number of pairs, the length of a name and the length of a value."""
 
 MAX_CHOICES = 16
-"""The maximum number of choices of a request; each is a task."""
+"""Maximum number of choices of a request. Each choice is a task."""
 
-_MAX_KIND = 40  # characters of a tool's type in a warning
+_MAX_KIND = 40  # maximum characters of a tool's type in a warning
 
-# Members that a response repeats, with their default values.
+# Members of a request that its response repeats, with their default values.
 _ECHOED: Mapping[str, Any] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -64,7 +64,7 @@ _ECHOED: Mapping[str, Any] = {
 
 
 class _Request(LenientModel):
-    """The common members of all APIs."""
+    """The members that all APIs share."""
 
     model: str | None = None
     stream: StrictBool | None = None
@@ -73,7 +73,7 @@ class _Request(LenientModel):
 
 
 class _ConversationRequest(_Request):
-    """The common members of Chat Completions and Responses."""
+    """The members that Chat Completions and the Responses API share."""
 
     tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -82,11 +82,11 @@ class _ConversationRequest(_Request):
     user: str | None = None
 
     def facts(self, nested: bool, **others: object) -> dict[str, Any]:
-        """Return the common facts of Chat Completions and Responses.
+        """Return the options that Chat Completions and the Responses API share.
 
         Args:
             nested: See `_inner`.
-            others: Further facts.
+            others: Further options.
         """
         choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
         function = _inner(choice, "function", nested=nested) if choice.get("type") == "function" else None
@@ -114,7 +114,7 @@ class _StreamOptions(LenientModel):
 
 
 class _CompletionRequest(_Request):
-    """The common members of Chat Completions and Completions."""
+    """The members that Chat Completions and Completions share."""
 
     stream_options: _StreamOptions | None = None
     n: StrictInt | None = None
@@ -131,11 +131,11 @@ class _CompletionRequest(_Request):
 
     @property
     def includes_usage(self) -> bool:
-        """True if the stream ends with the usage."""
+        """True if the usage is sent at the end of the stream."""
         return bool(self.stream_options is not None and self.stream_options.include_usage)
 
     def sampling(self) -> dict[str, Any]:
-        """Return the common facts of both APIs that `_Request` does not have."""
+        """Return the options that Chat Completions and Completions share."""
         return {
             "stop": _texts(self.stop),
             "seed": self.seed,
@@ -157,11 +157,11 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
 
     Args:
         body: Its JSON.
-        header: ``X-Conversation-Id``.
-        user_is_key: The member ``user`` names the conversation if nothing else does.
+        header: The value of the header ``X-Conversation-Id``.
+        user_is_key: True to use the member ``user`` as the conversation key if the request has no other key.
 
     Raises:
-        OpenAIError: The request is invalid or unsupported.
+        OpenAIError: The request is not valid or not supported.
     """
     try:
         request = _ChatRequest.model_validate(body)
@@ -202,7 +202,7 @@ class _TextRequest(_CompletionRequest):
 
 
 def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
-    """Read a request for a text completion; return a request for each choice.
+    """Read a request for a text completion, and return a request for each choice.
 
     Each prompt is the message of a separate conversation.
 
@@ -210,7 +210,7 @@ def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
         body: Its JSON.
 
     Raises:
-        OpenAIError: The request is invalid or unsupported.
+        OpenAIError: The request is not valid or not supported.
     """
     try:
         request = _TextRequest.model_validate(body)
@@ -295,13 +295,13 @@ def _conversation_key(metadata: Mapping[str, Any] | None, header: str, user: str
 def read_responses_request(
     body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False, native_tools: bool = False
 ) -> ChatRequest:
-    """Read a request for a response; for the other arguments and the errors, see `read_chat_request`.
+    """Read a request for a response. The errors are those of `read_chat_request`.
 
     Args:
-        body: As for `read_chat_request`.
-        header: As for `read_chat_request`.
-        user_is_key: As for `read_chat_request`.
-        native_tools: The model accepts tools of this API that are not functions.
+        body: The same as for `read_chat_request`.
+        header: The same as for `read_chat_request`.
+        user_is_key: The same as for `read_chat_request`.
+        native_tools: True if the model accepts tools of the Responses API that are not functions.
     """
     try:
         request = _ResponseRequest.model_validate(body)
@@ -370,7 +370,7 @@ def read_responses_request(
 def _with_decisions(
     history: History, decisions: Sequence[ApprovalDecision]
 ) -> tuple[tuple[Message, ...], Message]:
-    """Return the result of `split_history`, with decisions in the new message."""
+    """Return the result of `split_history`, and add the decisions to the new message."""
     if not decisions:
         return split_history(history, param="input")
     part = ContentPartData(data=decisions_data(decisions))
@@ -381,12 +381,13 @@ def _with_decisions(
 
 
 def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Return the items after the last reference to one, with the instructions of all, and the response of that one.
+    """Return the items after the last item reference, and the id of the response to which the referenced item belongs.
 
-    The items before the reference are the conversation up to that response, which the server has stored.
+    The items before the reference are dropped, except for instructions: they repeat the conversation up to that response, which
+    the server has stored.
 
     Raises:
-        OpenAIError: The reference is not to an item of a response.
+        OpenAIError: The reference does not refer to an item of a response.
     """
     last = max((at for at, item in enumerate(items) if item.get("type") == "item_reference"), default=-1)
     if last < 0:
@@ -404,7 +405,10 @@ def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any
 
 
 def _echo(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Return the members of a request that its response repeats, in the form that the API's clients require, as JSON."""
+    """Return the members of a request that its response repeats.
+
+    Each value is JSON in the form that clients of the API require.
+    """
     echo = {name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()}
     echo["tools"] = [_echoed_tool(tool) for tool in echo["tools"]]
     return {name: _encoded(member) for name, member in echo.items()}
@@ -424,7 +428,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     """Check the ``metadata`` of a request.
 
     Raises:
-        OpenAIError: The metadata exceeds a limit of the API, or a value is not text.
+        OpenAIError: The metadata exceeds a limit of the API, or a value is not a text.
     """
     given = metadata or {}
     if len(given) > MAX_PAIRS:
@@ -456,12 +460,15 @@ def _check_choices(count: int, param: str) -> None:
 
 
 def _texts(given: str | list[str] | None) -> tuple[str, ...] | None:
-    """Return the texts of a member that is either one text or a list of texts."""
+    """Return the texts of a member that is one text or a list of texts."""
     return ((given,) if isinstance(given, str) else tuple(given)) if given else None
 
 
 def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:
-    """Return the members of a typed object: in Chat Completions they are nested, in the Responses API they are not."""
+    """Return the members of an object that has a type.
+
+    In Chat Completions, the members are nested in an inner object. In the Responses API, they are not.
+    """
     inner = fields.get(name) if nested else fields
     return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else None
 
@@ -472,7 +479,7 @@ def _function(tool: Mapping[str, Any], where: str, nested: bool) -> ToolDefiniti
 
 
 def _omission(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the warning about tools that are not sent to the model; empty if there are none."""
+    """Return a warning about tools that are not sent to the model; empty if there are no such tools."""
     if not tools:
         return ()
     kinds = ", ".join(dict.fromkeys(clipped(str(tool.get("type")), _MAX_KIND) for tool in tools))

@@ -1,10 +1,11 @@
-"""Responses of the Responses API: the events of a stream, or the complete response.
+"""Encoder of the Responses API: the events of a stream, or the complete response.
 
-https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning is an item with a
-summary, which clients display. A stream without a complete response ends with ``response.failed``.
+The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning is
+an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
+``response.failed``.
 
-A response is a function of its record and of the events in the task's log: the numbers and bytes of its events are the same
-each time that it is streamed.
+The encoding depends only on the record of the request and on the events in the task's log. Therefore, the numbers and bytes of
+the encoded events are the same each time that the response is streamed.
 """
 
 import math
@@ -28,29 +29,30 @@ from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_co
 from tailrace.wrappers.openai_responses.tool_items import KEY
 from tailrace.wrappers.usage_details import UsageDetails
 
-# Reasons of incomplete responses, by the finish reasons of Chat Completions.
+# Reasons of incomplete responses, by finish reason of Chat Completions.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-_LARGE_OUTPUT = 40 * MAX_INLINE_COST  # bytes of events, which are up to 40 times as long as their texts
-_APPENDS = b'"append":true'  # bytes of events that continue a text. Other events may close a text, and then repeat it
+_LARGE_OUTPUT = 40 * MAX_INLINE_COST  # bytes; events are up to 40 times as long as their texts
+# Part of each event that continues a text; other events may close a text, which repeats it.
+_APPENDS = b'"append":true'
 
 NO_EVENTS = math.inf
-"""Value of ``after`` to encode no events, if only the complete response is required."""
+"""Value of ``after`` with which no events are encoded, if only the complete response is needed."""
 
 
 class _Part(NamedTuple):
-    """A type of part of an item.
+    """A type of content part.
 
     Attributes:
         item_prefix: The prefix of the item's ids.
-        item: The item's members.
-        parts: The member of the item that holds its parts.
-        part_index: The member of an event that holds the index of the part.
-        part_event: The prefix of the types of the part's events.
-        fields: The part's members at the start.
-        text: The member of the part that holds its text.
-        text_event: The prefix of the types of the text's events.
+        item: The members of a new item with such parts.
+        parts: The name of the item's member that contains the parts.
+        part_index: The name of the event's member that contains the index of the part.
+        part_event: The prefix of the types of events about the part.
+        fields: The members of a new part.
+        text: The name of the part's member that contains the text.
+        text_event: The prefix of the types of events about the text.
     """
 
     item_prefix: str
@@ -82,9 +84,9 @@ class _CallKind(NamedTuple):
 
     Attributes:
         item_prefix: The prefix of the item's ids.
-        type: The item's type.
-        text: The member of the item that holds the arguments.
-        text_event: The prefix of the types of the arguments' events.
+        type: The type of the items.
+        text: The name of the item's member that contains the arguments.
+        text_event: The prefix of the types of events about the arguments.
     """
 
     item_prefix: str
@@ -107,10 +109,10 @@ class _Call(NamedTuple):
 
 
 def responses_usage(usage: Mapping[str, Any]) -> Fields:
-    """Return the usage in the form of the Responses API.
+    """Return the usage in the format of the Responses API.
 
     Args:
-        usage: The fact ``usage`` of a task, with the provider's own object in any form.
+        usage: The extension metadata ``usage`` of a task. The usage of the provider in it may have any format.
     """
     details = UsageDetails.of(provider_usage(usage))
     return {
@@ -126,23 +128,23 @@ def responses_usage(usage: Mapping[str, Any]) -> Fields:
 
 
 def _namespace(call: ContentPartToolCall) -> Fields:
-    """Return the namespace of a call's tool as a member of its item, if it has one."""
+    """Return the item member with the namespace of the called tool; empty if the tool has no namespace."""
     own = call.metadata.get(KEY)
     namespace = cast("Mapping[str, object]", own).get("namespace") if isinstance(own, Mapping) else None
     return {"namespace": namespace} if isinstance(namespace, str) else {}
 
 
 class ResponsesEncoder(Encoder):
-    """Encodes a turn as a response, which grows with the stream.
+    """Encodes a turn as a response and its stream of events.
 
     Args:
         request: The record of the request.
-        after: Encode only the events after this ``sequence_number``; -1 for all, `NO_EVENTS` for none.
-        live: See `SerialTexts`; if False, replaced text is not an error.
+        after: Only events with a higher ``sequence_number`` are encoded; -1 for all events, `NO_EVENTS` for none.
+        live: See `SerialTexts`. If False, replaced text is not an error.
 
     Attributes:
-        response: The response so far; empty before the first event.
-        error: The error because of which the response is incomplete; None for a complete response.
+        response: The current state of the response; empty before the first event.
+        error: The error that ended the response; None if there was none.
     """
 
     def __init__(self, request: StoredRequest, *, after: float = -1, live: bool = True) -> None:
@@ -152,12 +154,12 @@ class ResponsesEncoder(Encoder):
         self._echo_cost = 0 if after == NO_EVENTS else json_cost(request.echo)
         self._after = after
         self._sequence_number = 0
-        self._item: Fields | None = None  # that grows: text or reasoning
-        self._part: _Part | None = None  # its last part
-        self._place: Fields = {}  # of that part
-        self._delta_fields: Fields = {}  # of events of its text
+        self._item: Fields | None = None  # the open item, which contains text or reasoning
+        self._part: _Part | None = None  # the last part of the open item
+        self._place: Fields = {}  # the members that identify that part in events
+        self._delta_fields: Fields = {}  # the members that identify its text in events
         self._deltas: list[str] = []
-        self._output_cost = 0  # of what the events so far added
+        self._output_cost = 0  # the cost of the output so far
         self._may_close = False  # the next text may belong to another part
         self._calls: dict[str, _Call] = {}
         self._output: list[Fields] = []
@@ -165,11 +167,14 @@ class ResponsesEncoder(Encoder):
         self.error: OpenAIError | None = None
 
     def feed(self, event: Event) -> bytes:
-        """Return the frames for an event of the task."""
+        """Encode an event of the task as frames."""
         return b"".join(map(self.encode, self.turn.feed(event)))
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return the maximum cost of `feed`: some events repeat members of the request, or the output so far."""
+        """Return the maximum cost of `feed` for events.
+
+        Some encoded events repeat the request or the output so far.
+        """
         new = cost = super().cost(events)
         if self._echo_cost and (
             self.response.get("status") != "in_progress" or any(event.state is not None for event in events)
@@ -182,7 +187,7 @@ class ResponsesEncoder(Encoder):
         return cost
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Return the events of the API for an event of the turn."""
+        """Encode an event of the turn as events of the API."""
         if isinstance(event, ui_events.TurnStarted):
             return self._start(event)
         if self.response["status"] == "queued":
@@ -208,14 +213,14 @@ class ResponsesEncoder(Encoder):
         return self._end(event) if isinstance(event, ui_events.TurnEnded) else b""
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last events of a stream that ends before its turn.
+        """Return the last events of a stream that ends before the turn ends.
 
-        A background response has no such events, because the client resumes its stream.
+        For a background response, return no events: the client resumes the stream.
         """
         return b"" if self._request.background else self._fail(error)
 
     def partial_response(self, *, is_running: bool) -> Fields:
-        """Return the response so far, with the text of the open item.
+        """Return the current state of the response, including the text of the open item.
 
         Args:
             is_running: True while the turn runs.
@@ -259,7 +264,10 @@ class ResponsesEncoder(Encoder):
     # --- items --------------------------------------------------------------------------------------------------
 
     def _add_item(self, prefix: str, id_end: str, **fields: Any) -> tuple[Fields, Fields, bytes]:
-        """Add an item; return it, its place, and the event. The id ends with ``id_end``, or with the index if that is empty."""
+        """Add an item to the output. Return the item, the members that identify it in events, and the event.
+
+        The id of the item ends with ``id_end``; if that is empty, with the index of the item.
+        """
         index = len(self._output)
         item: Fields = {"id": f"{prefix}_{self._suffix}_{id_end or index}", **fields}
         self._output.append(item)
@@ -267,7 +275,7 @@ class ResponsesEncoder(Encoder):
         return item, {"item_id": item["id"], "output_index": index}, frame
 
     def _open_part(self, part: _Part) -> bytes:
-        """Open the part for the text of a channel."""
+        """Open a part of this type, unless it is already open."""
         if self._part is part:
             return b""
         item, frames = self._item, b""
@@ -296,7 +304,7 @@ class ResponsesEncoder(Encoder):
         return frames + self._event(f"{part.part_event}.done", **self._place, part=fields)
 
     def _close_item(self, status: str = "completed") -> bytes:
-        """Complete the open item."""
+        """Close the open item."""
         item = self._item
         if item is None:
             return b""
@@ -317,7 +325,7 @@ class ResponsesEncoder(Encoder):
         return frames + frame
 
     def _add_approval(self, request: ApprovalRequest) -> bytes:
-        """Add the request for the approval of a call."""
+        """Add the item for an approval request to the output."""
         item, place, frame = self._add_item(REQUEST_PREFIX, request.digest, **approval_item(request))
         done = self._event("response.output_item.done", output_index=place["output_index"], item=item)
         return frame + done
@@ -331,7 +339,7 @@ class ResponsesEncoder(Encoder):
         ) + self._event("response.output_item.done", output_index=place["output_index"], item=item)
 
     def _abandon_calls(self) -> None:
-        """Add the incomplete calls to the output of a response that is not complete."""
+        """Mark the calls in the output as incomplete, because the response is incomplete."""
         for call in self._calls.values():
             call.item[call.kind.text] = "".join(call.deltas)
             call.item["status"] = "incomplete"

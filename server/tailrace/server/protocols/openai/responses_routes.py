@@ -1,4 +1,4 @@
-"""The routes of the Responses API. A response is one turn of a task, and its stream is created from the task's log."""
+"""Routes of the Responses API. A response is one turn of a task; its stream is encoded from the task's log."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -47,8 +47,8 @@ class StoredResponses:
     """Creates, retrieves, streams, cancels and deletes responses.
 
     Args:
-        endpoint: Runs the requests.
-        notifies: True if the operator's webhook is notified of the end of background responses.
+        endpoint: Authenticates, reads and executes the requests.
+        notifies: True if notifications about ended background responses are sent to the operator's webhook.
     """
 
     def __init__(self, endpoint: ChatEndpoint, *, notifies: bool = False) -> None:
@@ -57,7 +57,7 @@ class StoredResponses:
         self._operations = endpoint.operations
 
     def routes(self) -> Mapping[tuple[str, str], Endpoint]:
-        """Return the routes of existing responses."""
+        """Return the routes for existing responses."""
         one = "/v1/responses/{response_id}"
         return {
             ("GET", one): self._retrieve,
@@ -67,14 +67,15 @@ class StoredResponses:
         }
 
     async def create(self, chat: ChatRequest, caller: Caller) -> Response:
-        """Send a request, and return its response or its stream.
+        """Send a request as a message, and return its response or its stream.
 
-        A background response without a stream is returned as soon as its task is persisted. Other responses are complete.
+        A background response that is not streamed is returned as soon as its task is stored. All other responses are returned
+        when they are complete.
 
         Raises:
-            OpenAIError: The turn failed, the caller has no such conversation, or the server is stopping.
-            A2AError: As `ChatEndpoint.send`.
-            StoreError: As `ChatEndpoint.send`.
+            OpenAIError: The turn failed, the caller does not have the conversation, or the server is stopping.
+            A2AError: See `ChatEndpoint.send`.
+            StoreError: See `ChatEndpoint.send`.
         """
         request = StoredRequest.of(chat, "response")
         if caller.send_key:
@@ -95,7 +96,7 @@ class StoredResponses:
         return await self._complete(events, request, caller)
 
     async def _repeat(self, known: EventStream, chat: ChatRequest, caller: Caller) -> Response:
-        """Return the response of a message that was sent before with the same idempotency key."""
+        """Return the response to an earlier message with the same idempotency key."""
         async with aclosing(known.batches()) as batches:
             first = await anext(batches, None)
         task = task_events.decode_event(first[0].body).task if first else None
@@ -110,7 +111,7 @@ class StoredResponses:
         )
 
     async def _complete(self, events: TurnEvents, request: StoredRequest, caller: Caller) -> Response:
-        """Return the response at the end of its turn. A background response is returned in its current state."""
+        """Return the response when its turn has ended. Return a background response in its current state."""
         encoder = ResponsesEncoder(request, after=NO_EVENTS)
         await _feed(encoder, events, first_only=request.background)
         headers = conversation_headers(encoder.turn)
@@ -134,10 +135,12 @@ class StoredResponses:
         return await self._stream(stored, caller, after)
 
     async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
-        """Stream a response. If its events were dropped, create the stream from the task's snapshot, with other numbers.
+        """Stream a stored response.
+
+        If its events are no longer stored, the stream is created from a snapshot of the task. The events then have other numbers.
 
         Raises:
-            OpenAIError: The events were dropped, and the client has already received some of them.
+            OpenAIError: The events are no longer stored, and the client has already received some of them.
         """
         encoder = ResponsesEncoder(stored.request, after=after)
         try:
@@ -157,8 +160,8 @@ class StoredResponses:
     async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
         """Return the current state of a response.
 
-        After the end of the turn it equals the response in the stream, except for replaced text, of which it has the new
-        version.
+        After the turn, it is the same as the response at the end of the stream. If the agent replaced text, it contains the new
+        text, which the stream cannot.
         """
         if stored.is_over:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
@@ -185,7 +188,7 @@ class StoredResponses:
                 wanted = CancelTaskRequest(id=stored.task.id)
                 await self._operations.execute(Operation.CANCEL_TASK, wanted, caller)
             except TaskNotCancelableError:
-                pass  # the task has ended in the meantime
+                pass  # the task has ended since it was read
             stored = await find_turn(self._operations, stored.id, caller, "response")
         return await json_response(await self._response(stored, caller))
 
@@ -216,7 +219,13 @@ class StoredResponses:
 
 
 async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bool = False) -> None:
-    """Feed an encoder the events of a turn up to its end, or only the first batch of them."""
+    """Pass the events of a turn to an encoder.
+
+    Args:
+        encoder: The encoder.
+        events: The events of the turn.
+        first_only: True to pass only the first batch of events.
+    """
 
     def feed(batch: Sequence[Event]) -> None:
         for event in batch:
@@ -230,10 +239,10 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
 
 
 def _streams(request: Request) -> bool:
-    """Return the query parameter ``stream``; False if it is not given.
+    """Return the query parameter ``stream``; False by default.
 
     Raises:
-        OpenAIError: It is not a boolean.
+        OpenAIError: The value is not a boolean.
     """
     given = request.query_params.get("stream", "false")
     if given not in ("true", "false"):
@@ -242,10 +251,10 @@ def _streams(request: Request) -> bool:
 
 
 def _starting_after(request: Request) -> int:
-    """Return the query parameter ``starting_after``; -1 if it is not given.
+    """Return the query parameter ``starting_after``; -1 by default.
 
     Raises:
-        OpenAIError: It is not a number.
+        OpenAIError: The value is not a number.
     """
     given = request.query_params.get("starting_after")
     if given is None:

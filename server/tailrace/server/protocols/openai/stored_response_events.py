@@ -1,8 +1,8 @@
-"""The events of a stored response: from the first event of its turn in the task's log, or from a snapshot of the task.
+"""The events of a stored response or completion, from the task's log or from a snapshot of the task.
 
-The events of a stream depend only on the log, and always begin at the same event. Therefore a stream of the original request, a
-resumed stream and a stream from another node after a restart have the same bytes. Events of a task are dropped
-some time after its end (``docs/storage.md``); then the response is created from the task's snapshot.
+A stream depends only on the log and always begins with the first event of the turn. Therefore, the stream of the original
+request, a resumed stream and a stream of another node have the same bytes. The events of a task are deleted some time after the
+task ends (``docs/storage.md``); then the response is created from a snapshot of the task.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -34,11 +34,11 @@ _NOUNS: dict[Kind, str] = {"response": "Response", "chat.completion": "Chat comp
 
 
 class StoredTurn(NamedTuple):
-    """A response of a caller, which is one turn of a task.
+    """A response or completion of a caller. It is one turn of a task.
 
     Attributes:
         id: The id of the response.
-        task: The current state of the task, with its own history.
+        task: The current state of the task, including its history.
         turn: The number of the turn.
         message: The message of the request.
         request: The record of the request.
@@ -52,7 +52,7 @@ class StoredTurn(NamedTuple):
 
     @property
     def is_newest(self) -> bool:
-        """Return whether the turn is the task's newest one."""
+        """Return whether the turn is the newest turn of the task."""
         return sum(map(is_callers, self.task.history)) == self.turn
 
     @property
@@ -67,11 +67,11 @@ class StoredTurn(NamedTuple):
         return self.is_over or self.task.status.state is not TaskState.SUBMITTED
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield `snapshot`."""
+        """Yield one batch with the event that `snapshot` returns."""
         yield [self.snapshot()]
 
     def snapshot(self) -> Event:
-        """Return the task at the end of the turn, or its current state during the turn, as an event."""
+        """Return an event with the task as it was at the end of the turn, or in its current state if the turn runs."""
         task = self.task
         if not self.is_newest:
             task = _as_of_turn(task, self.turn)
@@ -79,17 +79,20 @@ class StoredTurn(NamedTuple):
 
 
 def not_found(given: str, kind: Kind) -> OpenAIError:
-    """Return the error for the id of a response that the caller does not have."""
+    """Return the error for a response that does not exist or belongs to another caller."""
     return OpenAIError(404, f"{_NOUNS[kind]} with id '{given}' not found.", param="id")
 
 
 def turn_id(task_id: str, turn: int, kind: Kind) -> str:
-    """Return the id of a response. Chat Completions separate the numbers by dashes."""
+    """Return the id of a response or completion for a turn of a task."""
     return f"{_PREFIXES[kind]}{task_id}{'_' if kind == 'response' else '-'}{turn}"
 
 
 def read_turn_id(given: str, kind: Kind) -> tuple[str, int]:
-    """Return the task and turn that the id of a response names; an empty task if the id is not of this server."""
+    """Return the task id and the turn that the id of a response contains.
+
+    The task id is empty if this server did not create the id.
+    """
     prefix = _PREFIXES[kind]
     if not given.startswith(prefix):
         return "", 0
@@ -98,13 +101,13 @@ def read_turn_id(given: str, kind: Kind) -> tuple[str, int]:
 
 
 async def find_turn(operations: Operations, given: str, caller: Caller, kind: Kind) -> StoredTurn:
-    """Return a stored response of the caller.
+    """Return a stored response or completion of the caller.
 
     Args:
         operations: Reads the task.
         given: The id of the response.
         caller: The caller.
-        kind: The API that created it.
+        kind: The API that created the response.
 
     Raises:
         OpenAIError: The caller has no stored response with this id.
@@ -129,10 +132,10 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
 
 
 async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
-    """Return the events of a turn, from its first event.
+    """Return the events of a turn, from its first event on.
 
     Raises:
-        EventsDropped: The events were dropped.
+        EventsDropped: The events are no longer stored.
         StoreError: The events cannot be read.
         RateLimitError: The caller has too many streams.
     """
@@ -145,8 +148,8 @@ class TurnEvents:
     """The events of a turn.
 
     Args:
-        stream: The events of the task, from the first event of the turn, or of the task.
-        turn: The number of the turn, for a stream from the first event of the task; 0 if it begins with the turn.
+        stream: The events of the task. It begins with the first event of the turn or of the task.
+        turn: The number of the turn if the stream begins with the first event of the task; 0 if the stream begins with the turn.
     """
 
     def __init__(self, stream: EventStream, turn: int = 0) -> None:
@@ -155,10 +158,10 @@ class TurnEvents:
         self._turn = turn
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield the events; close the stream at the end.
+        """Yield the events in batches, and close the stream at the end.
 
         Raises:
-            EventsDropped: An event was dropped.
+            EventsDropped: An event is no longer stored.
             StoreError: Events cannot be read.
         """
         replay = _Replay(self._turn) if self._turn > 1 else None
@@ -185,7 +188,9 @@ def _checked(events: Sequence[Event], last: int | None) -> int:
 
 
 class _Replay:
-    """Replays the events of a task up to the message of a turn, whose first event is the task at that time.
+    """Replays the events of a task up to a turn.
+
+    The first event of the turn is then an event with the task at that time.
 
     Args:
         turn: The number of the turn.
@@ -196,7 +201,7 @@ class _Replay:
         self._record: TaskRecord | None = None
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return those of the next events that belong to the turn; empty before the turn begins."""
+        """Return the events that belong to the turn; empty if the turn has not begun."""
         for at, event in enumerate(events):
             if self._record is None:
                 task = StreamResponse.from_json(event.body).task
@@ -215,7 +220,10 @@ class _Replay:
 
 
 def _as_of_turn(task: Task, turn: int) -> Task:
-    """Return a task at the end of an earlier turn. The facts of the last status of that turn are not stored."""
+    """Return a task as it was at the end of an earlier turn.
+
+    The metadata is empty, because the metadata of that turn's last status is not stored.
+    """
     starts = [at for at, message in enumerate(task.history) if is_callers(message)]
     history = task.history[: starts[turn]]
     status = TaskStatus(state=TaskState.COMPLETED)
@@ -235,5 +243,5 @@ def _as_of_turn(task: Task, turn: int) -> Task:
 
 
 def turn_cost(stored: StoredTurn) -> int:
-    """Return the maximum cost of encoding a turn from the task's snapshot, for `run_bounded`."""
+    """Return the maximum cost of encoding a turn from a snapshot of the task, for `run_bounded`."""
     return cost_of_task(stored.task)

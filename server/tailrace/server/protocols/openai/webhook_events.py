@@ -1,4 +1,4 @@
-"""Notifications of the ends of background responses, in the form of OpenAI's webhooks (``response.completed``, …)."""
+"""Notifications about ended background responses, in the format of OpenAI's webhooks (``response.completed``, …)."""
 
 from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import encode_json
@@ -12,14 +12,14 @@ from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
 FORM = "openai"
-"""The name of this form of notifications."""
+"""The name of this notification format."""
 
 
 class ResponseNotifications:
-    """Writes the notification of the end of a response, as `OperatorForm`.
+    """Writes notifications about ended responses; see `OperatorForm`.
 
     Args:
-        settings: The webhook.
+        settings: The settings of the webhook.
     """
 
     def __init__(self, settings: OpenAIWebhookSettings) -> None:
