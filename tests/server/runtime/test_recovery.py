@@ -28,6 +28,32 @@ def copied_as_after_a_crash(path: Path, to: Path) -> str:
     return f"sqlite:///{to}/{path.name}"
 
 
+async def test_crashes_in_different_turns_do_not_fail_a_task(tmp_path: Path) -> None:
+    """A task is continued after a crash in each of its turns, but not after every crash in the same turn."""
+    path, task_id, address = tmp_path / "tasks.db", "", f"sqlite:///{tmp_path / 'tasks.db'}"
+    states: list[TaskState] = []
+    messages = ["a?", "b?", "c?", "d?"]
+    for message in messages:
+        crashed, recovered = Turns(), Turns()
+        recovered.end(message)
+        async with engine_with(crashed, address, restart_interrupted=True) as engine:
+            started = await start(engine, message, task_id=task_id)
+            task_id = started.task_id
+            await crashed.begun(message)
+            await started.wait_for_start()
+            folder = tmp_path / message.strip("?")
+            address = copied_as_after_a_crash(path, folder)
+            path = folder / path.name
+            crashed.end(message)
+        async with engine_with(recovered, address, restart_interrupted=True) as engine:
+            ended = await last_event(
+                await engine.subscribe(task_id, after=started.after), until_interrupted=True
+            )
+            assert ended.state is not None
+            states.append(ended.state)
+    assert states == [TaskState.INPUT_REQUIRED] * len(messages)
+
+
 async def test_the_turns_of_a_conversation_run_in_their_order_after_a_crash(tmp_path: Path) -> None:
     before, after = Turns(), Turns()
     before.end("ask?")

@@ -33,7 +33,7 @@ from tailrace.streaming.task.updates import StatusUpdate
 logger = logging.getLogger("tailrace.server")
 
 MAX_RESTARTS = 2
-"""Maximum number of restarts of one task, since the task itself may crash the process."""
+"""Maximum number of restarts of one turn of a task, since the task itself may crash the process."""
 
 
 class InterruptedTasks:
@@ -103,7 +103,7 @@ class InterruptedTasks:
         try:
             if active.waiting:
                 await self._record_attempt(active)
-            restarts = extension_metadata(active.record.snapshot(0).metadata).get("restarts", 0)
+            restarts = _restarts_of_turn(active)
             if self._restart and active.waiting and restarts < MAX_RESTARTS:
                 await self._begin_again(active, restarts + 1)
             else:
@@ -119,7 +119,7 @@ class InterruptedTasks:
     async def _begin_again(self, active: ActiveTask, restarts: int) -> None:
         record = active.record
         logger.warning("task %s was interrupted by a crash, and starts again", record.id)
-        again = with_extension_metadata({}, restarts=restarts)
+        again = with_extension_metadata({}, restarts=restarts, restartedTurn=active.waiting[0].number)
         self._turns.keep(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
         await self._tasks.until_kept(active, record.number)  # together with its messages in the conversation
         self._turns.run_soon(active, Permit.none())
@@ -186,6 +186,13 @@ def _unanswered(active: ActiveTask, messages: Sequence[Message]) -> list[Pending
         for number, message in enumerate(questions, 1)
         if number > answered
     ]
+
+
+def _restarts_of_turn(active: ActiveTask) -> int:
+    """Return how often the oldest waiting turn of a task was restarted."""
+    facts = active.record.extension_metadata
+    number = active.waiting[0].number if active.waiting else 0
+    return facts.get("restarts", 0) if facts.get("restartedTurn", number) == number else 0
 
 
 def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:
