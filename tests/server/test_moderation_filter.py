@@ -224,6 +224,16 @@ async def test_each_window_is_checked_once_and_metadata_is_not() -> None:
     assert [each.json["input"] for each in endpoint.requests] == ["one two"]
 
 
+async def test_usage_is_recorded() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    script = openai_stream(["one two"], usage=usage)
+    async with moderation() as (moderated, _), moderating(script, moderated) as (rpc, _):
+        await rpc.stream("SendStreamingMessage", message("hi"))
+        async with rpc.http.get(f"{rpc.url}/usage") as response:
+            total = (await response.json())["total"]
+    assert (total["attempts"], total["input_tokens"], total["output_tokens"]) == (1, 3, 4)
+
+
 FAILURES: dict[str, tuple[Sequence[Step], str]] = {
     "status": (
         [Head(500, {"x-should-retry": "false", "content-length": "6"}, chunked=False), b"secret"],
