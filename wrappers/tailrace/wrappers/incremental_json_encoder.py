@@ -43,13 +43,13 @@ def encode_in_steps(
 
 
 class _Steps:
-    """Encoder that replaces large values with placeholders, and inserts the JSON of the values after the rest was encoded."""
+    """Encoder that first encodes a value with placeholders for its large values, and then inserts the JSON of these values."""
 
     def __init__(self, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...]) -> None:
         self._encode = encode
         self._apart = apart
         self._name = secrets.token_hex(16)  # random, so that no text of the value contains a placeholder
-        # The JSON of large values in pieces, by the JSON of their placeholders.
+        # For the JSON of each placeholder, the JSON of the large value as a list of pieces.
         self._large: dict[bytes, list[bytes]] = {}
 
     def without_large(self, value: object) -> Any:

@@ -43,7 +43,8 @@ class CallerOptions(RequestOptions):
 
     Attributes:
         instructions: Instructions in addition to the agent's own.
-        parallel: Run the turn without waiting for turns of other tasks in its context; None for the server's setting.
+        parallel: True to run the turn without waiting for turns of other tasks in its context; None for the server's
+            setting.
     """
 
     model_config = ConfigDict(

@@ -377,8 +377,8 @@ def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
 def can_repeat(response: Accumulator) -> bool:
     """Return True if a response that broke off may be requested again.
 
-    It may not if a content filter stopped it, if the model refused, or if a tool that the provider runs had started,
-    because the effects of the tool are unknown.
+    It may not if a content filter stopped it, or if the model refused. It also may not if a tool that the provider
+    runs had started, because the effects of the tool are unknown.
     """
     for choice in response.choices.values():
         if choice.refusal or choice.finish_reason in _REFUSED:

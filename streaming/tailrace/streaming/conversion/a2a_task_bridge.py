@@ -127,8 +127,8 @@ class A2ATaskBridge:
     def parse_response(self, response: Fields) -> A2ATaskResult:
         """Parse a JSON-RPC response. The content never causes an exception.
 
-        An error becomes a task with the status ``"failed"`` and the error's message. A message in place of a task
-        becomes a completed task with that message.
+        An error becomes a task with the status ``"failed"`` and the error's message. If the response contains a
+        message instead of a task, the result is a completed task with this message.
         """
         error: object = response.get("error")
         if error:

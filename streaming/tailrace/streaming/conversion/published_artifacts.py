@@ -20,7 +20,7 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
     Attributes:
         artifact: The artifact.
         is_open: True if more content of it is expected.
-        is_new: True if the interrupted turn created or extended it; False if it is of earlier turns alone.
+        is_new: True if the interrupted turn created or extended the artifact; False if only earlier turns did.
     """
 
     artifact: Artifact

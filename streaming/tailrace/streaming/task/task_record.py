@@ -182,9 +182,10 @@ class TaskRecord:
         return artifact_id in self._artifacts and self._artifacts[artifact_id].open
 
     def is_changed(self, artifact_id: str) -> bool:
-        """Return whether an artifact was created, replaced or extended since the last call of `take_changed`.
+        """Return True if an artifact was created, replaced or extended after the last call of `take_changed`.
 
-        For a task from the store: since its stored snapshot, which is of the end of the last complete turn.
+        For a task from the store, the changes after its stored snapshot count. The store saves the snapshot at the end
+        of each complete turn.
         """
         return artifact_id in self._artifacts and self._artifacts[artifact_id].changed
 
@@ -387,7 +388,7 @@ class TaskRecord:
         return Event(self.number, body)
 
     def _encode_complete(self, record: GrowingArtifact) -> bytes:
-        """Encode a full artifact as its own last chunk; empty if the client does not need this, or the artifact is very large."""
+        """Encode a complete artifact as its last chunk; empty if the client does not need this, or the artifact is very large."""
         if not (self.history and stores_last_chunk_only(self.history[0])):
             return b""
         artifact = record.complete()

@@ -96,7 +96,7 @@ class BoundedTools:
 
 
 class MessageFilter:
-    """Filter for the messages of a server, which counts requests without a response.
+    """Filter for the messages of a server. It also counts the server's requests that have no response.
 
     Attributes:
         output_schemas: The output schemas, which the filter removes from lists of tools.

@@ -114,7 +114,7 @@ class Link:
                     result = await client.call_tool(name, arguments)
             except MCPError as error:
                 if error.message == FORGOTTEN:
-                    # The server does not know the session, so that it did not run the call (2025-11-25, "Session
+                    # The server does not know the session. It has therefore not run the call (2025-11-25, "Session
                     # Management").
                     connection.close()
                     if may_repeat:

@@ -201,8 +201,8 @@ class _Input:
     async def send(self, item: SessionMessage) -> None:
         """Send a message. Raise `anyio.BrokenResourceError` or `anyio.ClosedResourceError` if the input is closed."""
         async with self._lock:
-            # Wait until the previous message was written. Otherwise, data would accumulate if the program does not
-            # read.
+            # Wait until the previous message has been written. Otherwise, data would accumulate if the program does
+            # not read.
             await self._stdin.send(b"")
             text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
             await self._stdin.send(text.encode() + b"\n")

@@ -26,7 +26,7 @@ _OPTIONS = ("extra_headers", "extra_query", "timeout")
 
 
 class AnthropicModel(ClientModel):
-    """A model behind ``POST {base_url}/v1/messages``.
+    """A model that is requested with ``POST {base_url}/v1/messages``.
 
     Args:
         name: The model's name.

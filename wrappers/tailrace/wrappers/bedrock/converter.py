@@ -33,8 +33,8 @@ Content that the API cannot represent is replaced or omitted as listed here. All
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object
   are sent as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history``
   does not restore. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
-- If the output of a tool is blank text, or not text or a JSON object, it is sent as JSON, and ``to_history`` returns
-  the JSON as text. It gets the name of the tool from the call with the same id.
+- If the output of a tool is blank text, or is neither text nor a JSON object, it is sent as JSON. ``to_history``
+  returns the JSON as text. It gets the name of the tool from the call with the same id.
 - Metadata is not sent, with one exception: ``metadata["bedrock"]`` of a part contains further fields of Bedrock's
   block. These fields are sent unchanged.
 """

@@ -14,7 +14,7 @@ from tailrace.wrappers.request_options import RequestOptions
 
 
 class CohereModel(DirectModel):
-    """A model behind ``POST {base_url}/chat``.
+    """A model that is requested with ``POST {base_url}/chat``.
 
     See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example ``tools``,
     ``temperature``, ``max_tokens`` and ``documents``.

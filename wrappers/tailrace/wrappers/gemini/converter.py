@@ -391,7 +391,7 @@ class _HistoryReader(HistoryReader):
                 continue
             content = read_content(part)
             if isinstance(content, ContentPartToolResult):
-                # A result without an id is that of the first open call of the same tool.
+                # A result without an id belongs to the first open call of the same tool.
                 self.add_result(content.model_copy(update={"id": self.call_id(content.id, content.name)}))
             else:
                 others.append(content)

@@ -21,7 +21,7 @@ _ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - listening addresses, which are 
 
 
 class OllamaModel(DirectModel):
-    """A model behind ``POST {base_url}/api/chat``.
+    """A model that is requested with ``POST {base_url}/api/chat``.
 
     Args:
         name: The model's name.

@@ -40,7 +40,7 @@ _CANCEL_TIMEOUT = 5.0  # seconds
 
 
 class ResponsesModel(DirectModel):
-    """A model behind ``POST {base_url}/responses``.
+    """A model that is requested with ``POST {base_url}/responses``.
 
     Args:
         name: The model's name.
