@@ -230,6 +230,32 @@ async def test_a_decision_belongs_to_the_agent_of_the_call(tmp_path: Path) -> No
         assert not server.upstreams["legal"].requests
 
 
+async def test_input_filters_of_an_agent_apply_to_messages_for_others_in_its_conversation(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "words.txt").write_text("falcon\n")
+    filters = f"input_filters = '{tmp_path}/words.txt'"
+    async with serving_agents(tmp_path, legal=filters) as server:
+        _, text = await server.post("/v1/responses", {"model": "support", "input": "The falcon"})
+        response = json.loads(text)
+        body = {"model": "legal", "input": "And?", "previous_response_id": response["id"]}
+        _, text = await server.post("/v1/responses", body)
+        assert "a filter of the server blocks the message" in text
+        assert not server.upstreams["legal"].requests
+        status, _ = await server.post("/v1/responses", {**body, "model": "code"})
+        assert status == 200
+
+
+async def test_the_media_types_of_an_agent_apply_at_the_root(tmp_path: Path) -> None:
+    async with serving_agents(tmp_path, legal="card = { input_modes = ['text/plain'] }") as server:
+        image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+        content = [{"type": "message", "role": "user", "content": [image]}]
+        status, text = await server.post("/v1/responses", {"model": "legal", "input": content})
+        assert (status, "accepted: text/plain" in text) == (400, True)
+        status, _ = await server.post("/v1/responses", {"model": "support", "input": content})
+        assert status == 200
+
+
 async def test_a_caller_who_may_not_use_an_agent_is_logged(
     server: SeveralAgents, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -287,7 +313,7 @@ async def test_a_reload_adds_changes_and_removes_agents(server: SeveralAgents) -
         ),
         (
             "[agents.x]\nmodel = 'openai:m'\napi_key = 'k'\ntools = 'mcp:/nonexistent'\n[callers.ann]\nkeys = ['a']",
-            "/nonexistent cannot be started",
+            "[agents.x]: the MCP server /nonexistent cannot be started",
         ),
     ],
 )

@@ -203,7 +203,10 @@ def _error(path: Path | None, problem: str, variables: Mapping[str, str]) -> Con
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the configuration file, for editors."""
-    return ConfigFile.model_json_schema()
+    schema = ConfigFile.model_json_schema()
+    for name in ("agents", "callers"):  # whose names have a pattern
+        schema["properties"][name]["additionalProperties"] = False
+    return schema
 
 
 def _refuse_agent_settings(given: Settings) -> None:

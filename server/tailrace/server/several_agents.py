@@ -38,6 +38,7 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.approvals import parse_approvers
 from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.server_core import ServerCore, create_application
@@ -168,30 +169,14 @@ class _SeveralAgents:
         ]
         AgentsPage(listed, core.guard, self._settings.public_url or "").add_to(router)
         if "openai" in self._settings.endpoints:
-            operations = self._operations({agent.name: agent for agent in agents})
-            models = AgentModels({agent.name: agent for agent in agents})
+            by_name = {agent.name: agent for agent in agents}
+            operations = _RootOperations(core, self._engine, by_name)
+            models = AgentModels(by_name)
             OpenAIFacade(operations, self._settings, core.authentication, models, core.gate).add_to(router)
         for agent in agents:
             agent.routes = agent.routes or self._agent_routes(agent)
             router.routes.append(Mount(f"/{agent.path.removesuffix('/')}", agent.routes))
         return router
-
-    def _operations(self, agents: Mapping[str, _Agent]) -> Operations:
-        """Create the operations of the API at the root, where the name of the model selects the agent."""
-        approvers = {name: parse_approvers(agent.config.settings.approvers) for name, agent in agents.items()}
-
-        def may_approve(caller: Caller) -> bool:
-            return caller.agent in approvers and approvers[caller.agent](caller)
-
-        core = self._core
-        return Operations(
-            self._engine,
-            core.push,
-            limits=core.limits,
-            approvers=may_approve,
-            observer=core.telemetry,
-            streams=core.streams,
-        )
 
     def _agent_routes(self, agent: _Agent) -> APIRouter:
         """Create the routes of an agent."""
@@ -208,7 +193,8 @@ class _SeveralAgents:
 
     @asynccontextmanager
     async def _running(self, _app: object) -> AsyncGenerator[None]:
-        if self._load_config is None or threading.current_thread() is not threading.main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._load_config is None or not is_main or not hasattr(signal, "SIGHUP"):  # as on Windows
             async with self._core.running(self._engine):
                 yield
             return
@@ -261,6 +247,37 @@ class _SeveralAgents:
         changed = _changed(self._settings, config.settings)
         if changed:
             logger.warning("changes of [server] require a restart: %s", ", ".join(changed))
+
+
+class _RootOperations(Operations):
+    """The operations of the API at the root, where the name of the model selects the agent.
+
+    Args:
+        core: The parts of the server that its agents share.
+        engine: Runs the tasks.
+        agents: The agents by name.
+    """
+
+    def __init__(self, core: ServerCore, engine: Engine, agents: Mapping[str, _Agent]) -> None:
+        approvers = {name: parse_approvers(agent.config.settings.approvers) for name, agent in agents.items()}
+
+        def may_approve(caller: Caller) -> bool:
+            return caller.agent in approvers and approvers[caller.agent](caller)
+
+        super().__init__(
+            engine,
+            core.push,
+            limits=core.limits,
+            approvers=may_approve,
+            observer=core.telemetry,
+            streams=core.streams,
+        )
+        self._agents = agents
+
+    def capabilities_for(self, caller: Caller) -> Capabilities:
+        """Return the capabilities of the selected agent; the general ones before an agent is selected."""
+        agent = self._agents.get(caller.agent)
+        return agent.prepared.capabilities if agent is not None else self.capabilities
 
 
 async def _receive_signals(requests: MemoryObjectSendStream[None], *, task_status: TaskStatus[None]) -> None:

@@ -64,7 +64,7 @@ def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) 
         SystemExit: The server could not start.
     """
     announce_env_file(env_file)
-    if config_file is not None:
+    if config_file is not None and hasattr(signal, "SIGHUP"):  # not on Windows
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the application has a handler for it
     read = partial(_read, env_file, config_file, given)
     config = read()

@@ -127,6 +127,10 @@ class Operations:
         """Return the protocol version in which a task was created (see `Engine.dialect_of`)."""
         return await self._engine.dialect_of(task_id, caller.owner)
 
+    def capabilities_for(self, caller: Caller) -> Capabilities:
+        """Return the capabilities of the agent that receives the messages of a caller. There is one agent by default."""
+        return self.capabilities
+
     async def execute(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
         """Execute an operation that does not stream.
 
@@ -138,7 +142,7 @@ class Operations:
             AuthError: The operation requires an authenticated caller.
             StoreError: The store is not available.
         """
-        self.capabilities.check_extensions(caller.extensions)
+        self.capabilities_for(caller).check_extensions(caller.extensions)
         if operation is Operation.SEND_MESSAGE:
             return await self._send(cast("SendMessageRequest", request), caller)
         if operation is Operation.GET_TASK:
@@ -189,7 +193,7 @@ class Operations:
             A2AError: The operation failed with this error. No event was streamed.
             StoreError: The store is not available.
         """
-        self.capabilities.check_extensions(caller.extensions)
+        self.capabilities_for(caller).check_extensions(caller.extensions)
         # The permit is taken first, so that a rejected request has no effect.
         permit = self.limits.streams.take(caller.owner)
         try:
@@ -301,7 +305,7 @@ class Operations:
     async def _stream_result(
         self, send: SendMessageRequest, caller: Caller, permit: Permit, preceding: Sequence[Message]
     ) -> EventStream:
-        self._check_message(send)
+        self._check_message(send, caller)
         for message in preceding:
             self.limits.check_files(message)
         started = await self._start(send, caller, preceding)
@@ -313,9 +317,10 @@ class Operations:
             permit=permit,
         )
 
-    def _check_message(self, send: SendMessageRequest) -> None:
-        self.capabilities.check_message(send.message)
-        self.capabilities.check_output_modes(send.configuration.accepted_output_modes)
+    def _check_message(self, send: SendMessageRequest, caller: Caller) -> None:
+        capabilities = self.capabilities_for(caller)
+        capabilities.check_message(send.message)
+        capabilities.check_output_modes(send.configuration.accepted_output_modes)
         self.limits.check_message(send.message)
 
     def _get_extended_card(self, caller: Caller) -> AgentCard:
@@ -362,7 +367,7 @@ class Operations:
     async def _start(
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
     ) -> Subscription | Message:
-        self.capabilities.check_message(send.message)
+        self.capabilities_for(caller).check_message(send.message)
         branch = extension_metadata(send.message.metadata).get("branch")
         if branch is not None:
             preceding = await self._before_branch(branch, send.message, caller)
@@ -406,7 +411,7 @@ class Operations:
         return [each.model_copy(update={"task_id": ""}) for each in messages[: ids.index(message_id)]]
 
     async def _send(self, send: SendMessageRequest, caller: Caller) -> Task | Message:
-        self._check_message(send)
+        self._check_message(send, caller)
         started = await self._start(send, caller)
         if isinstance(started, Message):
             return started

@@ -20,6 +20,7 @@ from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.streaming.a2a.errors import UnsupportedOperationError
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.wrappers import ConfigurationError, TailraceError
 
 logger = logging.getLogger("tailrace.server")
 
@@ -150,7 +151,12 @@ class ServedAgents:
     async def _start(self, lease: _AgentLease) -> None:
         assert self._group is not None  # noqa: S101 — the server runs
         lease.unused = anyio.Event()  # a new event, because a server may run several times
-        await self._group.start(_run, lease)
+        try:
+            await self._group.start(_run, lease)
+        except TailraceError as error:
+            if lease.agent.name:
+                raise ConfigurationError(f"[agents.{lease.agent.name}]: {error}") from error
+            raise
 
     async def replace(self, agents: Iterable[ServedAgent]) -> None:
         """Replace the agents. Running turns complete with their agents.

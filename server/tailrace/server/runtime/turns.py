@@ -32,6 +32,7 @@ from tailrace.server.runtime.conversation_lock import ConversationLock, LazyCont
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
 from tailrace.server.runtime.handlers import Item, Turn
+from tailrace.server.runtime.input_filter import InputFilter
 from tailrace.server.runtime.interrupted_responses import interrupted_response
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
@@ -43,7 +44,7 @@ from tailrace.server.runtime.messages import (
     results_in_artifacts,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
-from tailrace.server.runtime.served_agents import ServedAgents
+from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.runtime.waiting_turns import reference_of
@@ -351,6 +352,7 @@ class TurnRunner:
             )
             ordered = partial(history_of, recorded, running, record.id, is_resumed=waiting.in_history)
             messages = await run_bounded(cost_of(recorded), ordered)
+        await self._check_other_agents(messages, waiting.message)
         del active.waiting[0]
         if _followed_turn(waiting) is not None:
             active.new_messages.extend(waiting.preceding)
@@ -387,6 +389,17 @@ class TurnRunner:
             executing=executing_ids(record.extension_metadata) if waiting.in_history else frozenset(),
             persisted=partial(_persisted, active),
         )
+
+    async def _check_other_agents(self, messages: Sequence[Message], message: Message) -> None:
+        """Check the messages of a conversation that other agents received with the input filters of a message's agent.
+
+        Raises:
+            BlockedMessageError: An input filter blocks a message.
+        """
+        agent = self._agents.find(agent_name_of(message))
+        others = [each for each in messages if is_callers(each) and agent_name_of(each) != agent.name]
+        if others:
+            await InputFilter(agent.input_filters).check(others, {})
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn with the last update of the handler, which may be invalid."""
