@@ -1,8 +1,8 @@
-"""Forms of output that agents use in place of artifacts and channels; each becomes an artifact of ours.
+"""Conversion of output that some agents do not send as artifacts with channels.
 
-- Google ADK marks the parts of an artifact that are the model's thoughts: ``{"adk_thought": true}``.
-- gemini-cli's server has no artifacts: its text, and the model's thoughts, are messages of statuses, with
-  ``{"coderAgent": {"kind": "text-content"}}`` or ``thought`` in the metadata of the event.
+- Google ADK marks the parts of an artifact that contain the model's thoughts with ``{"adk_thought": true}``.
+- The server of gemini-cli sends no artifacts. Its text and the model's thoughts are messages in statuses, with ``{"coderAgent":
+  {"kind": "text-content"}}`` or ``thought`` in the metadata of the event.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _REASONING = with_extension_metadata({}, channel="reasoning")
 
 
 def split_reasoning(artifact: Artifact) -> Sequence[Artifact]:
-    """Return an artifact as one of the thoughts in it and one of the rest; unchanged if it has no thoughts."""
+    """Divide an artifact into an artifact with its thoughts and one with the rest. Without thoughts, return it unchanged."""
     thoughts = tuple(part for part in artifact.parts if part.metadata.get("adk_thought") is True)
     if not thoughts:
         return (artifact,)
@@ -31,12 +31,12 @@ def split_reasoning(artifact: Artifact) -> Sequence[Artifact]:
 
 
 def output_of_status(message: Message | None, metadata: Mapping[str, Any], turn: int) -> Artifact | None:
-    """Return the artifact that the message of a status is a piece of; None if it is a message about the task.
+    """Convert the message of a status to an artifact if the message is output; return None if it describes the task.
 
     Args:
-        message: The message.
+        message: The message; None if the status has none.
         metadata: The metadata of the event.
-        turn: The number of the turn: each one has artifacts of its own.
+        turn: The number of the turn. Each turn has its own artifacts.
     """
     facts = metadata.get("coderAgent")
     if message is None or not isinstance(facts, Mapping):
@@ -53,14 +53,14 @@ def output_of_status(message: Message | None, metadata: Mapping[str, Any], turn:
 
 
 def status_text_id(turn: int) -> str:
-    """Return the id of the artifact with the text of an agent that sends it in statuses."""
+    """Return the id of the artifact for text that an agent sends in statuses."""
     return f"message-turn-{turn}" if turn > 1 else "message"
 
 
 def text_in_history(task: Task) -> str:
-    """Return the text that an agent has sent in statuses since the caller's last message, from a copy of its task.
+    """Return the text that the agent sent in statuses after the caller's last message, from the history of a task.
 
-    Messages with other parts than text (for example thoughts) are omitted.
+    Messages that contain other parts than text, such as thoughts, are omitted.
     """
     messages = list(task.history)
     last = task.status.message if task.status.state is TaskState.WORKING else None
@@ -76,7 +76,7 @@ def text_in_history(task: Task) -> str:
 
 
 def _thought(part: Part) -> str:
-    """Return the text of a thought, with its subject as a heading as the model wrote it."""
+    """Return the text of a thought. Its subject becomes a heading, as the model wrote it."""
     data: object = part.data
     fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     subject, description = fields.get("subject"), fields.get("description")

@@ -1,4 +1,4 @@
-"""Proxy server for a remote agent: its settings, its handler and its agent card."""
+"""Configuration of a proxy server for a remote agent: settings, handler and agent card."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,21 +15,21 @@ from tailrace.server.settings import Settings
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
 CARD_TIMEOUT = 10.0
-"""Seconds for the card of the remote agent."""
+"""Timeout in seconds for fetching the card of the remote agent at the start."""
 
 
 class AgentProxy:
     """Settings, handler and capabilities of a server that forwards requests to a remote agent.
 
-    The constructor fetches the card of the agent. It blocks until the card arrives.
+    The constructor fetches the card of the agent, and blocks until the card arrives.
 
     Args:
         settings: Settings of the server; ``agent`` is the URL of the remote agent.
-        gate: Limits the concurrent requests to the agent.
+        gate: Limits the number of concurrent requests to the agent.
 
     Attributes:
-        settings: The settings, with the name and the description of the remote agent as defaults.
-        handler: Forwards turns to the agent.
+        settings: The settings. The name and the description default to those of the remote agent.
+        handler: Handler that forwards turns to the agent.
 
     Raises:
         UpstreamError: The agent cannot be reached, or its card is not valid.
@@ -37,7 +37,7 @@ class AgentProxy:
     """
 
     def __init__(self, settings: Settings, gate: UpstreamGate) -> None:
-        # Use a thread, because an event loop may already run in this one.
+        # Use another thread, because an event loop may already run in this thread.
         with ThreadPoolExecutor(1) as pool:
             self._card = pool.submit(anyio.run, _fetch_card, settings).result()
         named: dict[str, Any] = {}
@@ -51,10 +51,10 @@ class AgentProxy:
         )
 
     def capabilities(self, capabilities: Capabilities) -> Capabilities:
-        """Return the capabilities of the server, with those of the remote agent as defaults.
+        """Complete the capabilities of the server with those of the remote agent.
 
-        Input media types of the remote agent's card are not enforced, because cards are often wrong about them: the
-        agent itself accepts or rejects each message.
+        The input media types of the remote agent's card are not enforced, because they are often wrong. The remote agent accepts
+        or rejects each message.
         """
         return replace(
             capabilities,

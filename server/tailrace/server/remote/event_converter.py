@@ -1,7 +1,7 @@
-"""Converts a remote agent's events to updates of our task, and to messages of the conversation. Sans-IO.
+"""Converts the events of a remote agent to updates of the local task and to messages of the conversation. Sans-IO.
 
-A lost stream may continue with full copies, of the task or of an artifact. A copy replaces the earlier content; if the copy only
-extends the content, only the new text is forwarded, so that no text is delivered twice.
+After a lost connection, the stream may continue with full copies of the task or of an artifact. A copy replaces earlier content.
+If a copy only extends the content, only the new text is forwarded, so that no text is delivered twice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,19 +56,19 @@ from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
 
 MAX_ARTIFACTS = 1_000
-"""Maximum artifacts of one response."""
+"""Maximum number of artifacts of one response."""
 
 MAX_PARTS = 10_000
-"""Maximum parts of the artifacts of one response; appended deltas of plain text are one part."""
+"""Maximum number of parts in all artifacts of one response. Consecutive deltas of plain text count as one part."""
 
 MAX_ARTIFACT_BYTES = 8 * 1024 * 1024
-"""Bytes of the content of one artifact without appended text, and of a message in a status: each is encoded at once."""
+"""Maximum size in bytes of an artifact without appended text, and of a message in a status. Each is encoded in one operation."""
 
 MAX_MESSAGE_PARTS = 2_000
-"""Maximum parts of a message in a status."""
+"""Maximum number of parts of a message in a status."""
 
 _OF_THE_REMOTE = ("number", "received", "dialect")
-"""Extension metadata about the remote's event log, which is not forwarded because our log has its own numbers."""
+"""Extension metadata about the event log of the remote agent. It is not forwarded, because the local log has its own numbers."""
 
 _TOOL_PARTS = (ContentPartToolCall, ContentPartToolResult)
 
@@ -88,18 +88,18 @@ _DEFAULT_MESSAGES = {
 
 
 class EventConverter:
-    """Folds the events of one response of a remote agent, and returns the changes.
+    """Converts the events of one response of a remote agent to updates.
 
     Args:
-        known: Artifacts that the remote's task had before this response.
-        published: Artifacts of our task that were published before a crash interrupted this response.
-        suffix: Added to the ids of the artifacts, if the remote task is not the first one of our task.
-        turn: The number of the turn of the remote's task, from 1.
+        known: Artifacts that the remote task had before this response.
+        published: Artifacts of the local task that were published before a crash interrupted this response.
+        suffix: Suffix of all artifact ids, if the remote task is not the first remote task of the local task.
+        turn: The number of the turn of the remote task, from 1.
 
     Attributes:
-        task_id: The remote's task; empty before it is known, and for a response without one.
-        context_id: The remote's conversation.
-        ending: The last status of the response so far.
+        task_id: Id of the remote task; empty if it is not known yet or if the response has no task.
+        context_id: Id of the conversation at the remote agent; empty if it is not known yet.
+        ending: The status with which the response would end now; None if it has not reached such a status.
     """
 
     def __init__(
@@ -121,28 +121,29 @@ class EventConverter:
         self._status_message: Message | None = None
         self._question: Message | None = None
         self._answers_in_statuses = False
-        self._is_incomplete = False  # a text of a status may be missing
+        self._is_incomplete = False  # True if text that the agent sent in a status may be missing
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
         for each in published:
             if each.artifact.artifact_id.endswith(suffix):
                 copy = GrowingArtifact(each.artifact, open=each.is_open)
-                copy.changed = each.is_new  # messages of earlier turns are in the conversation
+                copy.changed = each.is_new  # the messages of earlier turns are already in the conversation
                 self._copies[each.artifact.artifact_id] = copy
                 if each.is_open and each.artifact.artifact_id == self._status_text_id:
                     self._answers_in_statuses = True
 
     def feed(self, event: RemoteEvent) -> list[Update]:
-        """Add an event, and return its changes. `close` returns the final status.
+        """Convert an event to updates. The final status is not included; `close` returns it.
 
-        AUTH_REQUIRED is returned at once, as a status after which the turn continues: the agent may wait for credentials
-        that arrive out of band. If the response ends there, `close` returns the same status as the end of the turn.
+        The status AUTH_REQUIRED is returned immediately, marked as a status after which the turn continues, because the agent may
+        wait for credentials that it receives in another way. If the response ends with this status, `close` returns it again as
+        the final status.
 
         Raises:
-            UpstreamError: The response has too many artifacts or parts.
+            UpstreamError: The response has too many artifacts, parts or bytes.
         """
-        if isinstance(event, TaskArtifactUpdateEvent):  # first, because almost all events are artifacts
+        if isinstance(event, TaskArtifactUpdateEvent):  # checked first, because most events are of this type
             self._take_ids(event.task_id, event.context_id)
             artifact = event.artifact
             if not any(part.metadata for part in artifact.parts):
@@ -161,7 +162,7 @@ class EventConverter:
             if len(event.artifacts) > MAX_ARTIFACTS:
                 raise _too_large(f"{MAX_ARTIFACTS} artifacts")
             for artifact in [part for each in event.artifacts for part in split_reasoning(each)]:
-                # A copy has the deltas of a text as its server stored them; as one text they are equivalent.
+                # In a copy, a text may be divided into parts differently. Joined texts can be compared.
                 complete = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
                 updates += self._replace(self._renamed(complete), last=event.status.state.terminal)
             return (
@@ -172,10 +173,10 @@ class EventConverter:
         return self._message(event)
 
     def close(self, failure: StatusUpdate | None = None) -> list[Update]:
-        """End the response, and return the remaining updates; the last one is the final status.
+        """End the response, and return the remaining updates. The last update is the final status.
 
         Args:
-            failure: The failure of the request, which ended the response; None if the agent ended it.
+            failure: The status of a request that failed; None if the agent ended the response.
         """
         ending = failure or self.ending or StatusUpdate(TaskState.COMPLETED)
         if self._is_incomplete and failure is None and ending.state in _SUCCESSFUL:
@@ -183,13 +184,13 @@ class EventConverter:
         updates: list[Update] = []
         message = ending.message
         if ending.state is TaskState.COMPLETED and message is not None and not self.artifacts:
-            # The agent sent no artifact: its message becomes one.
+            # The agent sent no artifact, so its message becomes an artifact.
             updates += self._message(message)
             message = None
         elif (
             message is None and ending.state is TaskState.INPUT_REQUIRED and self._status_message is not None
         ):
-            message = self._status_message  # gemini-cli: a call to be confirmed, or an error
+            message = self._status_message  # gemini-cli: a call that needs a confirmation, or an error
         elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._answers_in_statuses:
             pass  # the response ends with the agent's question
         elif message is None and ending.state in _DEFAULT_MESSAGES:
@@ -199,7 +200,7 @@ class EventConverter:
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """The complete artifacts that this response created or changed."""
+        """The artifacts that this response created or changed, with their complete content."""
         return tuple(copy.complete() for copy in self._copies.values() if copy.changed)
 
     @property
@@ -225,7 +226,7 @@ class EventConverter:
         return status_text_id(self._turn) + self._suffix
 
     def _missed_text(self, task: Task) -> list[Update]:
-        """Return the text of statuses that a copy of a task has in addition to those that arrived."""
+        """Return the text of statuses that is in a copy of the task but did not arrive."""
         if not self._answers_in_statuses:
             return []
         known = self._copies.get(self._status_text_id)
@@ -236,7 +237,7 @@ class EventConverter:
                 artifact_id=self._status_text_id, name="Answer", parts=(Part(text=text[len(before) :]),)
             )
             return self._artifact(rest, append=True, last=False) if len(text) > len(before) else []
-        # Without a history, the task has the last text only. If it arrived, no text is missing.
+        # A task without a history contains only the last text. If that text arrived, no text is missing.
         self._is_incomplete = self._is_incomplete or not (text and before.endswith(text))
         return []
 
@@ -246,7 +247,7 @@ class EventConverter:
         facts = without_extension_metadata(metadata, *_OF_THE_REMOTE) or None
         message = status.message and status.message.model_copy(update={"reference_task_ids": ()})
         if "received" in extension_metadata(metadata):
-            return []  # this server already has the caller's message
+            return []  # the status only confirms the caller's message
         if message is not None and len(message.parts) > MAX_MESSAGE_PARTS:
             raise _too_large(f"{MAX_MESSAGE_PARTS} parts in a message")
         if message is not None and _size_of(message) > MAX_ARTIFACT_BYTES:
@@ -261,7 +262,7 @@ class EventConverter:
             self.ending = self._status_message = None
             return self._artifact(self._renamed(output), append=True, last=False)
         if is_copy and self._answers_in_statuses and status.state is TaskState.WORKING:
-            message = None  # it is a part of the text
+            message = None  # the message is already part of the text
         self._status_message = message or self._status_message
         if status.state.terminal or status.state.interrupted:
             if status.state is TaskState.AUTH_REQUIRED:
@@ -271,15 +272,15 @@ class EventConverter:
         authorized = self.ending is not None and self.ending.state is TaskState.AUTH_REQUIRED
         self.ending = None
         if message is None and not facts and not authorized:
-            return []  # our task is already in state WORKING
+            return []  # the local task already has the state WORKING
         return [StatusUpdate(TaskState.WORKING, message, facts)]
 
     def _authorization(self, message: Message | None, facts: dict[str, Any] | None) -> list[Update]:
-        """Return a request for credentials; an empty list if it was returned before."""
+        """Return the update that requests credentials; an empty list if it was returned before."""
         known = self.ending
         if known is not None and known.message is not None and known.state is TaskState.AUTH_REQUIRED:
             if message is None or message.message_id == known.message.message_id:
-                return []  # a copy of the task repeats it
+                return []  # a copy of the task repeats the request
         message = message or agent_message(_DEFAULT_MESSAGES[TaskState.AUTH_REQUIRED])
         self.ending = StatusUpdate(TaskState.AUTH_REQUIRED, message, facts)
         return [replace(self.ending, continues=True)]
@@ -300,10 +301,10 @@ class EventConverter:
     def _artifact(self, artifact: Artifact, *, append: bool, last: bool) -> list[Update]:
         copy = self._copies.get(artifact.artifact_id)
         if copy is None or not append:
-            # The first event of an unknown artifact creates it, even with `append`.
+            # The first event of an unknown artifact creates the artifact, even if the event appends.
             return self._replace(artifact, last=last)
         if not copy.open:
-            # After its last chunk, an artifact may be replaced, but not extended.
+            # A local artifact that is complete can be replaced, but not extended.
             self._check_appended(artifact)
             copy.add_parts(artifact.parts)
             copy.open = not last
@@ -321,7 +322,7 @@ class EventConverter:
         return [TextDelta(artifact_id, text, last=last)] if text or last else []
 
     def _replace(self, artifact: Artifact, *, last: bool) -> list[Update]:
-        """Return the difference between a full copy and the known artifact: no update, the new text, or the complete copy."""
+        """Return the updates for a full copy of an artifact: none, the new text, or the complete copy."""
         copy = self._copies.get(artifact.artifact_id)
         if copy is not None:
             rest = _rest(copy.complete(), artifact)
@@ -350,7 +351,7 @@ class EventConverter:
             raise _too_large(f"{MAX_ARTIFACT_BYTES} bytes in an artifact")
 
     def _check_parts(self, number: int) -> None:
-        """Count added parts; appended deltas of text become one part.
+        """Add to the number of parts, and check it.
 
         Raises:
             UpstreamError: The response has too many parts.
@@ -362,22 +363,23 @@ class EventConverter:
     # --- the conversation ---------------------------------------------------------------------------------------
 
     def messages(self, metadata: Mapping[str, Any] | None = None) -> list[Message]:
-        """Return the messages of this response: the agent's artifacts and its last status, round by round.
+        """Return the messages for the conversation: the artifacts and the last status of this response.
 
-        The results of tools that ran at the remote are between the agent's messages, as for our own agents.
+        Results of tools that the remote agent ran are separate messages between those of the agent, as for local agents.
 
         Args:
-            metadata: The metadata of the agent's last message.
+            metadata: Metadata for the last message of the agent.
         """
         content: list[ContentPart] = []
         for artifact in self.artifacts:
             facts = extension_metadata(artifact.metadata)
             channel = facts.get("channel")
             if facts.get("choice") or channel == "output":
-                continue  # the conversation continues with the first choice; a parsed value repeats the text
+                # The conversation contains only the first choice; a parsed value would repeat the text.
+                continue
             for item in _content_of(artifact.parts):
                 if channel in ("tool_call", "tool_result") and not isinstance(item, _TOOL_PARTS):
-                    continue  # arguments that did not become a call
+                    continue  # arguments that are not a complete call
                 if channel == "reasoning" and isinstance(item, ContentPartText):
                     item = ContentPartReasoning(text=item.text, metadata=item.metadata)
                 content.append(item)
@@ -404,7 +406,7 @@ def _size_of(content: Artifact | Message) -> int:
 
 
 def _rest(known: Artifact, copy: Artifact) -> str | None:
-    """Return the text of a copy after the known text; None if the copy does not extend it."""
+    """Return the text by which a copy extends a known artifact; None if the copy differs in other ways."""
     old, new = _joined(known.parts), _joined(copy.parts)
     if len(old) != len(new) or old[:-1] != new[:-1] or known.metadata != copy.metadata:
         return None
@@ -418,7 +420,7 @@ def _rest(known: Artifact, copy: Artifact) -> str | None:
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:
-    """Join adjacent plain texts: the boundaries between them have no meaning."""
+    """Join adjacent plain texts. The boundaries between them have no meaning."""
     joined: list[Part] = []
     run: list[str] = []
     for part in parts:
@@ -433,12 +435,12 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 
 
 def _is_bare_text(part: Part) -> bool:
-    """Return whether a part is a text without metadata, name and type, which can be joined to another text."""
+    """Return whether a part is a text without metadata, file name and media type. Such texts can be joined."""
     return part.text is not None and not (part.metadata or part.filename or part.media_type)
 
 
 def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
-    """Convert parts to the common format. Invalid tool calls remain data."""
+    """Convert parts to the common format. Tool calls that are not valid become data."""
     content: list[ContentPart] = []
     for part in parts:
         if part.text == "":
@@ -448,7 +450,7 @@ def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
 
 
 def _readable(part: Part) -> Part:
-    """Convert a part. Invalid tool calls or results become data."""
+    """Return the part unchanged if it can be converted. A tool call or result that is not valid is marked as data."""
     if part.data is None:
         return part
     try:
@@ -463,7 +465,7 @@ def _in_a_message(part: Part) -> Message:
 
 
 def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
-    """Remove repeated calls and results: a call is in its artifact and in the status that requests its result."""
+    """Remove repeated calls and results. A call may be in an artifact and in the status that requests its result."""
     seen: set[tuple[type, str]] = set()
     for item in content:
         if isinstance(item, _TOOL_PARTS):
@@ -474,11 +476,11 @@ def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
 
 
 def _in_rounds(content: Iterable[ContentPart]) -> list[CommonMessage]:
-    """Split content into messages of the agent (at least one) and messages with tool results."""
+    """Divide content into messages of the agent (at least one) and messages with tool results."""
     rounds: list[tuple[SpeakerRole, list[ContentPart]]] = [(SpeakerRole.MODEL, [])]
     provider_calls: set[str] = (
         set()
-    )  # calls that the provider of the remote ran: their results are part of the response
+    )  # calls that the provider of the remote agent ran; their results are part of the response
     for item in content:
         if isinstance(item, ContentPartToolCall) and item.kind == "server":
             provider_calls.add(item.id)

@@ -1,4 +1,4 @@
-"""Applies stream filters to the updates of a turn: to text, reasoning, tool calls, messages, metadata and errors."""
+"""Applies stream filters to the updates of a turn: text, reasoning, tool calls, messages, metadata and errors."""
 
 import logging
 import traceback
@@ -35,12 +35,13 @@ _HANDLER_FAILED = "the agent failed; its error contains text that a filter block
 async def filtered(
     batches: AsyncGenerator[Sequence[Item]], filters: tuple[StreamFilter, ...], group: TaskGroup
 ) -> AsyncGenerator[Sequence[Item]]:
-    """Yield the updates of a turn after the filters. Close ``batches`` at the end.
+    """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
-    Filters that work in the background have tasks in ``group``, which end before the generator does.
+    Filters that work in the background have tasks in ``group``. These tasks end before the generator ends.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED. If ``batches`` raises an
-    error, the text that the filters hold back is yielded first. If the turn is cancelled, that text is dropped.
+    error, the text that the filters hold back is yielded before the error is raised. If the turn is cancelled, that text is
+    discarded.
     """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(aclosing(batches))
@@ -74,7 +75,7 @@ async def filtered(
 
 
 class _FilteredTurn:
-    """The filters of the artifacts of one turn."""
+    """Filters the updates of one turn."""
 
     def __init__(self, filters: tuple[StreamFilter, ...], reader: BackgroundReader | None) -> None:
         self._filters = filters
@@ -82,13 +83,14 @@ class _FilteredTurn:
         self._values = ValueFilter(filters)
         self._keeps_texts = any(each.scope == "content" for each in filters)
         self._output_error: BlockedError | None = None
-        self._texts: dict[str, list[str]] = {}  # unfiltered, by artifact, for `ValueFilter.checked`
+        # The unfiltered texts of each artifact, for `ValueFilter.checked`.
+        self._texts: dict[str, list[str]] = {}
         self._open: dict[
             str, FilterChain | None
-        ] = {}  # by artifact; None for tool calls, which are held until complete
+        ] = {}  # the filters of each open artifact; None for a tool call, which is held back until it is complete
 
     async def apply(self, items: Sequence[Item]) -> tuple[list[Item], StatusUpdate | None]:
-        """Return the filtered updates, and the status that ends the turn if a filter ends it."""
+        """Filter updates. If a filter ends the turn, also return the status that ends it."""
         passed: list[Item] = []
         try:
             if self._reader is not None:
@@ -100,7 +102,7 @@ class _FilteredTurn:
         return passed, None
 
     async def _released(self, reader: BackgroundReader) -> list[Item]:
-        """Return the text that passed in the background."""
+        """Return the text that the filters passed in the background."""
         if reader.failure is not None:
             raise reader.failure
         passed: list[Item] = []
@@ -111,7 +113,11 @@ class _FilteredTurn:
         return passed
 
     def _chain(self, artifact: Artifact | None = None) -> FilterChain:
-        """Create the filters of a text; without its artifact, of one that continues a text from before a crash."""
+        """Create the filters of a text.
+
+        Args:
+            artifact: The artifact of the text; None if the artifact began before a crash.
+        """
         is_output = artifact is not None and _channel_of(artifact) in ("", "text")
         filters = self._filters
         if not is_output:
@@ -123,7 +129,7 @@ class _FilteredTurn:
         return chain
 
     def _keep(self, artifact_id: str, text: str, *, last: bool) -> None:
-        """Record a text that the filters have passed or hold back."""
+        """Record a text that was given to the filters."""
         if self._keeps_texts:
             texts = self._texts.setdefault(artifact_id, [])
             texts.append(text)
@@ -131,7 +137,7 @@ class _FilteredTurn:
                 self._values.checked.add("".join(self._texts.pop(artifact_id)))
 
     async def finish(self, error: Exception | None) -> tuple[list[Item], StatusUpdate | None]:
-        """Return the text that is held back, and a status if the text of the error must not be published."""
+        """Return the text that is held back. If the error's text must not be published, also return a status that replaces it."""
         passed: list[Item] = []
         try:
             passed += await self._held()
@@ -172,7 +178,7 @@ class _FilteredTurn:
         ]
 
     async def _delta(self, item: TextDelta) -> list[Item]:
-        if item.artifact_id not in self._open:  # begun before a crash
+        if item.artifact_id not in self._open:  # the artifact began before a crash
             self._open[item.artifact_id] = self._chain()
         chain = self._open[item.artifact_id]
         text = ""
@@ -191,12 +197,12 @@ class _FilteredTurn:
         return text
 
     def _check_outputs(self) -> None:
-        """Raise the error of an output, at the end of a response that is complete."""
+        """Raise the error that a filter of the scope ``output`` found, because the response is complete."""
         if self._output_error is not None:
             raise self._output_error
 
     async def _held(self) -> list[Item]:
-        """Return the text that the filters of open artifacts hold back, and forget the artifacts."""
+        """Return the text that the filters of open artifacts hold back, and remove these filters."""
         passed: list[Item] = []
         while self._open:
             artifact_id, chain = self._open.popitem()
@@ -236,13 +242,13 @@ class _FilteredTurn:
 
 
 def _channel_of(artifact: Artifact) -> str:
-    """Return the channel of an artifact in the extension's metadata; empty if it has none."""
+    """Return the channel in the extension metadata of an artifact; empty if there is none."""
     channel = extension_metadata(artifact.metadata).get("channel", "")
     return channel if isinstance(channel, str) else ""
 
 
 def _ending(error: Exception) -> StatusUpdate:
-    """Return the status of a turn that a filter ended. Texts of unexpected errors are neither published nor logged."""
+    """Return the status of a turn that a filter ended. The text of an unexpected error is neither published nor logged."""
     if isinstance(error, BlockedError):
         metadata = {EXTENSION_URI: {"finishReason": "content_filter"}}
         return StatusUpdate(TaskState.FAILED, agent_message(error.reason or _BLOCKED), metadata)

@@ -1,4 +1,4 @@
-"""Checks messages of callers with filters, before they are stored and before a model receives them."""
+"""Checks the messages of callers with filters, before they are stored or sent to a model."""
 
 import logging
 from collections.abc import Sequence
@@ -15,32 +15,32 @@ logger = logging.getLogger("tailrace.server")
 
 
 class BlockedMessageError(InvalidParamsError):
-    """A message contains text that a filter of the server changes or blocks."""
+    """A filter of the server would change or block a part of a message."""
 
     reason = "CONTENT_FILTERED"
     message = "The message was blocked"
 
 
 class InputFilter:
-    """Checks messages of callers.
+    """Checks the messages of callers with filters.
 
     Args:
-        filters: A message is refused if one of them changes or blocks a part of it.
+        filters: The filters. A message is rejected if one of them would change or block a part of it.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
         self._filters = filters
 
     async def check(self, messages: Sequence[Message], metadata: dict[str, Any], record: str = "") -> None:
-        """Check the messages of a request, and everything else of it that the server stores or that the model receives.
+        """Check all parts of a request that are stored or sent to a model.
 
         Args:
             messages: The messages.
             metadata: The metadata of the request.
-            record: An API's record of the request, as JSON; may be empty.
+            record: The record of the request that an API stores, as JSON; empty for none.
 
         Raises:
-            BlockedMessageError: A filter changes or blocks a part of it.
+            BlockedMessageError: A filter would change or block a part of the request.
             InternalError: A filter failed.
         """
         if not self._filters:
@@ -53,7 +53,7 @@ class InputFilter:
         except FilterError as error:
             logger.error("a filter failed: %s", error)
             raise InternalError(str(error)) from None
-        except Exception as error:  # its text may contain a part of the message
+        except Exception as error:  # the error's text may contain a part of the message
             logger.error("a filter failed with %s", type(error).__name__)
             raise InternalError("a filter of the server failed; see the log of the server") from None
         raise BlockedMessageError("a filter of the server blocks the message; change its text") from None

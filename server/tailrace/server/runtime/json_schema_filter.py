@@ -1,4 +1,4 @@
-"""A filter that checks a JSON response against a schema while it streams."""
+"""Filter that validates a JSON response against a schema while it streams."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +15,17 @@ _MISMATCH = "the response does not match the JSON schema of the server"
 
 
 class JsonSchemaFilter(StreamFilter):
-    """Ends the turn at the first delta after which the text cannot become JSON of a schema.
+    """Ends the turn at the first delta after which the text cannot become valid JSON for a schema.
 
-    Types, names of members, required members, constants and enumerations are checked while the text streams
-    (`IncrementalValidator`), the complete schema at its end. No text is held back. An empty text passes, because a response with
-    tool calls has no other.
+    While the text streams, `IncrementalValidator` checks types, names of members, required members, constants and enumerations.
+    At the end, the text is validated against the complete schema. No text is held back. An empty text is accepted, because
+    responses with tool calls may have no text.
 
     Args:
         schema: The JSON schema.
 
     Raises:
-        ConfigurationError: The schema is invalid or too large.
+        ConfigurationError: The schema is not valid or too large.
     """
 
     scope = "output"
@@ -66,6 +66,6 @@ class _JsonStream(FilterStream):
             raise BlockedError(f"{_MISMATCH}: {error}") from None
         try:
             await run_bounded(json_text_cost(text.encode("utf-8", "replace")), self._reader.read, text)
-        except ValueError:  # its message may have values of the text
+        except ValueError:  # the error's message may contain values from the text
             raise BlockedError(_MISMATCH) from None
         return ""

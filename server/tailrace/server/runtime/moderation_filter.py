@@ -1,4 +1,4 @@
-"""A filter that sends the text to a moderation endpoint while it streams, and ends the turn if the text is flagged."""
+"""Filter that sends text to a moderation endpoint while it streams, and ends the turn if the text is flagged."""
 
 import logging
 from collections import deque
@@ -20,26 +20,26 @@ from tailrace.wrappers.openai.client import ChatCompletionsModel
 logger = logging.getLogger("tailrace.server")
 
 MAX_HELD = 4096
-"""The number of characters of a text without a verdict from which on the stream waits for verdicts."""
+"""Maximum number of characters without a verdict. If there are more, the stream waits for verdicts."""
 
 
 class ModerationFilter(BackgroundFilter):
-    """Sends texts to OpenAI's Moderations API, or a compatible endpoint, and ends the turn if one is flagged.
+    """Sends texts to OpenAI's Moderations API or a compatible endpoint, and ends the turn if a text is flagged.
 
-    Texts are divided into windows. A request has a window and the one before. A window is published when its verdict and the
-    verdicts of all windows before have arrived. Windows are checked concurrently.
+    A text is divided into windows, which are checked concurrently. A request contains a window and the previous window. A window
+    is published when the verdicts for it and for all earlier windows have arrived.
 
     Args:
         model: The name of the moderation model.
-        base_url: The root URL of the API, as for a model of the provider ``openai``.
-        api_key: The API key; None for ``OPENAI_API_KEY``.
-        window: The maximum number of characters of a window.
-        delay: The maximum time in seconds for which the server waits for more text of a window.
-        timeout: The maximum time in seconds for a verdict, with retries.
-        on_error: ``block`` to end the turn if there is no verdict, ``pass`` to publish the window unchecked.
+        base_url: The root URL of the API, as for a model of the provider ``openai``; None for the default of that provider.
+        api_key: The API key; None to use ``OPENAI_API_KEY``.
+        window: Maximum number of characters of a window.
+        delay: Maximum time in seconds that an incomplete window waits for more text before it is checked.
+        timeout: Maximum time in seconds for a verdict, including retries.
+        on_error: Action if there is no verdict: ``block`` ends the turn, ``pass`` publishes the window unchecked.
 
     Raises:
-        ConfigurationError: An argument is invalid, or the key is missing.
+        ConfigurationError: An argument is not valid, or there is no API key.
     """
 
     scope = "content"
@@ -76,12 +76,12 @@ class ModerationFilter(BackgroundFilter):
         await self._model.aclose()
 
     async def is_flagged(self, text: str) -> bool:
-        """Return the verdict for a text.
+        """Return whether the endpoint flags a text.
 
         Raises:
             FilterError: There is no verdict.
         """
-        # The message of the endpoint may repeat the text, so the error has only the kind of the failure.
+        # The endpoint's error message may repeat the text, so the error only contains the type of the failure.
         try:
             with anyio.fail_after(self._timeout):
                 return await self._model.moderate(text)
@@ -96,10 +96,10 @@ class _Window:
     """A window of a text.
 
     Attributes:
-        text: The window.
-        checked: The text of the request: the window before and this one.
-        verdict: True if the window is flagged, or the error because of which there is no verdict.
-        ended: Set when the verdict has arrived.
+        text: The text of the window.
+        checked: The text that is sent: the previous window and this window.
+        verdict: True if the window is flagged; an error if the endpoint returned no verdict.
+        ended: Set when the verdict or the error has arrived.
     """
 
     def __init__(self, before: str, text: str) -> None:
@@ -114,18 +114,18 @@ class _ModerationStream(BackgroundStream):
     def __init__(self, moderation: ModerationFilter) -> None:
         self._filter = moderation
         self._before = ""
-        self._text = ""  # of the window that is not complete
-        self._windows: deque[_Window] = deque()  # complete windows, not published yet
-        self._held = 0  # characters of these windows
+        self._text = ""  # the text of the incomplete window
+        self._windows: deque[_Window] = deque()  # complete windows that are not published yet
+        self._held = 0  # number of characters of these windows
         self._group: TaskGroup | None = None
         self._publish: Callable[[], None] = lambda: None
         self._begun = anyio.Event()
-        self._deadline = 0.0  # when the window that is not complete is checked
+        self._deadline = 0.0  # time at which the incomplete window is checked
         self._has_warned = False
 
     @property
     def is_pending(self) -> bool:
-        """Return whether a window is checked now."""
+        """Return whether a window is being checked."""
         return any(not window.ended.is_set() for window in self._windows)
 
     async def feed(self, text: str) -> str:
@@ -167,12 +167,12 @@ class _ModerationStream(BackgroundStream):
             self._complete(len(self._text))
 
     def _begin(self) -> None:
-        """Start the time of a window."""
+        """Start the delay of a window."""
         self._deadline = anyio.current_time() + self._filter.delay
         self._begun.set()
 
     def _complete(self, size: int) -> None:
-        """End a window of the text, and begin to check it."""
+        """Complete a window with the first characters of the text, and start its check."""
         window = _Window(self._before, self._text[:size])
         self._before, self._text = window.text, self._text[size:]
         if self._text:
@@ -183,7 +183,7 @@ class _ModerationStream(BackgroundStream):
             self._check(self._group)
 
     def _check(self, group: TaskGroup) -> None:
-        """Check the complete windows in a task group."""
+        """Start the checks of the complete windows in a task group."""
         for window in self._windows:
             if not window.is_checking:
                 window.is_checking = True
@@ -198,9 +198,9 @@ class _ModerationStream(BackgroundStream):
         self._publish()
 
     async def _next(self) -> str:
-        """Wait for the verdict of the oldest window, and return the text that may be published now."""
+        """Wait for the verdict of the oldest window, and return the text that may then be published."""
         window = self._windows[0]
-        if self._group is None:  # of a complete text
+        if self._group is None:  # the stream filters a complete text, without `run`
             async with anyio.create_task_group() as group:
                 self._check(group)
         await window.ended.wait()

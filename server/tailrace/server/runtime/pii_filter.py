@@ -1,6 +1,6 @@
-"""A filter that replaces personal data, such as addresses and numbers of cards, with Presidio.
+"""Filter that uses Presidio to replace personal data, such as e-mail addresses and card numbers.
 
-It needs the extra ``pii``: ``pip install 'tailrace[pii]'``.
+It requires the optional dependencies ``pii``: ``pip install 'tailrace[pii]'``.
 """
 
 import re
@@ -27,31 +27,34 @@ ENTITIES = (
     "US_ITIN",
     "US_SSN",
 )
-"""The default entities, which are recognised by patterns and check digits."""
+"""The default entities. They are recognized by patterns and check digits."""
 
 MAX_HELD = 1024
-"""The maximum number of characters that a stream holds back."""
+"""Maximum number of characters that a stream holds back."""
 
-_OVERLAP = 128  # characters of a sentence longer than MAX_HELD that are analysed again with its next part
+_OVERLAP = 128  # characters that two consecutive parts of a sentence longer than MAX_HELD share
 _SENTENCE_END = re.compile(r"""[.!?\u2026]["'\u2019\u201d\xbb)\]]*\s|[\u3002\uff01\uff1f\n]""")
 
 
 class PiiFilter(StreamFilter):
-    """Replaces personal data with the names of its kinds, or ends the turn.
+    """Replaces personal data with the name of its entity, or ends the turn.
 
-    A sentence is held back until its end, and analysed in a thread. A longer sentence is analysed in parts.
+    A sentence is held back until it is complete, and then analyzed in a thread. A sentence longer than `MAX_HELD` is analyzed in
+    parts.
 
     Args:
-        entities: The kinds of personal data, as Presidio names them.
-        replacement: Replaces each occurrence; ``{entity}`` is its kind. None to end the turn instead.
-        threshold: The minimum score, from 0 to 1. Patterns without check digits have 0.4 or more, guesses less.
+        entities: The types of personal data, by the names that Presidio uses.
+        replacement: Text that replaces each occurrence, in which ``{entity}`` stands for the entity; None to end the turn
+            instead.
+        threshold: Minimum score of an occurrence, from 0 to 1. Matches of patterns without check digits score at least 0.4,
+            guesses score less.
         language: The language of the recognizers.
-        analyzer: An analyzer with other recognizers, for example with a language model for names of persons; None for
-            Presidio's recognizers without a language model.
+        analyzer: An analyzer with other recognizers, for example with a language model that recognizes names of persons. None for
+            the recognizers of Presidio that need no language model.
 
     Raises:
-        ConfigurationError: No recognizer finds one of the entities.
-        ImportError: The extra is not installed.
+        ConfigurationError: There are no entities, or no recognizer finds one of them.
+        ImportError: The optional dependencies are not installed.
     """
 
     def __init__(
@@ -80,10 +83,14 @@ class PiiFilter(StreamFilter):
         return _PiiStream(self)
 
     def passed(self, text: str, *, is_end: bool) -> tuple[str, str]:
-        """Return the filtered complete sentences of a text, and the rest of the text.
+        """Return the complete sentences of a text after filtering, and the rest of the text.
+
+        Args:
+            text: The text.
+            is_end: True if no further text follows.
 
         Raises:
-            BlockedError: The text contains personal data, and the turn must end.
+            BlockedError: The text contains personal data, and the filter ends the turn.
         """
         passed: list[str] = []
         position = 0
@@ -104,19 +111,19 @@ class PiiFilter(StreamFilter):
         return "".join(passed), text[position:]
 
     def _replaced(self, text: str, size: int | None) -> tuple[str, int]:
-        """Return the filtered beginning of a text.
+        """Filter the beginning of a text.
 
         Args:
             text: The text.
-            size: The number of characters; None to leave a rest in which an occurrence may be incomplete.
+            size: Number of characters to filter; None to leave out the end of the text, where an occurrence may be incomplete.
 
         Returns:
-            The filtered text, and the number of its characters before.
+            The filtered text, and the number of characters of the original text that it replaces.
         """
         results = self._analyzer.analyze(
             text, self._language, entities=self._entities, score_threshold=self._threshold
         )
-        spans: list[tuple[int, int, str]] = []  # without overlaps
+        spans: list[tuple[int, int, str]] = []  # sorted, without overlaps
         for each in sorted(results, key=lambda each: (each.start, -each.end, -each.score)):
             if self._replacement is None:
                 raise BlockedError
@@ -157,13 +164,13 @@ class _PiiStream(FilterStream):
 
 
 def _sentence_end(text: str, start: int) -> int | None:
-    """Return the end of the sentence that begins at a position; None if it is incomplete or longer than `MAX_HELD`."""
+    """Return the end of the sentence that begins at a position; None if the sentence is incomplete or longer than `MAX_HELD`."""
     found = _SENTENCE_END.search(text, start, start + MAX_HELD)
     return None if found is None else found.end()
 
 
 def _cut(text: str, spans: Sequence[tuple[int, int, str]]) -> int:
-    """Return where a long sentence is divided: between words, and not in an occurrence."""
+    """Return the position at which to divide a long sentence: between words, and not inside an occurrence."""
     limit = len(text) - _OVERLAP
     cut = text.rfind(" ", limit // 2, limit) + 1 or limit
     for start, end, _ in spans:
@@ -173,7 +180,7 @@ def _cut(text: str, spans: Sequence[tuple[int, int, str]]) -> int:
 
 
 def _create_analyzer(language: str) -> "AnalyzerEngine":
-    """Create an analyzer with Presidio's recognizers that need no language model, and no network."""
+    """Create an analyzer with the recognizers of Presidio that need neither a language model nor the network."""
     try:
         import tldextract  # a dependency of Presidio
         from presidio_analyzer import AnalyzerEngine
@@ -186,7 +193,7 @@ def _create_analyzer(language: str) -> "AnalyzerEngine":
     domains = tldextract.TLDExtract(suffix_list_urls=())
 
     class LocalEmailRecognizer(EmailRecognizer):
-        """Validates domains without a request for the list of top-level domains."""
+        """Validates domains without downloading the list of top-level domains."""
 
         def validate_result(self, pattern_text: str) -> bool:
             return domains(pattern_text).top_domain_under_public_suffix != ""

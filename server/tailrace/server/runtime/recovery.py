@@ -1,6 +1,6 @@
 """Recovery of tasks that a crash interrupted.
 
-When the engine starts, `InterruptedTasks` finds these tasks in the store. It fails them or restarts their turns.
+When the engine starts, `InterruptedTasks` finds these tasks in the store, and fails them or restarts their turns.
 """
 
 import logging
@@ -42,10 +42,10 @@ class InterruptedTasks:
     Args:
         store: The store with the tasks.
         agents: The agents of the server.
-        tasks: The registry of this process.
-        turns: Runs and fails tasks.
-        ledger: Records the attempts of model calls that were interrupted.
-        restart: Start them again, instead of failing them.
+        tasks: The tasks of this process.
+        turns: Runs the turns of tasks, and ends them.
+        ledger: Records model calls that were interrupted.
+        restart: True to restart the turns of interrupted tasks; False to fail the tasks.
     """
 
     def __init__(
@@ -66,15 +66,17 @@ class InterruptedTasks:
         self._restart = restart
 
     async def recover_all(self) -> None:
-        """Recover every task that is running according to the store."""
+        """Recover all tasks whose turns had not ended, according to the store."""
         for active in await self.read(await self._store.load_unfinished()):
             await self.recover(active)
 
     async def read(self, names: Iterable[tuple[str, str]]) -> list[ActiveTask]:
-        """Read tasks with a turn to recover, in the order of their turns: those of a conversation run one after the other.
+        """Read tasks, and return those that have a turn to recover, in the order of these turns.
+
+        The order matters because the turns of one conversation run one after the other.
 
         Args:
-            names: Ids and owners of tasks. A task that cannot be read is logged and omitted.
+            names: Ids and owners of tasks. If a task cannot be read, an error is logged and the task is skipped.
         """
         found: list[ActiveTask] = []
         try:
@@ -85,7 +87,7 @@ class InterruptedTasks:
                     logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
                     continue
                 if not (active.running or active.record.state.terminal):
-                    active.begin_turn()  # further messages to the task wait
+                    active.begin_turn()  # later messages to the task wait for this turn
                     found.append(active)
                     active.waiting[:] = _unanswered(active, await self._messages(active))
         except BaseException:
@@ -95,10 +97,10 @@ class InterruptedTasks:
         return sorted(found, key=_by_turn)
 
     async def recover(self, active: ActiveTask) -> None:
-        """Fail a task, which keeps all published events, or restart its turn.
+        """Restart the turn of a task, or fail the task. All published events are kept.
 
         Args:
-            active: A task that `read` returned. If an error is raised, the task can be read again.
+            active: A task that `read` returned. After an error, the task can be passed to `read` again.
         """
         try:
             if active.waiting:
@@ -121,11 +123,12 @@ class InterruptedTasks:
         logger.warning("task %s was interrupted by a crash, and starts again", record.id)
         again = with_extension_metadata({}, restarts=restarts, restartedTurn=active.waiting[0].number)
         self._turns.keep(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
-        await self._tasks.until_kept(active, record.number)  # together with its messages in the conversation
+        # Together with the messages that the task adds to the conversation.
+        await self._tasks.until_kept(active, record.number)
         self._turns.run_soon(active, Permit.none())
 
     async def _publish_results(self, active: ActiveTask) -> None:
-        """Publish the results of calls whose approval was decided, and that have none, before their task fails."""
+        """Publish results for tool calls that were decided about but have no result, before their task fails."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
             return
@@ -144,25 +147,27 @@ class InterruptedTasks:
         active.round_calls = frozenset(result.id for result in results)
 
     async def _messages(self, active: ActiveTask) -> list[Message]:
-        """Return the messages of a task in its conversation."""
+        """Return the messages of a conversation that belong to a task."""
         messages = await self._store.load_task_messages(active.record.id, active.owner)
         return [message for message in messages if message.task_id == active.record.id]
 
     async def _record_attempt(self, active: ActiveTask) -> None:
-        """Record an attempt of a model call that may have been running.
+        """Record a model call that may have been running when the crash occurred.
 
-        The turn may have sent its next request before its last events were persisted, so they do not show whether it did.
+        The stored events do not show whether a model call was running, because the turn may have sent a request without storing
+        an event.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))
         except UnknownAgentError:
-            return  # the model is unknown, too
+            return  # without the agent, the model is unknown too
         turn = active.waiting[0].number
         attempts = await self._store.usage.count(active.record.id, turn) + 1
         if agent.model:
             names = agent.provider, agent.model
             interrupted, _ = interrupted_response(active.record, turn, active.recorded_rounds)
-            if interrupted.attempts and interrupted.attempts[-1].model:  # for example a fallback model
+            # May be another model, for example a fallback.
+            if interrupted.attempts and interrupted.attempts[-1].model:
                 provider, _, name = interrupted.attempts[-1].model.partition(":")
                 names = provider, name
             self._ledger.lost(active, names, attempts, active.record.status.timestamp)
@@ -170,7 +175,7 @@ class InterruptedTasks:
 
 
 def _unanswered(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
-    """Return the messages of an interrupted task that have no complete response in the conversation, oldest first."""
+    """Return the messages of an interrupted task without a complete response in the conversation, in chronological order."""
     turns = sum(map(is_callers, messages))
     is_open = bool(messages) and ends_in_round(messages[-1])
     if is_open:
@@ -196,6 +201,6 @@ def _restarts_of_turn(active: ActiveTask) -> int:
 
 
 def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:
-    """Return a sort key: turns that had begun precede those that waited for them, which have the order of their messages."""
+    """Return a sort key. Turns that had begun come before turns that waited, which are sorted by the time of their messages."""
     has_begun = bool(active.waiting) and active.waiting[0].in_history
     return not has_begun, active.record.status.timestamp or datetime.min.replace(tzinfo=UTC)

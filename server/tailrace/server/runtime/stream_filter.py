@@ -1,4 +1,4 @@
-"""The interface of stream filters, which change or stop the output of a turn before it is numbered and persisted."""
+"""Interface of stream filters. They change or stop the output of a turn before it is numbered and stored."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from typing import Literal
 
 import anyio.lowlevel
 
-_SLICE = 4096  # characters of one call, so that a long text does not block the event loop
+_SLICE = 4096  # maximum characters of one call; longer calls would block the event loop
 
 
 class BlockedError(Exception):
-    """Ends a turn. The task ends FAILED with the finish reason ``content_filter``.
+    """Raised by a filter to end the turn. The task fails with the finish reason ``content_filter``.
 
     Args:
-        reason: The message of the status; it must not contain filtered text. Empty for a general message.
+        reason: The message of the status, without filtered text; empty for a general message.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -22,67 +22,67 @@ class BlockedError(Exception):
 
 
 class FilterError(Exception):
-    """A filter cannot work, and the turn must end. The task ends FAILED.
+    """Raised if a filter cannot work. The turn ends, and the task fails.
 
-    The text of the error is published and logged. It must not contain filtered text, or secrets.
+    The text of the error is published and logged, so it must not contain filtered text or secrets.
     """
 
 
 class FilterStream(ABC):
-    """The filter of one text, for example of the text of one artifact."""
+    """Filter of one text, for example of the text of one artifact."""
 
     @abstractmethod
     async def feed(self, text: str) -> str:
-        """Return the text that may be published now. The stream holds back the rest until a later call.
+        """Return the text that may be published now. The rest is held back until a later call.
 
-        The texts of all calls of `feed` and of `close` together are the filtered text. They must not depend on how the
-        input is divided among the calls.
+        The filtered text consists of the texts that all calls of `feed` and `close` return. It must not depend on how the input
+        is divided into calls.
 
         Args:
-            text: The next text, which continues the text of the calls before.
+            text: The next part of the text.
 
         Raises:
-            BlockedError: The turn must end. Text that is held back is dropped.
+            BlockedError: The turn must end. Text that is held back is discarded.
         """
 
     @abstractmethod
     async def close(self) -> str:
-        """Return the text that is still held back, filtered, at the end of the input.
+        """Return the filtered text that is still held back, at the end of the input.
 
         Raises:
-            BlockedError: The turn must end. Text that is held back is dropped.
+            BlockedError: The turn must end. Text that is held back is discarded.
         """
 
 
 class BackgroundStream(FilterStream):
-    """The filter of one text, which also works between the calls of `feed`, for example while a service checks the text."""
+    """Filter of one text that also works between calls of `feed`, for example while a service checks the text."""
 
     @property
     @abstractmethod
     def is_pending(self) -> bool:
-        """Return whether the stream will call ``publish`` without further calls of `feed` or `flush`."""
+        """Return whether the stream will call ``publish`` even if `feed` and `flush` are not called again."""
 
     @abstractmethod
     async def run(self, publish: Callable[[], None]) -> None:
-        """Work until `close` returns, or until the turn ends and cancels the call.
+        """Work in the background until `close` returns, or until the end of the turn cancels the call.
 
-        Complete texts are filtered by `feed` and `close` alone, without this method.
+        This method is not called for complete texts: `feed` and `close` filter them alone.
 
         Args:
-            publish: Must be called when a call ``feed("")`` would return text or raise an error.
+            publish: Function to be called when ``feed("")`` would return text or raise an error.
         """
 
     @abstractmethod
     def flush(self) -> None:
-        """Process the text that is held back without waiting for more text. The text may end, or may continue."""
+        """Process the text that is held back without waiting for more text, although more text may follow."""
 
 
 class StreamFilter(ABC):
-    """Creates a stream for each text of a turn. A server has one object for all turns.
+    """Creates a `FilterStream` for each text of a turn. All turns of a server use the same object.
 
     Attributes:
-        scope: The texts that are filtered. ``all``: texts, and each name, text and number of data and metadata. ``content``:
-            texts, and data as JSON text, which the filter may block and must not change. ``output``: the text of responses while
+        scope: The values that are filtered. ``all``: texts, and all names, texts and numbers in data and metadata. ``content``:
+            texts, and data as JSON text, which the filter may block but must not change. ``output``: the text of responses while
             it streams, without reasoning, tool calls and messages; an error of `FilterStream.close` ends the turn only if the
             response is complete.
     """
@@ -94,7 +94,7 @@ class StreamFilter(ABC):
         """Create the stream for a text."""
 
     async def aclose(self) -> None:
-        """Release resources when the server stops. By default, there are none."""
+        """Release resources when the server stops. By default, do nothing."""
         await anyio.lowlevel.checkpoint()
 
 
@@ -107,16 +107,16 @@ class BackgroundFilter(StreamFilter):
 
 
 class FilterChain:
-    """A text that passes through the streams of several filters, one after the other.
+    """Passes one text through the streams of several filters, one after the other.
 
     Args:
         filters: The filters.
 
     Attributes:
-        filters: As given.
+        filters: The filters.
         background: The streams that work in the background.
-        output_error: The error of a filter of the scope ``output`` at the end of the text. It ends the turn if the response is
-            complete; otherwise, the text may be incomplete.
+        output_error: The error that a filter of the scope ``output`` raised at the end of the text; None if there is none. It
+            ends the turn only if the response is complete, because otherwise the text may be incomplete.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
@@ -126,7 +126,7 @@ class FilterChain:
         self.background = [each for each in self._streams if isinstance(each, BackgroundStream)]
 
     async def feed(self, text: str) -> str:
-        """Return the text that all filters pass now. The text may be empty, for what passes in the background."""
+        """Return the text that all filters have passed. An empty argument returns the text that passed in the background."""
         if len(text) > _SLICE:
             passed: list[str] = []
             for start in range(0, len(text), _SLICE):

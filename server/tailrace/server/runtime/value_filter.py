@@ -1,4 +1,4 @@
-"""Filters complete values: texts, JSON values, and messages."""
+"""Filters complete values: texts, JSON values and messages."""
 
 import json
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ _CONSTANTS = frozenset(("channel", "finishReason", "finishReasons"))
 """Members of the extension's metadata whose values are defined by the extension."""
 
 _TEXTS = 256
-"""Number of texts after which other tasks of the event loop run."""
+"""Number of texts after which other tasks of the event loop may run."""
 
 
 class ValueFilter:
     """Applies stream filters to complete values.
 
     Args:
-        filters: The filters, which are applied in order. Each method raises `BlockedError` if one of them does.
+        filters: The filters, in the order in which they are applied. All methods raise `BlockedError` if a filter raises it.
 
     Attributes:
-        checked: Texts, and data as JSON, that filters of the scope ``content`` have passed. They do not receive a message that
-            consists of such texts.
+        checked: Texts, and data as JSON, that the filters of the scope ``content`` have passed. Messages that consist of such
+            texts are not passed to these filters again.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
@@ -36,7 +36,7 @@ class ValueFilter:
         self.checked: set[str] = set()
 
     async def message(self, message: Message) -> Message:
-        """Return a filtered message. Its ids are not filtered."""
+        """Filter a message, except for its ids."""
         is_checked = all(part.text is None or part.text in self.checked for part in message.parts)
         filters = self._value_filters if is_checked else self._filters
         parts = await self.parts(message.parts, FilterChain(filters), closes=True)
@@ -45,11 +45,11 @@ class ValueFilter:
         )
 
     async def parts(self, parts: Sequence[Part], chain: FilterChain, *, closes: bool) -> list[Part]:
-        """Return filtered parts. Text parts that follow each other with the same metadata are one text.
+        """Filter parts. Consecutive text parts with the same metadata are filtered as one text.
 
         Args:
             parts: The parts.
-            chain: The filters of the text that the first part continues.
+            chain: The filters of the text to which the first part belongs.
             closes: True if no further text follows the last part.
         """
         passed: list[Part] = []
@@ -68,7 +68,7 @@ class ValueFilter:
         return passed
 
     async def _content(self, part: Part) -> Part:
-        """Return a filtered part that is not text. The bytes of files are not filtered."""
+        """Filter a part that is not text. The bytes of files are not filtered."""
         changed: dict[str, Any] = {
             "metadata": await self.metadata(part.metadata),
             "filename": await self.text(part.filename),
@@ -82,7 +82,7 @@ class ValueFilter:
         return part.model_copy(update=changed)
 
     async def _check(self, data: str) -> None:
-        """Pass the JSON text of data to the filters that may block it."""
+        """Pass data as JSON text to the filters of the scope ``content``."""
         if data not in self.checked:
             chain = FilterChain(self._data_filters)
             await chain.feed(data)
@@ -100,7 +100,10 @@ class ValueFilter:
         return await self.value(members)
 
     async def _entry(self, entry: Any) -> Any:
-        """Return a filtered call or result. The model's text of the arguments is dropped if a filter changes them."""
+        """Filter a tool call or result.
+
+        If a filter changes the arguments, the JSON text of the arguments that the model wrote is removed.
+        """
         if not isinstance(entry, dict):
             return await self.value(entry)
         members = cast("dict[str, Any]", entry)
@@ -110,7 +113,7 @@ class ValueFilter:
         return passed
 
     async def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Return filtered metadata. Constants of the extension are not filtered."""
+        """Filter metadata, except for constants of the extension."""
         passed: dict[str, Any] = {}
         for name, value in metadata.items():
             if name == EXTENSION_URI and isinstance(value, dict):
@@ -123,7 +126,7 @@ class ValueFilter:
         return passed
 
     async def value(self, value: Any) -> Any:
-        """Return a JSON value whose texts, names and numbers are filtered."""
+        """Filter the texts, names and numbers of a JSON value."""
         if isinstance(value, str):
             return await self.text(value)
         if isinstance(value, dict):
@@ -138,7 +141,7 @@ class ValueFilter:
         return value
 
     async def text(self, text: str) -> str:
-        """Return a filtered text, which is complete."""
+        """Filter a complete text."""
         if not text:
             return text
         self._texts += 1
