@@ -10,7 +10,7 @@ from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.caller import Caller
 
 SUBJECT = "subject:"
-"""The prefix of the subject (``sub``) of a bearer token in the callers of an agent."""
+"""Prefix of entries that permit the subject (``sub``) of a bearer token."""
 
 Permission = Callable[[Caller], bool]
 """Returns whether a caller may use an agent."""

@@ -1,8 +1,8 @@
-"""Finds the task and the conversation of the store that a request continues.
+"""Finds the stored conversation and task that a request continues.
 
-OpenAI's clients send the whole conversation with every request, usually without a name for it; A2A's clients send the new
-message, and name the context. So the client's messages are compared with the stored ones, and if they are the same, only
-the new message is sent. Nothing else is remembered.
+Clients of OpenAI's APIs send the whole conversation with every request, usually without an id; A2A clients send only the new
+message and the id of the context. Therefore, the messages of the request are compared with the stored messages. If they are the
+same, only the new message is added to the conversation. No other state is stored for this purpose.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
@@ -35,26 +35,26 @@ from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 MAX_BRANCHES = 20
-"""The maximum number of contexts of one key, each a branch of the conversation."""
+"""Maximum number of contexts for one key. Each context is a branch of the conversation."""
 
 _FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
 
-_UNNAMED = "unknown"  # the tool of a result whose call the request does not have
+_UNNAMED = "unknown"  # name of the tool of a result if the request does not contain the call
 
-# Pending tasks: how many are searched, the newest first, and how many are listed at once.
+# Maximum number of pending tasks that are searched (newest first), and numbers of tasks that are listed at a time.
 _MAX_PENDING = 320
 _FIRST_PAGE, _NEXT_PAGES = 20, 100
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A message, with its context and task.
+    """A message that is assigned to a context and a task.
 
     Attributes:
         message: The message.
-        preceding: The earlier messages of a new conversation.
+        preceding: The earlier messages, if the conversation is new.
         call_ids: The ids of all calls of the conversation.
-        follows: The turn that the new conversation continues as a branch, if it has not ended.
+        follows: The turn that a new branch continues, if that turn has not ended; None otherwise.
     """
 
     message: Message
@@ -64,7 +64,7 @@ class Placed:
 
 
 class Conversations:
-    """Finds the conversation and task that a request's message continues.
+    """Finds the conversation and task that the message of a request continues.
 
     Args:
         operations: Reads the store on behalf of the caller.
@@ -74,7 +74,9 @@ class Conversations:
         self._operations = operations
 
     async def context_of(self, request: ChatRequest, caller: Caller) -> str:
-        """Return the conversation among whose messages, or branches, a request's message is placed; empty if there is none.
+        """Return the id of the conversation that a request refers to; empty if there is none.
+
+        The message of the request belongs to this conversation or one of its branches.
 
         Raises:
             StoreError: The store cannot be read.
@@ -90,16 +92,16 @@ class Conversations:
             return ""
 
     async def place(self, request: ChatRequest, caller: Caller, skipped: Collection[str] = ()) -> Placed:
-        """Return the message of a request, with its context and task.
+        """Assign the message of a request to a context and a task.
 
         Args:
             request: The request.
             caller: The caller.
-            skipped: Tasks that no longer waited for the message when it was sent.
+            skipped: Tasks to ignore, because they no longer waited for the message when it was sent.
 
         Raises:
-            OpenAIError: The request continues a response that the caller does not have.
-            A2AError: As `Operations.execute`.
+            OpenAIError: The request continues a response that does not exist or belongs to another caller.
+            A2AError: See `Operations.execute`.
             StoreError: The store cannot be read.
         """
         placement = _Placement(self._operations, request, caller)
@@ -116,7 +118,7 @@ class Conversations:
         return found or await placement.start("")
 
     async def still_waits(self, message: Message, caller: Caller) -> bool:
-        """Return whether a message's task waits for it; another request may have continued it."""
+        """Return whether the task of a message still waits for it. Another request may have continued the task."""
         task = await _find_task(self._operations, message.task_id, caller)
 
         def waits() -> bool:
@@ -128,14 +130,14 @@ class Conversations:
 
 @dataclass(frozen=True)
 class _Placement:
-    """The search for the place of one request."""
+    """The search for the context and task of one request."""
 
     operations: Operations
     request: ChatRequest
     caller: Caller
 
     async def under_key(self) -> Placed:
-        """Continue the first of the key's contexts that holds the request's earlier messages, or start one."""
+        """Continue the first context of the key that contains the request's earlier messages, or start a new context."""
         for context_id in branches_of(self.request.key):
             stored = await self.stored(context_id)
             if not stored:
@@ -150,9 +152,10 @@ class _Placement:
         return await self.start(f"{self.request.key}~{uuid4().hex}")
 
     async def _same(self, stored: Sequence[Message], task: Task | None) -> "_Placement | None":
-        """Return the placement whose earlier messages are the stored conversation; None if there is none.
+        """Return a placement whose earlier messages are equal to the stored conversation; None if they differ.
 
-        A message whose response failed is stored without one. A client repeats it before its new message.
+        If the response to a message failed, the store contains the message without a response. A client then repeats that message
+        before its new message.
         """
         if await self._is_same(stored, task):
             return self
@@ -161,7 +164,7 @@ class _Placement:
         return other if other is not None and await other._is_same(stored, task) else None
 
     async def after_pending_calls(self, skipped: Collection[str]) -> Placed | None:
-        """Continue the task of the same conversation that waits for exactly these results."""
+        """Continue a pending task, if one waits for exactly the results of the request and has the same conversation."""
         results = {result.id for result in self.request.new.tool_results}
         async for task in self._pending_tasks():
             if task.id in skipped or await run_bounded(cost_of_task(task), _open_calls, task) != results:
@@ -186,7 +189,10 @@ class _Placement:
             wanted = wanted.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
 
     async def after_response(self) -> Placed:
-        """Continue the conversation of a response, or start a branch if the conversation continued since."""
+        """Continue the conversation of a response.
+
+        If the conversation has already continued after the response, start a branch.
+        """
         task_id, turn = read_response_id(self.request.previous)
         task = await _find_task(self.operations, task_id, self.caller) if task_id else None
         stored = await self.stored(task.context_id) if task is not None else []
@@ -207,7 +213,7 @@ class _Placement:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        if turn > len(starts):  # its message was deleted from the conversation
+        if turn > len(starts):  # the message of the response was deleted from the conversation
             return await self._continue(task.context_id, stored, task)
         message = stored[starts[turn - 1]]
         end = next((at for at in callers if at > starts[turn - 1]), len(stored))
@@ -228,7 +234,7 @@ class _Placement:
         return await run_bounded(self._cost(stored), branch)
 
     async def start(self, context_id: str) -> Placed:
-        """Start a conversation, with the request's earlier messages."""
+        """Start a conversation with the earlier messages of the request."""
 
         def placed() -> Placed:
             earlier = self.request.earlier
@@ -238,14 +244,14 @@ class _Placement:
         return await run_bounded(self.caller.cost, placed)
 
     async def continue_context(self, context_id: str, stored: Sequence[Message]) -> Placed:
-        """Continue a context as it stands."""
+        """Continue a context without comparing messages."""
         return await self._continue(context_id, stored, await self._last_task(stored))
 
     async def _continue(self, context_id: str, stored: Sequence[Message], task: Task | None) -> Placed:
-        """Continue a context: the task that waits for the message, or a new one.
+        """Continue a context with the task that waits for the message, or with a new task.
 
         Raises:
-            OpenAIError: The message only has results of the agent's own calls.
+            OpenAIError: The message only contains results of calls that the agent itself executes.
         """
 
         def placed() -> Placed:
@@ -259,9 +265,9 @@ class _Placement:
         return await run_bounded(self._cost(stored, task), placed)
 
     async def _is_same(self, stored: Sequence[Message], task: Task | None) -> bool:
-        """Return whether the request repeats the stored conversation.
+        """Return whether the earlier messages of the request are equal to the stored conversation.
 
-        Texts of statuses are only looked up if the conversations differ without them.
+        The texts of statuses of other tasks are only loaded if the conversations differ without them.
         """
         tasks = [task] if task is not None else []
 
@@ -270,7 +276,7 @@ class _Placement:
             earlier, texts = self.request.earlier, _status_texts(tasks, stored)
             if is_same_conversation(earlier, stored, texts, waiting):
                 return True
-            # Protocols with a form for approval requests do not send the text of such a request.
+            # Protocols that have their own format for approval requests do not send the text of a request.
             fewer = _status_texts(tasks, stored, with_requests=False)
             return fewer != texts and is_same_conversation(earlier, stored, fewer, waiting)
 
@@ -283,7 +289,7 @@ class _Placement:
         return bool(others) and await run_bounded(self._cost(stored, *tasks), is_same)
 
     async def stored(self, context_id: str) -> list[Message]:
-        """Return the messages of a context, including those that wait for their turns."""
+        """Return the messages of a context, including messages that wait for their turns."""
         accepted = await self.operations.accepted_messages(context_id, self.caller, MAX_MESSAGES)
         return [*accepted.begun, *accepted.waiting]
 
@@ -304,30 +310,30 @@ async def _find_task(operations: Operations, task_id: str, caller: Caller) -> Ta
 
 
 def branches_of(key: str) -> Iterator[str]:
-    """Return the contexts of a key, in the order of their creation."""
+    """Yield the context ids of a key in the order of their creation."""
     yield key
     for number in range(2, MAX_BRANCHES + 1):
         yield f"{key}~{number}"
 
 
 def choice_context(key: str, choice: int) -> str:
-    """Return the conversation of a further choice of a request."""
+    """Return the context id for a further choice of a request."""
     return f"{key}~{choice}"
 
 
 def response_id(task_id: str, turn: int) -> str:
-    """Return the id of a response, which names its task and turn."""
+    """Return the id of a response. It contains the task id and the turn."""
     return f"resp_{task_id}_{turn}"
 
 
 def response_id_of_item(given: str) -> str:
-    """Return the id of the response that an output item's id names; empty if the id is not of this server."""
+    """Return the response id that the id of an output item contains; empty if this server did not create the id."""
     response = f"resp_{given.partition('_')[2].rpartition('_')[0]}"
     return response if all(read_response_id(response)) else ""
 
 
 def read_response_id(given: str) -> tuple[str, int]:
-    """Return the task and turn that a response's id names; an empty task if the id is not of this server."""
+    """Return the task id and the turn that a response id contains. The task id is empty if this server did not create the id."""
     task_id, _, turn = given.removeprefix("resp_").rpartition("_")
     if not given.startswith("resp_") or not (turn.isascii() and turn.isdigit() and len(turn) < 10):
         return "", 0
@@ -340,7 +346,7 @@ def _message(new: CommonMessage, context_id: str, task_id: str = "") -> Message:
 
 
 def _without_unknown_names(part: Part) -> Part:
-    """Return a part without placeholder names of tools; the name is that of the call."""
+    """Remove placeholder names of tools from a part. The stored call has the name of the tool."""
     data: object = part.data
     fields = cast("dict[str, Any]", data if isinstance(data, dict) else {})
     entries = fields.get("tool_results")
@@ -354,12 +360,15 @@ def _without_unknown_names(part: Part) -> Part:
 
 
 def _waits_for(task: Task | None, results: Collection[str]) -> bool:
-    """Return whether a task waits for a message with these results, or without any."""
+    """Return whether a task waits for a message with these results.
+
+    A task that waits for input accepts a message without results.
+    """
     return task is not None and task.status.state.interrupted and _open_calls(task).issuperset(results)
 
 
 def _open_calls(task: Task | None) -> set[str]:
-    """Return the ids of the calls that a task waits for."""
+    """Return the ids of the calls whose results a task waits for."""
     if task is None or task.status.message is None or not task.status.state.interrupted:
         return set()
     return {call.id for call in to_common_message(task.status.message).tool_calls}
@@ -373,12 +382,12 @@ def _call_ids(stored: Iterable[Message]) -> frozenset[str]:
 def _status_texts(
     tasks: Iterable[Task], stored: Sequence[Message], *, with_requests: bool = True
 ) -> dict[str, str]:
-    """Return the texts of statuses that a client received, by the id of the stored message before them."""
+    """Return the status texts that a client received, by the id of the stored message that precedes them."""
     texts: dict[str, str] = {}
     positions = {message.message_id: at for at, message in enumerate(stored)}
     for task in tasks:
         at: int | None = None
-        # The message of a failure is an error in the response, not text.
+        # A response contains the message of a failure as an error, not as text.
         latest = task.status.message if task.status.state not in _FAILURES else None
         for message in (*task.history, *filter(None, [latest])):
             if message.role is Role.USER:
@@ -388,7 +397,7 @@ def _status_texts(
             text = markdown_of(to_common_message(shown).content)
             if not text or at is None:
                 continue
-            # After the agent's messages that follow the caller's.
+            # The text belongs after the messages of the agent that follow the caller's message.
             while at + 1 < len(stored) and not is_callers(stored[at + 1]):
                 at += 1
             texts[stored[at].message_id] = texts.get(stored[at].message_id, "") + text

@@ -1,8 +1,8 @@
-"""The engine: it runs the tasks of a server, and starts, finds, cancels and deletes them for all protocols.
+"""The engine runs the tasks of a server. All protocols use it to start, find, cancel and delete tasks.
 
-A turn runs in the task group of the engine, not in the asyncio task of a request, so a client can disconnect at any time. Each
-event is applied to the record of its task (`TaskRecord`), persisted by the `GroupWriter`, and then published to the `TaskLog` from
-which subscribers read.
+A turn runs in the task group of the engine, not in the asyncio task of a request. Therefore, a client can disconnect at any time.
+Each event is applied to the record of its task (`TaskRecord`), stored by the `GroupWriter`, and then published to the `TaskLog`,
+from which subscribers read.
 """
 
 import logging
@@ -57,41 +57,42 @@ from tailrace.wrappers.model import Model
 logger = logging.getLogger("tailrace.server")
 
 DELETED_AT_ONCE = 100
-"""Tasks of a conversation that are listed at once to delete them."""
+"""Number of tasks that are listed at a time when a conversation is deleted."""
 
 HEALTH_TIMEOUT = 2.0
-"""Seconds after which a health check of the store fails."""
+"""Timeout in seconds for a health check of the store."""
 
 
 class Engine(TaskAccess):
-    """Runs tasks.
+    """Runs the tasks of a server.
 
-    `TaskAccess` has the operations that read tasks, `MessageIntake` accepts messages.
+    `TaskAccess` contains the operations that read tasks. `MessageIntake` accepts messages.
 
     Args:
-        store: Opened and closed by `running`.
-        agents: The agents, or the handler of the only agent; started by `running`.
-        max_history_messages: The maximum number of messages of a conversation that a turn receives.
-        max_lag: The number of events that a subscriber of a running task may lag before it gets a snapshot.
-        restart_interrupted: True to restart tasks that a crash interrupted; False to fail them. For a restarted task, the
-            handler receives the message and its options, but not the other fields of the request.
-        push: Delivers notifications to webhooks. `running` starts and stops it. None disables push notifications.
+        store: The store of tasks and conversations. `running` opens and closes it.
+        agents: The agents, or the handler of the only agent. `running` starts and stops them.
+        max_history_messages: Maximum number of messages of a conversation that a turn receives.
+        max_lag: Maximum number of events by which a subscriber of a running task may lag. Beyond that, it receives a snapshot.
+        restart_interrupted: True to restart tasks that a crash interrupted; False to fail them. The handler of a restarted task
+            receives the message and its options, but not the other fields of the request.
+        push: Delivers notifications to webhooks; None to disable push notifications. `running` starts and stops it.
         working: Limits the number of running tasks; None for no limit.
-        gate: Limits the concurrent calls to the provider. Messages are rejected while too many calls wait. None for no limit.
-        max_turn_seconds: The maximum duration of a turn in seconds; 0 for no limit.
-        max_context_wait: The maximum time in seconds that a task waits for earlier tasks of its conversation; 0 for no limit.
-        parallel_tasks: True to run tasks of one conversation in parallel, unless the caller requests sequential execution.
-        max_event_bytes: The maximum size of an update from a handler in bytes; 0 for no limit.
-        stop_grace: Seconds that running turns have to end after the engine begins to stop.
-        keys: The keys of the installation, from which identifiers for other systems are derived. If None, the engine creates
-            a random secret, and the identifiers change with each process.
-        ledger: Records the attempts of model calls; None for a ledger without prices.
+        gate: Limits the number of concurrent calls to the provider; None for no limit. While too many calls wait, messages are
+            rejected.
+        max_turn_seconds: Maximum duration of a turn in seconds; 0 for no limit.
+        max_context_wait: Maximum time in seconds that a task waits for earlier tasks of its conversation; 0 for no limit.
+        parallel_tasks: True to run the tasks of a conversation in parallel, unless the caller requests otherwise.
+        max_event_bytes: Maximum size of an update from a handler in bytes; 0 for no limit.
+        stop_grace: Time in seconds that running turns have to end when the engine stops.
+        keys: The keys of the installation, from which ids for other systems are derived. If None, the engine uses a random
+            secret, so that each process derives different ids.
+        ledger: Records model calls; None for a ledger without prices.
         observer: Receives notifications of turns and transactions.
 
     Attributes:
-        stop_requested: An event that any component may set to stop the engine. The engine stops while connections are still
-            open, so that clients receive the last status of their tasks.
-        writer: Persists the events of all tasks.
+        stop_requested: Any component may set this event to stop the engine. The engine stops while connections are still open, so
+            that clients receive the last status of their tasks.
+        writer: Stores the events of all tasks.
     """
 
     def __init__(
@@ -159,10 +160,11 @@ class Engine(TaskAccess):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Engine"]:
-        """Open the store, recover interrupted tasks, and accept requests until the block ends.
+        """Open the store, recover interrupted tasks and accept requests until the block ends.
 
-        When the block ends, running turns have `stop_grace` seconds to end; after an exception or a cancellation they have no
-        time. Tasks that are still running then fail and keep the text so far. All events are persisted.
+        When the block ends, running turns have ``stop_grace`` seconds to end. If the block ends with an exception or a
+        cancellation, they have no time. Tasks that still run after that fail, and keep the text that was published. All events
+        are stored.
 
         Raises:
             StoreError: The store cannot be opened.
@@ -171,7 +173,7 @@ class Engine(TaskAccess):
         self._turns.stopping = False
         self.stop_requested = anyio.Event()
         try:
-            # The outermost context, so that webhooks receive the last event too.
+            # Webhooks stop last, so that they receive the last events.
             push = self._push.running(self.get_task, self.snapshot) if self._push else nullcontext()
             async with (
                 self._membership(),
@@ -208,60 +210,61 @@ class Engine(TaskAccess):
         *,
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
-        """Accept a caller's message: create a task, continue one, or respond directly.
+        """Accept a caller's message: start a task, continue a task, or respond directly.
 
-        A message to a running task waits until the current turn ends. The task then continues with the next turn. If the task
-        fails or is canceled, the waiting messages are not processed.
+        A message to a running task waits until the current turn ends. Then the task continues with the next turn. If the task
+        fails or is cancelled, the waiting messages are not processed.
 
         Args:
-            request: The message, and the configuration of its response.
+            request: The message and the configuration of the response.
             owner: The caller.
             call: The context of the request.
-            preceding: Earlier messages of a conversation that is new for this server. They are used for a new task only.
+            preceding: Earlier messages of a conversation that is new to this server. They are only used for a new task.
 
         Returns:
-            A subscription to the task, whose first event is the task. If the handler responds with a message instead of a
-            task, this message. It is not stored, so a repeated request creates another message.
+            A subscription to the task, whose first event is the task. If the handler responds directly, its message. That message
+            is not stored, so a repeated request creates another message.
 
         Raises:
-            TaskNotFoundError: The message names a task that the caller does not have.
-            UnsupportedOperationError: The task of the message has ended.
+            TaskNotFoundError: The task of the message does not exist or belongs to another caller.
+            UnsupportedOperationError: The task of the message has already ended.
             PushNotificationNotSupportedError: The request has a webhook, but push notifications are disabled.
             BlockedMessageError: An input filter blocks the message.
-            InvalidParamsError: The task of the message belongs to another conversation, the webhook of the request cannot
-                be called, or ``call.send_key`` was used for another message.
-            RateLimitError: The caller has too many running tasks, or too many messages wait for the task.
-            OverloadedError: The server has too many running tasks, is stopping, or was not started.
-            StoreError: The store cannot persist events at present.
+            InvalidParamsError: The task of the message belongs to another conversation or agent, the URL of the webhook is not
+                permitted, or ``call.send_key`` was used for another message.
+            RateLimitError: The caller has too many running tasks, or too many messages to the task wait.
+            OverloadedError: The server has too many running tasks, is stopping, or has not been started.
+            StoreError: The store cannot write events at present.
         """
         checked = (request.message, *preceding)
         await self._agents.input_filter(call.agent).check(checked, request.metadata, call.record)
         return await self._intake.start(request, owner, call, preceding)
 
     def placing(self, context_id: str, owner: str, agent: str = "") -> AbstractAsyncContextManager[object]:
-        """Return the lock under which a message is placed among those of a conversation and its branches, and accepted.
+        """Return the lock to hold while a message is assigned to a conversation or branch and accepted.
 
-        There is none for a handler that may respond directly: it accepts a message with its first update only.
+        For a handler that may respond directly, the returned context manager does nothing, because such a handler accepts a
+        message only with its first update.
 
         Args:
-            context_id: The conversation, or one of its branches.
+            context_id: Id of the conversation or of one of its branches.
             owner: The caller.
-            agent: As of `CallContext`.
+            agent: The name of the agent; see `CallContext`.
         """
         if self._agents.find(agent).handler.replies_directly:
             return nullcontext()
         return self._placing_lock(owner, root_of(context_id))
 
     async def accepted_messages(self, context_id: str, owner: str, limit: int) -> AcceptedMessages:
-        """Return the messages of a conversation as `WaitingTurns.accepted`."""
+        """Return the messages of a conversation; see `WaitingTurns.accepted`."""
         return await self._waiting_turns.accepted(context_id, owner, limit)
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
-        """Cancel a task, close the connection to the provider, and return the task in the state CANCELED.
+        """Cancel a task, close its connection to the provider, and return the task in the state CANCELED.
 
         Raises:
-            TaskNotFoundError: The caller has no such task.
-            TaskNotCancelableError: The task has ended already.
+            TaskNotFoundError: The task does not exist or belongs to another caller.
+            TaskNotCancelableError: The task has already ended.
         """
         active = await self._tasks.find(task_id, owner)
         if active.record.state.terminal:
@@ -279,17 +282,17 @@ class Engine(TaskAccess):
         return await self.read(active)
 
     async def delete_task(self, task_id: str, owner: str) -> None:
-        """Delete a task with its events, webhooks and messages. If the task has not ended, cancel it first.
+        """Delete a task with its events, webhooks and messages. If it has not ended, cancel it first.
 
-        Before, cancel the tasks that wait for it (`WaitingTurns.dependents`), the newest first: their turns would begin with
-        the content of the task.
+        The tasks that wait for the task (`WaitingTurns.dependents`) are cancelled before it, newest first, because the history of
+        their turns would contain the deleted content.
 
-        Cancelling this call before it returns may leave a canceled task, or content in the log of the database; as after a
-        crash, the store deletes the remaining events of a deleted task (`StoreWrites.delete_task`).
+        If this call is cancelled, the task may be cancelled but not deleted, or the log of the database may still have content.
+        As after a crash, the store later deletes the remaining events of a deleted task (`StoreWrites.delete_task`).
 
         Raises:
-            TaskNotFoundError: The caller has no such task.
-            StoreError: The store does not work at present.
+            TaskNotFoundError: The task does not exist or belongs to another caller.
+            StoreError: The store is not available at present.
         """
         context_id = (await self._tasks.find(task_id, owner)).record.context_id
         async with self._placing_lock(owner, root_of(context_id)):
@@ -300,10 +303,10 @@ class Engine(TaskAccess):
         await self._store.purge()
 
     async def delete_conversation(self, context_id: str, owner: str) -> None:
-        """Delete every task of a conversation as `delete_task`; do nothing if the caller has no such conversation.
+        """Delete all tasks of a conversation as `delete_task` does. If the caller does not have the conversation, do nothing.
 
         Raises:
-            StoreError: The store does not work at present; some of the tasks may be deleted.
+            StoreError: The store is not available at present. Some of the tasks may have been deleted.
         """
         is_changed = False
         async with self._placing_lock(owner, root_of(context_id)):
@@ -311,7 +314,7 @@ class Engine(TaskAccess):
             while found := await self._store.list_conversation_tasks(context_id, owner, DELETED_AT_ONCE):
                 is_changed = True
                 for task_id in found:
-                    with suppress(TaskNotFoundError):  # deleted meanwhile
+                    with suppress(TaskNotFoundError):  # deleted in the meantime
                         await self._delete_task(task_id, owner)
         if is_changed:
             await self._store.purge()
@@ -319,23 +322,23 @@ class Engine(TaskAccess):
     async def put_record(
         self, task: Task, owner: str, name: str, *, may_create: bool = True, agent: str = ""
     ) -> bool:
-        """Persist a task that has ended and ran no turn, in place of the caller's record with the same name.
+        """Store a record: a task that has ended and had no turn. It replaces the caller's record with the same name.
 
-        Lists do not have the task. Of concurrent calls, the last one persists.
+        Lists of tasks do not contain records. Of concurrent calls, the last one takes effect.
 
         Args:
             task: The task.
             owner: The caller.
-            name: The owner's name for the task, in place of its id.
-            may_create: As for `Store.put_record`.
-            agent: As of `CallContext`.
+            name: The name of the record. It replaces the id of the task.
+            may_create: See `Store.put_record`.
+            agent: The name of the agent; see `CallContext`.
 
         Returns:
-            Whether the record is persisted; see `Store.put_record`.
+            Whether the record was stored; see `Store.put_record`.
 
         Raises:
             BlockedMessageError: An input filter blocks the metadata of the task.
-            StoreError: It cannot be persisted.
+            StoreError: The record cannot be stored.
         """
         await self._agents.input_filter(agent).check((), task.metadata)
         task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
@@ -344,17 +347,17 @@ class Engine(TaskAccess):
     async def add_messages(
         self, task: Task, messages: Sequence[Message], owner: str, agent: str = ""
     ) -> None:
-        """Add messages to a conversation, with a task that has ended and ran no turn. Lists do not have the task.
+        """Add messages to a conversation, with a task that has ended and had no turn. Lists of tasks do not contain the task.
 
         Args:
             task: The task.
-            messages: The messages, oldest first.
+            messages: The messages in chronological order.
             owner: The caller.
-            agent: As of `CallContext`.
+            agent: The name of the agent; see `CallContext`.
 
         Raises:
             BlockedMessageError: An input filter blocks a message.
-            StoreError: They cannot be persisted.
+            StoreError: The messages cannot be stored.
         """
         await self._agents.input_filter(agent).check(messages, task.metadata)
         ids = {"context_id": task.context_id, "task_id": task.id}
@@ -382,13 +385,19 @@ class Engine(TaskAccess):
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, owner: str
     ) -> bool:
-        """Replace a message of a conversation, or delete it when None; tasks that have it are not changed.
+        """Replace or delete a message of a conversation. The tasks that contain the message are not changed.
+
+        Args:
+            context_id: Id of the conversation.
+            current: The message to replace.
+            message: The new message; None to delete the message.
+            owner: The caller.
 
         Returns:
-            Whether the message was replaced; False if it has changed meanwhile.
+            Whether the message was replaced; False if another request has changed it.
 
         Raises:
-            StoreError: The store does not work at present.
+            StoreError: The store is not available at present.
         """
         is_replaced = await self._store.replace_message(context_id, owner, current, message)
         await self._store.purge()
@@ -408,7 +417,7 @@ class Engine(TaskAccess):
             task = await self.snapshot(task_id, owner)
         try:
             existed = await self._store.delete_task(task.id, owner)
-        finally:  # it may be deleted although its events are not
+        finally:  # after an error, the task may be deleted although its events are not
             with anyio.CancelScope(shield=True):
                 await self._forget(task.id, owner)
         if not existed:
@@ -417,13 +426,13 @@ class Engine(TaskAccess):
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
     ) -> TaskPushNotificationConfig:
-        """Set a webhook of a task, which receives the events from now on; see `PushNotifier.create`.
+        """Set a webhook of a task for the events from now on; see `PushNotifier.create`.
 
         Raises:
-            TaskNotFoundError: The caller has no such task.
-            PushNotificationNotSupportedError: Notifications are disabled.
-            InvalidParamsError: The URL cannot be called, or the task has too many webhooks.
-            StoreError: The webhook cannot be persisted.
+            TaskNotFoundError: The task does not exist or belongs to another caller.
+            PushNotificationNotSupportedError: Push notifications are disabled.
+            InvalidParamsError: The URL is not permitted, or the task has too many webhooks.
+            StoreError: The webhook cannot be stored.
         """
         if self._push is None:
             raise PushNotificationNotSupportedError
@@ -435,8 +444,8 @@ class Engine(TaskAccess):
         """Delete a webhook of a task; see `PushNotifier.delete`.
 
         Raises:
-            TaskNotFoundError: The caller has no such task.
-            PushNotificationNotSupportedError: Notifications are disabled.
+            TaskNotFoundError: The task does not exist or belongs to another caller.
+            PushNotificationNotSupportedError: Push notifications are disabled.
             StoreError: The webhook cannot be deleted.
         """
         if self._push is None:
@@ -444,42 +453,45 @@ class Engine(TaskAccess):
         task_id, *_ = await self.progress_of(task_id, owner)
         await self._push.delete(task_id, config_id)
 
-    # --- overridden by the engine of a cluster ------------------------------------------------------------------
+    # --- overridden by `ClusterEngine` ------------------------------------------------------------------
 
     async def _forget(self, task_id: str, owner: str) -> None:
-        """Drop a deleted task and its webhooks from memory; its streams end."""
+        """Remove a deleted task and its webhooks from memory. The streams of the task end."""
         self._tasks.remove(task_id, owner)
         if self._push is not None:
             self._push.drop(task_id)
 
     def _remote_tasks(self) -> RemoteTasks | None:
-        """Return an object that accesses the tasks of other processes; None for a single process."""
+        """Return the object that accesses tasks of other processes; None if there is only one process."""
         return None
 
     def _conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
-        """Return the lock of a conversation. A turn holds this lock, so that no other turn of the conversation runs."""
+        """Return the lock of a conversation. A turn holds the lock so that no other turn of the conversation runs."""
         return self._turns.conversation(active)
 
     def _placing_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
         return self._placing.setdefault((owner, key), anyio.Lock())
 
     async def _is_written_here(self, active: ActiveTask) -> bool:
-        """Return whether no other process has taken over a task of this one."""
+        """Return whether a task still belongs to this process; False if another process has taken it over."""
         return True
 
     def _membership(self) -> AbstractAsyncContextManager[object]:
-        """Return a context that is entered after the store is opened, and left after all events are persisted."""
+        """Return a context manager that is entered when the store is open, and exited when all events are stored."""
         return nullcontext()
 
     # --- health -------------------------------------------------------------------------------------------------
 
     @property
     def events_waiting(self) -> int:
-        """Return the number of events that wait for a commit."""
+        """The number of events that are not committed yet."""
         return self.writer.waiting
 
     async def health(self) -> Health:
-        """Check whether the server can accept and persist messages. Takes at most `HEALTH_TIMEOUT` seconds; never raises."""
+        """Check whether the server can accept and store messages.
+
+        The check takes at most `HEALTH_TIMEOUT` seconds and raises no error.
+        """
         problems: dict[str, str] = {}
         if self._turns.group is None:
             problems["engine"] = "not running"
@@ -500,7 +512,7 @@ class Engine(TaskAccess):
     def direct_call(
         self, owner: str, model: Model, agent: str = ""
     ) -> AbstractAsyncContextManager[DirectCall]:
-        """Record a call to a model that belongs to no task, as `UsageLedger.direct_call`."""
+        """Record a model call that belongs to no task; see `UsageLedger.direct_call`."""
         return self._ledger.direct_call(
             owner, model, lambda record: self._turns.keep_usage(owner, (record,)), agent
         )
@@ -510,16 +522,16 @@ class Engine(TaskAccess):
     async def _stop_on_request(self, grace: anyio.CancelScope) -> None:
         await self.stop_requested.wait()
         self.stop(let_finish=True)
-        with grace:  # cancelled as soon as all turns have ended
+        with grace:  # cancelled when all turns have ended
             await anyio.sleep(self._stop_grace)
         self.writer.stop_retries()
         self.stop()
 
     def stop(self, *, let_finish: bool = False) -> None:
-        """Reject new messages and fail all running turns, which keep their text. All streams then end.
+        """Reject new messages and fail all running turns. The tasks keep their text, and all streams end.
 
         Args:
-            let_finish: True to let running turns finish.
+            let_finish: True to only reject new messages and let running turns finish.
         """
         self._turns.stopping = True
         for active in self._tasks.all():

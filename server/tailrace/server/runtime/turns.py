@@ -1,8 +1,8 @@
-"""Runs turns: converts the updates of a handler to events, and passes the events to the writer.
+"""Runs turns: converts the updates of a handler to events, and passes them to the writer.
 
-The engine starts a `TurnRunner.run` for each task. The turns of one conversation run one after the other, so that the history for a
-handler contains the complete responses to earlier messages. Tasks can also run in parallel, by a setting or by an option of the
-request. Their history contains only the turns that have ended.
+The engine starts `TurnRunner.run` for each task. By default, the turns of a conversation run one after the other, so that the
+history for a handler contains the complete responses to earlier messages. With a setting or a request option, tasks of a
+conversation can also run in parallel. Their history then contains only turns that have ended.
 """
 
 import asyncio
@@ -77,31 +77,33 @@ _HANDLER_FAILED = "the agent failed; see the log of the server"
 
 
 class TurnRunner:
-    """Runs turns with a handler, and applies the updates of the handler to the task.
+    """Runs turns with handlers, and applies the updates of the handlers to the tasks.
 
     Args:
-        agents: Their handlers yield the updates of turns.
-        store: The store that contains the conversations.
-        writer: Persists the events.
-        fail: Called with a task whose events cannot be persisted.
-        status_kept: Called with the id of a task and its new webhooks when a change of the task's status is persisted.
-        external_ids: Derives the identifiers of turns for other systems.
-        load_branch: Waits for the end of a turn and returns the messages that a branch of it begins with, as
+        agents: The agents, whose handlers yield the updates of turns.
+        store: The store with the conversations.
+        writer: Stores the events.
+        fail: Function that is called with a task whose events cannot be stored.
+        status_kept: Function that is called when a change of a task's status is stored, with the id of the task and its new
+            webhooks.
+        external_ids: Derives the ids of turns for other systems.
+        load_branch: Function that waits for the end of a turn and returns the messages with which a branch begins; see
             `WaitingTurns.earlier_messages`.
-        conversations: Returns the lock of a conversation, which a turn holds so that no other turn of the conversation runs.
-            By default, the lock works within this process.
-        is_written_here: Returns whether no other process has taken over a task; None if there are no others.
-        max_history: The maximum number of messages of a conversation that a turn receives.
-        ledger: Records the attempts of model calls.
-        max_seconds: The maximum duration of a turn in seconds, not counting the wait for other turns of the conversation.
-        max_wait: The maximum duration of the wait for other turns of the conversation, in seconds.
-        parallel: True if turns of different tasks of a conversation run in parallel, unless the caller requests otherwise.
-        max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
+        conversations: Function that returns the lock of a conversation. A turn holds the lock so that no other turn of the
+            conversation runs. The default is a lock within this process.
+        is_written_here: Function that returns whether a task still belongs to this process; None if there is only one process.
+        max_history: Maximum number of messages of a conversation that a turn receives.
+        ledger: Records model calls.
+        max_seconds: Maximum duration of a turn in seconds, without the time in which it waits for other turns of the
+            conversation.
+        max_wait: Maximum time in seconds that a turn waits for other turns of the conversation.
+        parallel: True to run turns of different tasks of a conversation in parallel, unless the caller requests otherwise.
+        max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         observer: Receives a notification of each turn.
 
     Attributes:
-        group: The tasks in which turns run; None before the engine has started.
-        stopping: The server is stopping: the streams of input-required tasks end.
+        group: The task group in which turns run; None while the engine is not running.
+        stopping: True if the server is stopping. The streams of tasks that wait for input then end.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class TurnRunner:
         self._max_wait = max_wait
         self._parallel = parallel
         self._max_event = max_event_bytes
-        # A text of at most this many characters never exceeds the limit, since a character has at most 4 bytes in UTF-8.
+        # A text with at most this many characters cannot exceed the limit, because a character has at most 4 bytes in UTF-8.
         self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
         self._external_ids = external_ids
         self._agents = agents
@@ -147,25 +149,26 @@ class TurnRunner:
         self.stopping = False
 
     def conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
-        """Return a lock for the turns of a conversation in this process."""
+        """Return the lock of a conversation within this process."""
         key = active.owner, active.record.context_id
         if active.holds_conversation and key in self._following:
-            return nullcontext()  # taken over from another node, for whose end the turn with this lock waits
+            # The task was taken over from another node. The turn that has the lock waits for the end of this task.
+            return nullcontext()
         return ConversationLock(self._following, key)
 
     def begin(self, active: ActiveTask, submitted: Event | None = None) -> None:
-        """Write and publish the first event of a task, which contains the task with its message.
+        """Store and publish the first event of a task, which contains the task with its message.
 
         Args:
             active: The task.
-            submitted: The result of `TaskRecord.submitted`; None to call `TaskRecord.submitted` here.
+            submitted: The event that `TaskRecord.submitted` returned; None to create it.
         """
         self.keep(active, (submitted or active.record.submitted(),), snapshot=True)
 
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
-        """Begin a turn, and run it in the task group; see `run`."""
+        """Begin a turn and run it in the task group; see `run`."""
         assert self.group is not None  # noqa: S101 — the message was admitted
-        # Called before any await, so that a cancellation or stop finds the scope in which the turn will run.
+        # No await precedes this call, so that a cancellation or a stop finds the cancel scope of the turn.
         if not active.running:
             active.begin_turn()
         self.group.start_soon(self.run, active, permit, reply, name=f"turns of {active.record.id}")
@@ -174,14 +177,14 @@ class TurnRunner:
         """Run a turn for each waiting message.
 
         Args:
-            active: The task. It has a waiting message, and `ActiveTask.begin_turn` was called.
-            permit: The permit of the task, which is released at the end.
-            reply: Receives the result of the first turn if this turn may respond with a message instead of a task.
+            active: A task with a waiting message. `ActiveTask.begin_turn` has been called.
+            permit: The permit of the task. It is released at the end.
+            reply: Receives the direct response if the handler may respond to the first message without a task; None otherwise.
         """
         this = asyncio.current_task()
         assert this is not None  # noqa: S101 — a coroutine runs in a task
         OWNER.set(active.owner)
-        # Connections that the turn opens have its context, so it must not refer to the task.
+        # Connections that the turn opens keep its context alive, so the context must not keep the task alive.
         MAY_CANCEL.set(partial(self._may_cancel, ref(active)))
         has_next = True
         try:
@@ -192,7 +195,7 @@ class TurnRunner:
                 ):
                     async for items in batches:
                         if this.cancelling() and active.scope.cancel_called:
-                            break  # the handler suppressed its cancellation; ignore its further updates
+                            break  # the handler ignored its cancellation; ignore its further updates
                         if reply is not None and self._answers_directly(active, reply, items):
                             break
                         if items and items[-1].__class__ is not TextDelta:
@@ -203,7 +206,7 @@ class TurnRunner:
                             break
                         if self._writer.is_full:
                             await self._writer.room()
-                        items = ()  # free these items while the next items are awaited
+                        items = ()  # release the items while waiting for the next batch
                 reply, has_next = None, turn.has_next
         except BaseException:
             active.running = False
@@ -212,9 +215,10 @@ class TurnRunner:
             permit.release()
 
     async def _may_cancel(self, active: "ref[ActiveTask]") -> bool:
-        """Return whether a turn that ends cancels its response at the provider.
+        """Return whether a turn that ends may cancel its response at the provider.
 
-        The process that recovers a task whose events could not be persisted here may receive the response again.
+        If the events of the task cannot be stored or the task belongs to another process, the response is not cancelled, because
+        the process that recovers the task may receive the response again.
         """
         task = active()
         if task is None or task.error is not None:
@@ -223,9 +227,9 @@ class TurnRunner:
 
     @asynccontextmanager
     async def _turn(self, active: ActiveTask, reply: DirectReply | None) -> AsyncGenerator["_Turn"]:
-        """Run the block as a turn, and write the last status of the turn.
+        """Run the block as a turn, and store the last status of the turn.
 
-        The turn runs in one asyncio task, because a handler may hold cancel scopes open.
+        The whole turn runs in one asyncio task, because a handler may keep cancel scopes open.
         """
         lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
         async with LazyContext(lock) as conversation:
@@ -258,19 +262,22 @@ class TurnRunner:
                     reply.ready.set()
             turn.has_next = bool(active.waiting)
             if turn.has_next:
-                active.begin_turn()  # a cancellation from here on concerns the next turn
+                active.begin_turn()  # from here on, a cancellation applies to the next turn
             else:
                 active.running = False
-            # The next turn of the conversation reads the messages of this one from the store.
+            # The next turn of the conversation reads the messages of this turn from the store.
             await active.log.reach(active.record.number)
 
     def in_parallel(self, active: ActiveTask) -> bool:
-        """Return whether the next turn of a task runs without waiting for turns of other tasks."""
+        """Return whether the next turn of a task runs in parallel with turns of other tasks."""
         requested = runs_in_parallel(_messages_to(active.record, active.waiting[0].message))
         return self._parallel if requested is None else requested
 
     async def _updates(self, active: ActiveTask, running: "_Turn") -> AsyncGenerator[Sequence[Item]]:
-        """Wait for earlier turns of the conversation, then begin the turn of the oldest waiting message."""
+        """Wait for earlier turns of the conversation, then begin the turn for the oldest waiting message.
+
+        Return the updates of its handler.
+        """
         try:
             with anyio.fail_after(self._max_wait):
                 await running.conversation.enter()
@@ -291,7 +298,7 @@ class TurnRunner:
         return filtered(batches, agent.filters, self.group) if agent.filters else batches
 
     async def _wait_for_followed_turn(self, active: ActiveTask) -> None:
-        """If the turn begins a branch of a turn that had not ended, wait for its end and load the earlier messages."""
+        """If the turn is the first of a branch, wait until the turn that it follows has ended, and load the earlier messages."""
         waiting = active.waiting[0]
         turn = _followed_turn(waiting)
         if turn is not None:
@@ -299,7 +306,7 @@ class TurnRunner:
             active.waiting[0] = replace(waiting, preceding=preceding)
 
     async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the updates of a batch with the JSON of large ones, which is made in a thread."""
+        """Return a batch of updates. Large updates are encoded as JSON in a thread."""
         ids = active.record.id, active.record.context_id
         return [
             await encoded_if_large(item, *ids, self._max_event)
@@ -312,7 +319,7 @@ class TurnRunner:
         """Return the last status of a turn whose handler raised an error.
 
         Raises:
-            BaseException: The error was not caused by the handler, for example because the engine is cancelled.
+            BaseException: The handler did not cause the error, for example because the engine is cancelled.
         """
         if isinstance(error, TailraceError):
             watch.failed(error)
@@ -326,13 +333,16 @@ class TurnRunner:
         if is_cancelled and anyio.current_effective_deadline() == -math.inf:
             raise error  # the engine is cancelled
         watch.failed(error)
-        # The handler awaited an object that was cancelled. Raising this error here would cancel all turns of the engine.
+        # If the handler awaited an object that was cancelled, raising this error here would cancel all turns of the engine.
         outcome = "raised a cancellation error" if is_cancelled else "failed"
         logger.error("the handler of task %s %s", active.record.id, outcome, exc_info=error)
         return failed_because(_HANDLER_FAILED)
 
     def _answers_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
-        """Set the direct response and return True if the first update is a message; otherwise publish the task."""
+        """Return whether the handler responds directly, according to its first update.
+
+        If that update is a message, it becomes the direct response. Otherwise, the task is published.
+        """
         if active.record.number or not items:
             return False
         if isinstance(items[0], Message):
@@ -343,7 +353,7 @@ class TurnRunner:
         return False
 
     async def _next_turn(self, active: ActiveTask) -> Turn:
-        """Add the oldest waiting message to the conversation, and return the turn for it."""
+        """Add the oldest waiting message to the conversation, and return its turn."""
         record, waiting = active.record, active.waiting[0]
         messages = list(waiting.preceding)
         if not messages and waiting.in_conversation:
@@ -402,14 +412,14 @@ class TurnRunner:
             await InputFilter(agent.input_filters).check(others, {})
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
-        """End a turn with the last update of the handler, which may be invalid."""
+        """End a turn with a last status, which may not be valid."""
         if active.error is not None:
             active.waiting.clear()
             return
         if not active.record.number:
             self.begin(active)
         if active.waiting and (ending.state is TaskState.COMPLETED or ending.state.interrupted):
-            # Another message of the caller is waiting, so the task continues with this message.
+            # Another message of the caller waits, so the task continues with that message.
             ending = msgspec.structs.replace(ending, state=TaskState.WORKING)
         try:
             self.end(active, ending)
@@ -419,13 +429,13 @@ class TurnRunner:
                 self.end(active, active.ending or failed_because(_HANDLER_FAILED))
 
     def append(self, active: ActiveTask, items: Sequence[Item]) -> StatusUpdate | None:
-        """Apply updates to the task.
+        """Apply updates to a task.
 
         Returns:
-            The update that ends the turn, which is not applied yet; None if no update ends the turn.
+            The update that ends the turn, which is not applied; None if no update ends the turn.
 
         Raises:
-            InvalidAgentResponseError: An update is invalid. Earlier updates were applied.
+            InvalidAgentResponseError: An update is not valid. The updates before it were applied.
         """
         record = active.record
         events: list[Event] = []
@@ -437,7 +447,7 @@ class TurnRunner:
                     events.append(record.append_text(item))
                     continue
                 if isinstance(item, MessageAdded):
-                    if events:  # the message is persisted with the next event
+                    if events:  # the message is stored with the next event
                         self.keep(active, events)
                         events = []
                     self._add_message(active, item.message)
@@ -461,7 +471,7 @@ class TurnRunner:
         return None
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
-        """Persist a message of the conversation with the next event. The message covers all artifacts so far."""
+        """Add a message to the conversation, together with the next event. The message contains all artifacts so far."""
         record = active.record
         active.new_messages.append(
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
@@ -470,7 +480,7 @@ class TurnRunner:
         record.take_changed()
 
     def _changes_nothing(self, active: ActiveTask, item: Update) -> bool:
-        """Return whether an update sets the status WORKING for a task that is already working."""
+        """Return whether an update only repeats the current status."""
         return (
             isinstance(item, StatusUpdate)
             and item.state is active.record.state
@@ -479,7 +489,7 @@ class TurnRunner:
         )
 
     def end(self, active: ActiveTask, ending: StatusUpdate) -> None:
-        """End a turn: complete open artifacts, then write the last status with the messages of the turn."""
+        """End a turn: complete open artifacts, then store the last status with the messages of the turn."""
         record = active.record
         for update in record.closing_updates():
             self.keep(active, (record.apply(update),))
@@ -493,8 +503,8 @@ class TurnRunner:
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
-            # Waiting messages, whose turns will not run, are also added to the conversation, but not that of a task without
-            # a turn: the conversation may have turns that wait, and that were accepted before it.
+            # The turns of waiting messages will not run, but the messages are also added to the conversation. The first message
+            # of a task without a turn is not added, because turns that were accepted before it may still wait.
             active.new_messages += [
                 waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
             ]
@@ -502,7 +512,7 @@ class TurnRunner:
         self.keep(active, (last,), snapshot=True)
 
     def keep_usage(self, owner: str, usage: Sequence[UsageRecord]) -> None:
-        """Persist attempts of model calls that belong to no task."""
+        """Store records of model calls that belong to no task."""
         if usage:
             write = TaskWrite("", owner, "", (), usage=usage)
             self._writer.put(write, _ignore, partial(logger.error, "the usage of a turn is lost: %s"))
@@ -510,16 +520,16 @@ class TurnRunner:
     def keep(
         self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False, is_large: bool = False
     ) -> None:
-        """Pass events to the writer, which persists and then publishes them.
+        """Pass events to the writer, which stores and then publishes them.
 
         Args:
             active: The task.
-            events: The next events of the task, which were applied to its record. Only the last event may change the status.
-            snapshot: True to also update the snapshot of the task in the store, at the beginning and end of a turn.
+            events: The next events of the task. They have been applied to its record. Only the last event may change the status.
+            snapshot: True to also update the snapshot of the task in the store; used at the beginning and at the end of a turn.
             is_large: True if an event is large.
         """
         if active.error is not None:
-            return  # an earlier event could not be persisted, and a log has no gaps
+            return  # an earlier event could not be stored, and a log must not have gaps
         record = active.record
         messages, active.new_messages = active.new_messages, []
         webhooks, active.webhooks = active.webhooks, []
@@ -548,7 +558,7 @@ class TurnRunner:
     def _publish_status(
         self, active: ActiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]
     ) -> None:
-        """Publish events, the last of which changes the status, and notify webhooks."""
+        """Publish events whose last one changes the status, and notify webhooks."""
         if active.error is not None:
             return
         active.log.publish(events)
@@ -557,7 +567,7 @@ class TurnRunner:
         self.end_log(active)
 
     def fail(self, active: ActiveTask, error: StoreError) -> None:
-        """Fail a task whose events cannot be persisted. Do nothing if the task has failed already."""
+        """Fail a task whose events cannot be stored. If it has already failed, do nothing."""
         if active.error is not None:
             return
         logger.error("task %s failed because its events cannot be persisted: %s", active.record.id, error)
@@ -567,9 +577,9 @@ class TurnRunner:
         self._drop(active)
 
     def end_log(self, active: ActiveTask) -> None:
-        """End the log of a task, and so the streams of its subscribers, when all events are published.
+        """End the log of a task and the streams of its subscribers if the task has ended and all events are published.
 
-        The log also ends when the server stops and the task is input-required. Clients can resume after the restart.
+        The log also ends if the task waits for input and the server is stopping. Clients can resume after the restart.
         """
         if active.log.number == active.record.number and (
             active.record.state.terminal or (self.stopping and not active.running)
@@ -582,10 +592,10 @@ class _Turn:
     """A running turn.
 
     Attributes:
-        conversation: The lock of the conversation, which is acquired before the turn begins.
-        resources: What the turn holds until its end.
-        ending: The last status of the turn. A cancelled turn does not use it.
-        has_next: True after the turn if another message waits, whose turn has begun.
+        conversation: The lock of the conversation. It is acquired before the turn begins.
+        resources: Resources that are released when the turn ends.
+        ending: The last status of the turn. It is not used if the turn was cancelled.
+        has_next: True if the turn has ended and the turn of another message has begun.
     """
 
     conversation: "LazyContext"
@@ -595,7 +605,7 @@ class _Turn:
 
 
 def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
-    """Return the turn for whose end the turn of a message waits, as the first one of a branch; None for other messages."""
+    """Return the turn that the turn of a message follows if it is the first of a branch; None otherwise."""
     return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
 
 
@@ -610,10 +620,10 @@ def _common_history(messages: Sequence[Message]) -> History:
 
 
 async def _persisted(active: ActiveTask) -> None:
-    """Wait until all events of a task are persisted.
+    """Wait until all events of a task are stored.
 
     Raises:
-        StoreError: The events cannot be persisted.
+        StoreError: The events cannot be stored.
     """
     if not await active.log.reach(active.record.number) or active.error is not None:
         raise StoreError("the events of the task cannot be persisted")
@@ -625,9 +635,9 @@ def _messages_since_caller(messages: Sequence[Message]) -> int:
 
 
 def _ignore(_events: Sequence[Event]) -> None:
-    """Publish nothing: the write has no events."""
+    """Publish nothing, because the write has no events."""
 
 
 def failed_because(reason: str) -> StatusUpdate:
-    """Return the status FAILED with a text for the caller."""
+    """Return the status FAILED with a message for the caller."""
     return StatusUpdate(TaskState.FAILED, agent_message(reason))

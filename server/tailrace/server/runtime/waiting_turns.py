@@ -1,10 +1,11 @@
-"""Turns that have not begun: those that wait for their conversation, and branches of a turn that has not ended.
+"""Turns that have not begun: turns that wait for earlier turns of their conversation, and branches of a turn that has not ended.
 
-The conversation in the store has the messages of turns that have begun. The messages of the others are in their tasks. A message
-that continues a certain turn is placed among both (`Operations.placing`).
+A conversation in the store contains only the messages of turns that have begun. The messages of other turns are in their tasks.
+Both must be considered to find the position of a new message (`Operations.placing`).
 
-If that turn has not ended, and another message follows it already, the new message begins a branch whose earlier messages do not
-exist yet. Its task names the turn (`TurnReference`), and begins when the turn has ended, also after a restart of the server.
+If a message continues a turn that has not ended, and another message already follows that turn, the message begins a branch. The
+earlier messages of the branch do not exist yet. The task of the message therefore refers to the turn (`TurnReference`) and begins
+when that turn has ended, even after a restart of the server.
 """
 
 from collections.abc import Sequence
@@ -27,18 +28,18 @@ from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.conversion.message_conversion import is_callers
 
 MAX_COPIED = 10_000
-"""Messages of a conversation that a branch copies, the newest ones."""
+"""Maximum number of messages of a conversation that are copied to a branch. The newest messages are copied."""
 
 
 MAX_ROOT = 200
-"""Characters of a conversation's id that the ids of its branches repeat."""
+"""Maximum number of characters of a conversation's id that the ids of its branches begin with."""
 
 
 class AcceptedMessages(NamedTuple):
     """The messages of a conversation.
 
     Attributes:
-        begun: The newest messages of turns that have begun, oldest first.
+        begun: The newest messages of turns that have begun, in chronological order.
         waiting: The caller's messages of turns that have not begun, in the order of their acceptance.
     """
 
@@ -51,7 +52,7 @@ class WaitingTurns:
 
     Args:
         access: Reads tasks and conversations.
-        store: The tasks.
+        store: The store of tasks.
         tasks: The tasks in memory.
     """
 
@@ -61,12 +62,12 @@ class WaitingTurns:
         self._tasks = tasks
 
     async def accepted(self, context_id: str, owner: str, limit: int) -> AcceptedMessages:
-        """Return the messages of a conversation, including those that wait.
+        """Return the messages of a conversation, including messages that wait for their turns.
 
         Raises:
             StoreError: The store cannot be read at present.
         """
-        # In this order: a turn may begin between the two reads.
+        # The order of the two reads matters, because a turn may begin between them.
         unended = await self._unended(context_id, owner)
         tasks = [await self._tasks.current(task, owner) for task in unended]
         begun = await self._access.conversation(context_id, owner, limit)
@@ -80,10 +81,10 @@ class WaitingTurns:
         return AcceptedMessages(begun, waiting)
 
     async def dependents(self, context_id: str, owner: str, task: Task | None = None) -> list[str]:
-        """Return the tasks whose first turns wait for a task, also indirectly, in the order of their acceptance.
+        """Return the tasks whose first turns wait, directly or indirectly, for a task, in the order of their acceptance.
 
         Args:
-            context_id: The conversation of the task.
+            context_id: Id of the conversation of the task.
             owner: The owner.
             task: The task, which has not ended; None for all tasks of the conversation.
 
@@ -92,7 +93,7 @@ class WaitingTurns:
         """
         found: list[str] = []
         gone = {task.id} if task is not None else set[str]()
-        # All turns of the conversation that wait do so for a turn that has begun.
+        # All turns of the conversation that wait depend on the turn that has begun.
         contexts = {context_id} if task is None or await self._has_begun(task, owner) else set[str]()
         for each in await self._unended(context_id, owner, f"{root_of(context_id)}~"):
             if each.id in gone:
@@ -109,28 +110,28 @@ class WaitingTurns:
         return found
 
     async def _has_begun(self, task: Task, owner: str) -> bool:
-        """Return whether a turn of a task has begun; its message is in the conversation then."""
+        """Return whether a turn of a task has begun, so that its message is in the conversation."""
         newest = await self._store.load_task_messages(
             task.id, owner, 1
         )  # or a message that it was copied after
         return any(message.task_id for message in newest)
 
     async def _unended(self, context_id: str, owner: str, prefix: str = "") -> list[Task]:
-        """Return tasks as `Store.load_unended`, in the order of their acceptance."""
+        """Return the tasks that `Store.load_unended` returns, in the order of their acceptance."""
         found = await self._store.load_unended(context_id, owner, prefix)
         if len(found) <= 1:
             return found
-        order = self._tasks.in_order({task.id for task in found}, owner)  # the times are in milliseconds
+        order = self._tasks.in_order({task.id for task in found}, owner)  # times in milliseconds may be equal
         positions = {task_id: at for at, task_id in enumerate(order)}
         return sorted(found, key=lambda task: (_time_of(task), positions.get(task.id, 0)))
 
     async def earlier_messages(self, turn: TurnReference, context_id: str, owner: str) -> tuple[Message, ...]:
-        """Wait until a turn has ended, and copy its conversation up to it.
+        """Wait until a turn has ended, and return copies of the messages of its conversation up to the turn.
 
         Args:
             turn: The turn.
             context_id: The id of the branch.
-            owner: The owner of both.
+            owner: The owner of the conversation and the branch.
 
         Raises:
             TaskNotFoundError: The task of the turn, or its message, was deleted.
@@ -146,7 +147,7 @@ class WaitingTurns:
 
 
 def root_of(context_id: str) -> str:
-    """Return the key that the ids of a conversation and of its branches begin with: ``KEY``, ``KEY~2``, ``KEY~…``."""
+    """Return the key with which the ids of a conversation and its branches begin (``KEY``, ``KEY~2``, ``KEY~…``)."""
     return context_id[:MAX_ROOT].partition("~")[0]
 
 
@@ -162,7 +163,7 @@ def reference_of(message: Message) -> TurnReference | None:
 
 
 def copies_of(messages: Sequence[Message], context_id: str) -> list[Message]:
-    """Return copies of messages of a conversation for a branch of it; they belong to no task."""
+    """Return copies of messages for a branch. The copies belong to no task."""
     own = {"task_id": ""}
     return [
         copied_message(each, context_id).model_copy(update={**own, "message_id": str(uuid4())})

@@ -1,6 +1,6 @@
-"""The routes of the Conversations API. A conversation is an A2A context, and its items are the messages of the context.
+"""Routes of the Conversations API. A conversation is an A2A context; its items are the messages of the context.
 
-The metadata of a conversation and the items that a client adds are stored in tasks that are complete without a turn.
+The metadata of a conversation, and items that a client adds, are stored as tasks that have ended and had no turn.
 """
 
 import time
@@ -35,14 +35,14 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 
 MAX_ITEMS = 20
-"""Maximum items that one request adds."""
+"""Maximum number of items that one request adds."""
 
 _FACT = "apiConversation"
-_DELETED = "deletedItems"  # metadata of a message: the numbers of its deleted items
+_DELETED = "deletedItems"  # name of the message metadata with the numbers of deleted items
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """The members of a conversation that are not derived from its messages."""
+    """The members of a conversation that cannot be derived from its messages."""
 
     created: int
     metadata: dict[str, str] = {}
@@ -59,8 +59,8 @@ class _Item(NamedTuple):
     Attributes:
         fields: The item.
         message: The message.
-        at: Its position among the items of the message.
-        number: Its position before items of the message were deleted.
+        at: The position of the item among the items of the message.
+        number: The position that the item would have if no items of the message had been deleted.
     """
 
     fields: Fields
@@ -111,14 +111,15 @@ class StoredConversations:
         _, body = await self._endpoint.read(request, _read_body)
         name, record, caller = await self._find(request)
         record = _Record(record.created, body.metadata or {})
-        # A record without a time of creation is not stored: the context has messages only.
+        # If the record has no creation time, it is not stored yet: the context only contains messages.
         may_create = not record.created
         if not await self._operations.put_record(
             _task(name, record), caller, _record_name(name), may_create=may_create
         ):
-            raise _not_found(name, "id")  # deleted meanwhile
+            raise _not_found(name, "id")  # deleted in the meantime
         if may_create and not await self._operations.conversation(name, caller, 1):
-            await self._operations.delete_conversation(name, caller)  # only the new record is left
+            # The new record is all that remains of the conversation.
+            await self._operations.delete_conversation(name, caller)
             raise _not_found(name, "id")
         return await json_response(_conversation(name, record))
 
@@ -150,13 +151,13 @@ class StoredConversations:
         return await json_response(_find_item(items, request.path_params["item_id"]).fields)
 
     async def _delete_item(self, request: Request) -> Response:
-        """Delete an item from the conversation; the response that created the item remains until it is deleted."""
+        """Delete an item from the conversation. The response that created the item still contains it."""
         while True:
             items, name, caller = await self._items(request)
             item = _find_item(items, request.path_params["item_id"])
             rest = await run_bounded(cost_of([item.message]), _without_item, item)
             if await self._operations.replace_message(name, item.message, rest, caller):
-                break  # no other request has changed the message meanwhile
+                break  # no other request has changed the message in the meantime
         _, record, _ = await self._find(request)
         return await json_response(_conversation(name, record))
 
@@ -170,23 +171,25 @@ class StoredConversations:
         return await run_bounded(cost_of(messages), _items, messages), name, caller
 
     async def _find(self, request: Request) -> tuple[str, _Record, Caller]:
-        """Return the conversation of a request as `find_conversation`."""
+        """Return the conversation id, the record and the caller of a request; see `find_conversation`."""
         caller = await self._endpoint.authenticate(request)
         name = request.path_params["conversation_id"]
         return name, await find_conversation(self._operations, name, caller, param="id"), caller
 
 
 async def find_conversation(operations: Operations, name: str, caller: Caller, *, param: str) -> _Record:
-    """Return a conversation of the caller: one that was created by the API, or any context with messages.
+    """Return the record of a conversation of the caller.
+
+    A conversation is a context that was created with the API, or any other context with messages.
 
     Args:
         operations: Reads the store.
-        name: The id.
+        name: Id of the conversation.
         caller: The caller.
-        param: The member of the request that has the id.
+        param: The name of the request member that contains the id, for the error.
 
     Raises:
-        OpenAIError: The caller has no such conversation.
+        OpenAIError: The conversation does not exist or belongs to another caller.
         StoreError: The store cannot be read.
     """
     try:
@@ -210,7 +213,7 @@ def _record_name(name: str) -> str:
 
 
 def _task(context_id: str, record: _Record | None = None) -> Task:
-    """Return a task that has ended; `Operations.put_record` replaces its id."""
+    """Return a task that has ended. `Operations.put_record` replaces its id."""
     facts = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
     status = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
     return Task(
@@ -244,7 +247,7 @@ def _read_body(body: Mapping[str, Any]) -> _Body:
 
 
 def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Return the messages of items; each message of the user is one."""
+    """Convert items to messages. Each item with a user message becomes a separate message."""
     found: list[Message] = []
     for _, group in groupby(enumerate(items), lambda each: each[0] if each[1].get("role") == "user" else -1):
         history = read_history(ResponsesConverter(), [item for _, item in group], param="items")
@@ -260,9 +263,10 @@ def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _items(messages: Sequence[Message]) -> list[_Item]:
-    """Return the items of messages, oldest first; their ids are derived from the ids of the messages."""
+    """Convert messages to items in chronological order. Their ids are derived from the message ids."""
     found: list[_Item] = []
-    calling: list[Message] = []  # the last message with calls: results are items only after their calls
+    # The last message with calls, because results can only be converted after their calls.
+    calling: list[Message] = []
     for message in messages:
         common = to_common_message(message)
         before = calling if common.tool_results else []
@@ -291,7 +295,7 @@ def _find_item(items: Sequence[_Item], given: str) -> _Item:
 
 
 def _without_item(item: _Item) -> Message | None:
-    """Return the message without the parts of an item; None if none remain."""
+    """Return the message without the parts of an item; None if no parts remain."""
     common = to_common_message(item.message)
     parts = common.content
 

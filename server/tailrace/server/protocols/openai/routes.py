@@ -1,6 +1,7 @@
-"""The routes of OpenAI's APIs: Chat Completions, Responses, Completions, Embeddings and the list of models.
+"""Routes of OpenAI's APIs: Chat Completions, Responses, Completions, Embeddings and Models.
 
-A request becomes one message to a task, and the events of the task become the response. Each further choice is a separate task.
+A request becomes a message to a task, and the events of the task become the response. Each further choice of a request is a
+separate task.
 """
 
 import logging
@@ -68,15 +69,16 @@ class _KeyOptions(TypedDict):
 
 
 class OpenAIFacade:
-    """Responds to clients of OpenAI's APIs.
+    """Serves clients of OpenAI's APIs.
 
     Args:
-        operations: Runs the requests.
+        operations: Executes the requests.
         settings: Limits and intervals.
-        authenticator: Identifies the caller; ``Authorization`` may hold an API key, as these clients send theirs.
-        models: The models that clients may name.
-        gate: Limits the concurrent calls to providers.
-        user_is_key: The member ``user`` names the conversation if nothing else in a request does.
+        authenticator: Identifies callers. Clients of OpenAI's APIs send an API key in the header ``Authorization``, which is
+            accepted too.
+        models: The models that clients may request.
+        gate: Limits the number of concurrent calls to providers.
+        user_is_key: True to use the member ``user`` as the conversation key if a request has no other key.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class OpenAIFacade:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
     def _charged(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
-        """Return the caller with the cost of a request whose choices repeat its messages, or each of its prompts.
+        """Return the caller with the cost of a request. Its messages, or each of its prompts, are repeated for each choice.
 
         Raises:
             OpenAIError: The messages are too large for so many choices.
@@ -202,7 +204,7 @@ class OpenAIFacade:
         caller = self._charged(caller, choices)
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
-        # The same for a repeated request: some of its choices may exist.
+        # The key is the same for a repeated request, because some of its choices may exist.
         key = sha256(caller.send_key.encode()).hexdigest() if caller.send_key else uuid4().hex
         turns: list[tuple[EventStream, _Encoder]] = []
         try:
@@ -236,7 +238,7 @@ class OpenAIFacade:
 
 
 async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> Response:
-    """Return the response with the complete object, after the turns of all choices have ended.
+    """Wait until the turns of all choices have ended, and return a response with the complete object.
 
     Raises:
         OpenAIError: A turn failed, or the server is stopping.
@@ -266,7 +268,7 @@ async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> R
 
 
 async def _events_of(stream: EventStream, turn: EventTranslator) -> tuple[list[ui_events.UiEvent], int]:
-    """Return the events of a turn up to its end, and the maximum cost of encoding them, for `run_bounded`."""
+    """Return all events of a turn, and the maximum cost of encoding them, for `run_bounded`."""
     events: list[ui_events.UiEvent] = []
     total = 0
     async with aclosing(stream.batches()) as batches:
@@ -281,7 +283,10 @@ async def _events_of(stream: EventStream, turn: EventTranslator) -> tuple[list[u
 
 
 def _credentials(request: Request) -> Credentials:
-    """Return the credentials of a request: OpenAI's clients send an API key as a bearer token."""
+    """Return the credentials of a request.
+
+    A bearer token may also be an API key, because OpenAI's clients send API keys as bearer tokens.
+    """
     given = credentials_of(request)
     if given.bearer and not given.headers.get(_KEY_HEADER):
         headers = {**given.headers, _KEY_HEADER: given.bearer}

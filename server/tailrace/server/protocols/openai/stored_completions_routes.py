@@ -1,4 +1,4 @@
-"""The routes of stored chat completions (``store: true``). Like a response, a completion is one turn of a task."""
+"""Routes of stored chat completions (``store: true``). Like a response, a stored completion is one turn of a task."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -44,7 +44,10 @@ from tailrace.wrappers.openai.converter import OpenAIConverter
 _KIND: Final = "chat.completion"
 
 MAX_PAGE_COST = 4096
-"""The cost of the completions of one page (`turn_cost`), about 4 MiB; a page has at least one completion."""
+"""Maximum cost of the completions on one page (`turn_cost`), about 4 MiB.
+
+A page has at least one completion even if it exceeds this cost.
+"""
 
 
 class _Update(LenientModel):
@@ -74,14 +77,15 @@ class StoredCompletions:
         }
 
     async def _list(self, request: Request) -> Response:
-        """Return a page of the caller's complete completions, in the order of their requests."""
+        """Return a page of the caller's complete chat completions, in the order of their requests."""
         caller = await self._endpoint.authenticate(request)
         query = read_page_query(request.query_params, order="asc")
         wanted = _read_filter(request.query_params)
         after = read_turn_id(query.after, _KIND) if query.after else None
         page: list[Fields] = []
         has_more = True
-        while has_more and not page:  # a completion may have failed: the store has only the state of its task
+        # A listed completion may have failed, because the store only knows the state of its task.
+        while has_more and not page:
             found = await self._operations.completions.list(
                 caller.owner,
                 wanted,
@@ -97,7 +101,7 @@ class StoredCompletions:
                 try:
                     stored = await find_turn(self._operations, turn_id(*after, _KIND), caller, _KIND)
                     page.append(await self._completion(stored, caller))
-                except TaskNotFoundError:  # deleted meanwhile
+                except TaskNotFoundError:  # deleted in the meantime
                     continue
                 except OpenAIError as error:
                     if error.status != HTTPStatus.NOT_FOUND:
@@ -117,7 +121,7 @@ class StoredCompletions:
         """Replace the metadata of a completion."""
         _, metadata = await self._endpoint.read(request, _read_metadata)
         stored, caller = await self._find(request)
-        await self._completion(stored, caller)  # an incomplete one is unknown
+        await self._completion(stored, caller)  # for an incomplete completion, this raises an error
         if not await self._operations.completions.replace_metadata(
             stored.task.id, stored.turn, caller.owner, metadata
         ):
@@ -125,10 +129,10 @@ class StoredCompletions:
         return await json_response(await self._completion(stored, caller))
 
     async def _completion(self, stored: StoredTurn, caller: Caller) -> Fields:
-        """Return a complete completion.
+        """Return a chat completion that is complete.
 
         Raises:
-            OpenAIError: The completion failed, is not complete, or was deleted.
+            OpenAIError: The completion has failed, is not complete, or was deleted.
         """
         found = await self._operations.completions.load(stored.task.id, stored.turn, caller.owner)
         events = await self._events(stored, caller)
@@ -140,7 +144,7 @@ class StoredCompletions:
         return {**completion, "metadata": found.metadata}
 
     async def _events(self, stored: StoredTurn, caller: Caller) -> list[ui_events.UiEvent]:
-        """Return the events of a turn so far, or of the task's snapshot if they were dropped."""
+        """Return the events of a turn that has ended. If they are no longer stored, create them from a snapshot of the task."""
         fold = _fold_of(stored)
         found: list[ui_events.UiEvent] = []
         if not stored.is_over:
@@ -158,7 +162,7 @@ class StoredCompletions:
         return await run_bounded(turn_cost(stored), lambda: _fold_of(stored).feed(stored.snapshot()))
 
     async def _delete(self, request: Request) -> Response:
-        """Delete the task of a completion, and the conversations of the further choices of its requests."""
+        """Delete the task of a completion, and the conversations of the further choices of the task's requests."""
         stored, caller = await self._find(request)
         for context_id in await run_bounded(turn_cost(stored), further_contexts, stored.task.history):
             await self._operations.delete_conversation(context_id, caller)
@@ -169,7 +173,7 @@ class StoredCompletions:
         return await json_response({"id": stored.id, "object": "chat.completion.deleted", "deleted": True})
 
     async def _messages(self, request: Request) -> Response:
-        """Return the messages of the request, with the conversation before them."""
+        """Return the messages of the request, including the earlier conversation."""
         stored, caller = await self._find(request)
         query = read_page_query(request.query_params, order="asc")
         messages = await self._operations.conversation(stored.task.context_id, caller)
@@ -193,7 +197,7 @@ def _read_metadata(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_filter(query: Mapping[str, str]) -> CompletionFilter:
-    """Return the filter of a list: ``model``, and a parameter ``metadata[NAME]`` for each pair.
+    """Read the filter of a list: the parameter ``model``, and a parameter ``metadata[NAME]`` for each pair.
 
     Raises:
         OpenAIError: The metadata exceeds a limit of the API.
@@ -234,7 +238,10 @@ def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def _listed_message(message: Fields, message_id: str) -> Fields:
-    """Return a message with text content; if it has other parts or several, they are in a separate member."""
+    """Return a message whose content is a text.
+
+    If it has several parts or other parts, they are in the member ``content_parts``.
+    """
     content: object = message.get("content")
     if not isinstance(content, list):
         return {"id": message_id, **message, "content_parts": None}

@@ -1,7 +1,7 @@
-"""The record of a request that created a stored response or completion.
+"""Records of requests that created stored responses or completions.
 
-The record is JSON text in the metadata ``apiRequest`` of the message. Therefore it is in the first event of the response in the
-task's log, and any node can encode the response from the log, also after a restart.
+A record is a JSON text in the metadata ``apiRequest`` of the message. Therefore, the first event of the response in the task's
+log contains it, and any node can encode the response from the log, even after a restart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,21 +15,21 @@ from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 Kind = Literal["response", "chat.completion"]
-"""The API of a request, by the ``object`` of its result."""
+"""The API of a request, named by the ``object`` of its result."""
 
 
 class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The members of a request on which its result depends.
+    """The record of a request: the data on which the encoding of its result depends.
 
     Attributes:
-        kind: The API.
-        created: The Unix time of the request.
+        kind: The API of the request.
+        created: The time of the request as a Unix timestamp.
         model: The requested model.
-        is_stored: Clients can retrieve the result.
+        is_stored: True if clients can retrieve the result.
         background: See `ChatRequest`.
         tools: The names of the client's tools.
-        custom_tools: The names of the tools whose input is text.
-        has_format: The response is JSON.
+        custom_tools: The names of the client's custom tools, whose input is a text.
+        has_format: True if the request has an output format other than text.
         echo: See `ChatRequest`.
         warnings: See `ChatRequest`.
         choices: See `ChatRequest`.
@@ -69,17 +69,17 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def to_json(self) -> str:
-        """Return the record as JSON text, so that names of members in it are not converted to names of A2A."""
+        """Return the record as a JSON text. As a text, the names of its members are not converted to A2A names."""
         return msgspec.json.encode(self).decode()
 
 
 def further_contexts(messages: Iterable[Message]) -> list[str]:
-    """Return the conversations of the further choices of stored chat completions.
+    """Return the context ids for the further choices of stored chat completions.
 
     Args:
-        messages: The messages of their requests, and others.
+        messages: Messages of the requests that created the completions; other messages are ignored.
     """
-    own = (message for message in messages if message.task_id)  # not the copies in a branch
+    own = (message for message in messages if message.task_id)  # without the copies in a branch
     requests = filter(None, (read_stored_request(message.metadata) for message in own))
     return [
         choice_context(request.choices_key, choice)
@@ -90,7 +90,7 @@ def further_contexts(messages: Iterable[Message]) -> list[str]:
 
 
 def read_stored_request(metadata: Mapping[str, Any]) -> StoredRequest | None:
-    """Return the record in a message's metadata; None if there is no valid record."""
+    """Return the record in the metadata of a message; None if there is no valid record."""
     text = extension_metadata(metadata).get("apiRequest")
     if not isinstance(text, str):
         return None

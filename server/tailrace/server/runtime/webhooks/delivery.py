@@ -270,10 +270,10 @@ class PushNotifier:
         await self._store.delete_push_config(task_id, config_id)
 
     async def delete_of_operator(self, task_id: str, owner: str) -> None:
-        """Delete the operator's webhooks of a task, so that its end is not notified.
+        """Delete the operator's webhooks of a task, so that no notification about its end is sent.
 
         Raises:
-            StoreError: They cannot be deleted.
+            StoreError: The webhooks cannot be deleted.
         """
         for each in await self._store.load_push_configs(task_id, owner):
             if each.dialect.startswith(_OPERATOR):
@@ -422,7 +422,7 @@ class PushNotifier:
                 await self._store.mark_delivered(config.task_id, config.id, number)
                 return
             name, body = notification
-            # The operator may have another webhook now, whose secret is the one that signs.
+            # Use the current URL of the operator's webhook, because the signature uses its current secret.
             current = config.model_copy(update={"url": form.url})
             await self._client.send(
                 current, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
