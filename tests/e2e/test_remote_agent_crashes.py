@@ -195,7 +195,8 @@ async def test_a_task_fails_after_a_crash_where_that_is_set(tmp_path: Path) -> N
             await server.ready()
             async with Rpc(server.url) as rpc:
                 task = await rpc.result("GetTask", {"id": task_id})
-        handler.go_on.set()
+            with anyio.fail_after(30):
+                await handler.left.wait()  # the agent's task is cancelled
     assert task["status"]["state"] == "TASK_STATE_FAILED"
     assert len(handler.turns) == 1
 

@@ -248,6 +248,32 @@ async def test_a_response_that_the_provider_no_longer_holds_begins_again(tmp_pat
     assert text == ContinuingServer.SECOND + TEXT
 
 
+async def test_a_response_that_is_not_continued_is_cancelled_at_the_provider(tmp_path: Path) -> None:
+    server = ContinuingServer("openai-background", PIECES, ending="silence")
+    server.cut = server.first_body.index(b"- Aare")
+    published = "".join(PIECES[: PIECES.index("- Aare")])
+    cancelled = anyio.Event()
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.path.endswith("/resp_1/cancel"):
+            cancelled.set()
+        return server.respond(request)
+
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        events = await across_a_kill(
+            tmp_path,
+            upstream,
+            "openai-responses",
+            lambda events: folded(events)[0] == published,
+            *("--on-crash", "fail"),
+            **BACKGROUND,
+        )
+        with anyio.fail_after(30):
+            await cancelled.wait()
+    assert state_of(events) == "TASK_STATE_FAILED"
+    assert (folded(events)[0], server.generations, server.attachments) == (published, 1, 0)
+
+
 GONE = refusal(404)
 """The response of a provider that does not hold a response."""
 

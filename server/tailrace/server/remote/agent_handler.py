@@ -19,16 +19,17 @@ For the remote agent, all requests come from one caller: this server. Therefore,
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
+import anyio
 import anyio.lowlevel
 import msgspec
 
 from tailrace.server.remote.event_converter import EventConverter
 from tailrace.server.remote.response_validation import RemoteEvent
-from tailrace.server.remote.upstream_client import RemoteAgent
+from tailrace.server.remote.upstream_client import CANCEL_TIMEOUT, RemoteAgent
 from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.server.runtime.upstream_gate import OWNER, UpstreamGate
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -36,6 +37,7 @@ from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata, with_extension_metadata
 from tailrace.streaming.a2a.stream_extension import without_extension_metadata as without_facts
 from tailrace.streaming.agent.caller_options import REQUEST_FACTS
+from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate
 from tailrace.wrappers import (
@@ -130,6 +132,11 @@ class RemoteAgentHandler(Handler):
             for message in relay.messages(facts):
                 yield MessageAdded(message)
         yield ending
+
+    async def discard(self, interrupted: InterruptedResponse) -> None:
+        """Cancel the remote's task."""
+        with anyio.move_on_after(CANCEL_TIMEOUT), suppress(UpstreamError):
+            await self._agent.cancel_task(interrupted.stored_id)
 
     async def _send(
         self, turn: Turn, state: "_RemoteState | None", before: Iterable[CommonMessage]

@@ -16,6 +16,7 @@ from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.agent.caller_options import CallerOptions, caller_options_cost
+from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.agent.turn import DecidedCalls
 from tailrace.streaming.conversion.approval_parts import RequestOf, recorded_pending, waiting_message
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
@@ -57,6 +58,10 @@ class AgentHandler(Handler):
         """Connect the agent's tools while the block runs. At the end, disconnect the tools and close the model."""
         async with self._agent:
             yield
+
+    async def discard(self, interrupted: InterruptedResponse) -> None:
+        """Cancel the response at the provider that holds it."""
+        await self._agent.discard(interrupted)
 
     def check(self, facts: CallerOptions) -> None:
         """Check that no tool of the caller has the name of a tool of the agent.

@@ -126,6 +126,15 @@ class Handler(ABC):
         """Return the message that is stored for a caller's message. By default, this is the same message."""
         return message
 
+    async def discard(self, interrupted: InterruptedResponse) -> None:  # noqa: B027 — most responses end with the process
+        """Cancel a response that a crash interrupted, and that a provider or a remote agent continues. By default, do nothing.
+
+        The server calls this method when it fails the task.
+
+        Args:
+            interrupted: The response; its ``stored_id`` is not empty.
+        """
+
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Hold the resources of the handler (connections, processes) while the server runs. By default, there are none.

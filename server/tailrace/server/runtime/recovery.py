@@ -26,6 +26,7 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
+from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.streaming.conversion.response_translator import ResponseTranslator
 from tailrace.streaming.task.updates import StatusUpdate
@@ -111,12 +112,29 @@ class InterruptedTasks:
             else:
                 logger.warning("task %s was interrupted by a crash", active.record.id)
                 await self._publish_results(active)
+                self._discard_soon(active)
                 failed = failed_because("the server stopped unexpectedly before the response was complete")
                 self._turns.end(active, active.ending or failed)
                 active.running = False
         except BaseException:
             active.running = False
             raise
+
+    def _discard_soon(self, active: ActiveTask) -> None:
+        """Cancel the response of a task that fails, if a provider or a remote agent continues it."""
+        if not (active.waiting and active.waiting[0].in_history) or self._turns.group is None:
+            return
+        interrupted, _ = interrupted_response(active.record, active.waiting[0].number, active.recorded_rounds)
+        if interrupted.stored_id:
+            self._turns.group.start_soon(self._discard, active.waiting[0].message, interrupted)
+
+    async def _discard(self, message: Message, interrupted: InterruptedResponse) -> None:
+        try:
+            await self._agents.find(agent_name_of(message)).handler.discard(interrupted)
+        except UnknownAgentError:
+            pass  # its provider is unknown, too
+        except Exception:
+            logger.exception("the response of a failed task cannot be cancelled at its provider")
 
     async def _begin_again(self, active: ActiveTask, restarts: int) -> None:
         record = active.record

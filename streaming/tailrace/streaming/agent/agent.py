@@ -443,6 +443,17 @@ class Agent(Generic[T]):
         for item in view.close(error):
             yield item
 
+    async def discard(self, interrupted: InterruptedResponse) -> None:
+        """Cancel an interrupted response at the provider that holds it (`Model.release`).
+
+        Args:
+            interrupted: The part of the response that another process has published.
+        """
+        for model, _ in self._models:
+            if name_of(model) == interrupted.model:
+                await model.release(interrupted.stored_id)
+                return
+
     async def _run_tools(
         self,
         turn: AgentTurn,
