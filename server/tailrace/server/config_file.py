@@ -37,7 +37,8 @@ _UNSUPPORTED = {
 }
 
 _MAX_PROBLEMS = 5
-_SHORTEST_SECRET = 6  # characters; a shorter value may be a part of any word
+# Characters; shorter values are not removed from errors, because they may be part of any word.
+_SHORTEST_SECRET = 6
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -150,8 +151,8 @@ class ServerConfig:
     Attributes:
         settings: The settings of the server in the file. A running server may have other settings.
         agents: The agents, in the order of the file.
-        path: The file; None without one.
-        variables: The values of the environment variables that the file names, and the names.
+        path: The path of the file; None if there is no file.
+        variables: The environment variables that the file refers to, as a mapping from value to name.
     """
 
     settings: Settings
@@ -160,7 +161,7 @@ class ServerConfig:
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def error(self, problem: str) -> ConfigurationError:
-        """Return an error of the file, without values of environment variables, which may be secrets."""
+        """Return an error about the file. Values of environment variables are removed, because they may be secrets."""
         return _error(self.path, problem, self.variables)
 
 
@@ -263,7 +264,7 @@ def _problem(error: ErrorDetails) -> str:
 
 
 def _keys_at(path: Sequence[str]) -> list[str]:
-    """Return the keys of the table at a path: its fields, also behind the names of a table of tables."""
+    """Return the valid keys of the table at a path."""
     model: type[BaseModel] = ConfigFile
     steps = iter(path)
     for step in steps:
@@ -290,7 +291,7 @@ def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> A
     Args:
         value: A value of the file.
         path: The table and the key of the value.
-        variables: Receives the values of the variables, and their names.
+        variables: The variables that are found are added to this mapping from value to name.
 
     Raises:
         ConfigurationError: A variable is not set.
@@ -325,7 +326,7 @@ def _given(table: BaseModel, *names: str) -> dict[str, Any]:
 
 
 def _server_settings(file: ConfigFile, given: Settings) -> Settings:
-    """Return the settings of ``[server]``, which those of the command line and the environment override."""
+    """Return the settings of ``[server]``, overridden by those of the command line and the environment."""
     values: dict[str, Any] = {}
     for name, value in _given(file.server).items():
         override = getattr(given, name)

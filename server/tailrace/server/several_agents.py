@@ -53,7 +53,7 @@ LoadConfig = Callable[[Settings], ServerConfig]
 
 @dataclass(eq=False)
 class _Agent:
-    """An agent with its configuration, and its routes when they exist."""
+    """An agent with its configuration, and with its routes after they were created."""
 
     config: AgentConfig
     prepared: PreparedAgent
@@ -200,7 +200,7 @@ class _SeveralAgents:
             return
         before = signal.getsignal(signal.SIGHUP)
         try:
-            # The signal is received until everything has ended: its default is to end the process.
+            # Receive the signal until everything has ended, because by default it would end the process.
             requests, receiver = anyio.create_memory_object_stream[None](1)
             async with requests, receiver, anyio.create_task_group() as group:
                 await group.start(_receive_signals, requests)
@@ -281,7 +281,7 @@ class _RootOperations(Operations):
 
 
 async def _receive_signals(requests: MemoryObjectSendStream[None], *, task_status: TaskStatus[None]) -> None:
-    """Send a request for each SIGHUP, unless one waits already."""
+    """Send a request for each SIGHUP, unless a request already waits."""
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:

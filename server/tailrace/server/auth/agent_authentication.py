@@ -24,7 +24,7 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
             tokens. None for all callers.
 
     Raises:
-        ConfigurationError: A value with a colon is neither ``scope:NAME`` nor ``role:NAME``.
+        ConfigurationError: A value contains a colon but has none of these forms.
     """
     if callers is None:
         return lambda _: True

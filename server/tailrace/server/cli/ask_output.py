@@ -63,7 +63,7 @@ class Screen:
         self._out.flush()
 
     def note(self, text: str, style: str) -> None:
-        """Print a note about the response, on a line of its own."""
+        """Print a note about the response on a separate line."""
         self._end_line()
         self._notes.print(Styled(for_terminal(text), style), soft_wrap=True)
 

@@ -166,8 +166,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
         command = [sys.executable, "-P", __file__, "--port", "0", str(model_file())]
         if self._chat_template is not None:
             command += ["--chat-template", self._chat_template]
-        # In a session of its own, the server does not receive Ctrl-C of the terminal. The parent receives it, and stops the
-        # server.
+        # In a separate session, the server does not receive Ctrl-C of the terminal. The parent receives it, and stops the server.
         return await anyio.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )

@@ -3,8 +3,9 @@
 The listening sockets are opened before the processes start, and all processes accept connections from them. A process that ends
 unexpectedly is started again. If a process cannot start, all processes end.
 
-On SIGHUP, the parent process reads the configuration again and forwards the signal to each process. A terminal sends Ctrl-C to all
-processes, but only the parent handles it, and sends SIGTERM to the others. A second signal ends all processes immediately.
+On SIGHUP, the parent process reads the configuration again and forwards the signal to all worker processes. A terminal sends
+Ctrl-C to all processes, but only the parent handles it: it sends SIGTERM to the workers. A second signal ends all processes
+immediately.
 """
 
 import logging
@@ -50,8 +51,9 @@ def run_workers(
         work: The function of each process.
         listeners: The sockets on which the processes listen.
         count: The number of processes.
-        reload: Reads the configuration again on SIGHUP, and returns the function of processes that start later. The running
-            ones receive the signal, unless the configuration is invalid. None: SIGHUP has its usual effect.
+        reload: Function that is called on SIGHUP. It reads the configuration again and returns the function for processes that
+            start later. If the configuration is valid, the running processes receive the signal. None to leave the handling of
+            SIGHUP unchanged.
 
     Raises:
         SystemExit: A process could not start; the exit status is that of the process.
@@ -96,7 +98,7 @@ class _Workers:
         self._stopping = True
 
     def reload(self, number: int, _frame: FrameType | None) -> None:
-        """Handle SIGHUP."""
+        """Handle SIGHUP: read the configuration again, and forward the signal."""
         assert self._reload is not None  # noqa: S101 — the handler is set with it
         try:
             self._work = self._reload()
@@ -135,7 +137,7 @@ class _Workers:
 
 @contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Block Ctrl-C and SIGHUP in this thread for the block, and in the processes that are started in the block."""
+    """Block Ctrl-C and SIGHUP in this thread until the block ends, and in processes that are started in the block."""
     resource_tracker.ensure_running()  # if it started in the block, it would unblock Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:

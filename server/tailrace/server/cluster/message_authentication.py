@@ -59,7 +59,7 @@ class Authentication:
         """Return a body with the version and the tag in front of it.
 
         Args:
-            purpose: The kind of entry. Each kind has a key of its own.
+            purpose: The kind of entry. Each kind has its own key.
             body: The content.
             context: The location of the entry, which must be equal in `verify`. The number of parts depends only on the purpose.
         """

@@ -108,7 +108,7 @@ class ClusterStore(Store):
         # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._persisted: list[TaskWrite] = []
         self._foreign: set[str] = set()
-        # Tasks that this node began under an earlier name, and of which no event was persisted under that name.
+        # Tasks that this node began under an earlier name without persisting an event under that name.
         self._abandoned: set[str] = set()
 
     # --- writing ------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ class ClusterStore(Store):
         """Forget the tasks of this node, because it has a new name.
 
         Args:
-            unkept: Tasks of which no event is persisted. A write in progress must not persist their first events. Under the new
-                name, they would belong to this node, although no turn runs.
+            unkept: Tasks that have no persisted events. A write in progress must not persist their first events, because the
+                tasks would then belong to this node under its new name, although their turns do not run.
         """
         self._ours.clear()
         self._abandoned.update(unkept)

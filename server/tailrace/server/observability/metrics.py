@@ -55,7 +55,7 @@ class _DistributionCollector(Collector):
 
 
 class Metrics:
-    """All metrics of one server. Each server has a registry of its own, so that several servers in one process are separate.
+    """All metrics of one server. Each server has its own registry, so that several servers in one process are separate.
 
     Attributes:
         registry: The Prometheus registry. Further metrics can be added to it.

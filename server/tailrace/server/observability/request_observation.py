@@ -41,7 +41,7 @@ def observed_route(observer: Observer, base: type[APIRoute] = APIRoute) -> type[
 
 
 def observe_call(observer: Observer, metadata: Mapping[str, str]) -> None:
-    """Set the observer and the trace for a gRPC call, which runs in an asyncio task of its own.
+    """Set the observer and the trace for a gRPC call, which runs in a separate asyncio task.
 
     Args:
         observer: The observer.

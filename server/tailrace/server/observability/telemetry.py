@@ -392,7 +392,7 @@ class _ObservedResponse(ResponseObservation):
 
 
 class _Call(ToolCallObservation):
-    """Observes one tool call. The call runs in an asyncio task of its own."""
+    """Observes one tool call. The call runs in a separate asyncio task."""
 
     def __init__(self, telemetry: Telemetry, call: ContentPartToolCall) -> None:
         self._telemetry = telemetry

@@ -28,7 +28,7 @@ Attributes = dict[str, Any]
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
-# Names of providers in the conventions, by our names, if the names differ.
+# Names of providers in the conventions, by the names that Tailrace uses, if the names differ.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -78,7 +78,7 @@ class Tracing:
 
 
 def provider_name(provider: str) -> str:
-    """Return the name of a provider in the conventions; our name if the conventions have none."""
+    """Return the name of a provider in the conventions. If they have none, return the name that Tailrace uses."""
     return _PROVIDERS.get(provider, provider)
 
 

@@ -140,7 +140,7 @@ class ChatEndpoint:
         context_id = await self._conversations.context_of(request, caller)
         if not context_id:
             return await self._place(request, caller)
-        # No other request is placed after the same message meanwhile.
+        # While the lock is held, no other request can be assigned to the same position.
         async with self.operations.placing(context_id, caller):
             stream, call_ids = await self._place(request, caller)
             try:

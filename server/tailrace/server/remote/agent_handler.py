@@ -134,7 +134,7 @@ class RemoteAgentHandler(Handler):
         yield ending
 
     async def discard(self, interrupted: InterruptedResponse) -> None:
-        """Cancel the remote's task."""
+        """Cancel the remote task."""
         with anyio.move_on_after(CANCEL_TIMEOUT), suppress(UpstreamError):
             await self._agent.cancel_task(interrupted.stored_id)
 

@@ -74,7 +74,7 @@ class Binding:
         self._ids = count(1)
 
     def write(self, operation: Operation, fields: Fields) -> list[Request]:
-        """Encode an operation as HTTP requests, of which one is to be sent.
+        """Encode an operation as one or more alternative HTTP requests.
 
         The further requests use other HTTP methods, for agents that do not support the method of the first request.
 

@@ -60,7 +60,7 @@ class AgentHandler(Handler):
             yield
 
     async def discard(self, interrupted: InterruptedResponse) -> None:
-        """Cancel the response at the provider that holds it."""
+        """Cancel a response that still runs at a provider."""
         await self._agent.discard(interrupted)
 
     def check(self, facts: CallerOptions) -> None:

@@ -127,7 +127,9 @@ class Handler(ABC):
         return message
 
     async def discard(self, interrupted: InterruptedResponse) -> None:  # noqa: B027 — most responses end with the process
-        """Cancel a response that a crash interrupted, and that a provider or a remote agent continues. By default, do nothing.
+        """Cancel a response that a crash interrupted and that still runs at a provider or remote agent.
+
+        By default, do nothing.
 
         The server calls this method when it fails the task.
 

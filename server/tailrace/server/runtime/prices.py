@@ -23,7 +23,7 @@ MAX_COST = 1_000_000 * NANO
 # Factor from a price in US dollars per million tokens to the unit of costs per token.
 _PER_TOKEN = Decimal(NANO) / 1_000_000
 
-# The names of providers in the package, by our names, if the names differ.
+# The names of providers in the package, by the names that Tailrace uses, if the names differ.
 _PROVIDERS = {
     "openai-responses": "openai",
     "gemini": "google",

@@ -121,7 +121,7 @@ class InterruptedTasks:
             raise
 
     def _discard_soon(self, active: ActiveTask) -> None:
-        """Cancel the response of a task that fails, if a provider or a remote agent continues it."""
+        """Cancel the response of a task that fails, if the response still runs at a provider or remote agent."""
         if not (active.waiting and active.waiting[0].in_history) or self._turns.group is None:
             return
         interrupted, _ = interrupted_response(active.record, active.waiting[0].number, active.recorded_rounds)
@@ -132,7 +132,7 @@ class InterruptedTasks:
         try:
             await self._agents.find(agent_name_of(message)).handler.discard(interrupted)
         except UnknownAgentError:
-            pass  # its provider is unknown, too
+            pass  # without the agent, its provider is unknown
         except Exception:
             logger.exception("the response of a failed task cannot be cancelled at its provider")
 

@@ -186,7 +186,7 @@ class ServedAgents:
 async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
     """Hold the resources of an agent until it is unused.
 
-    This runs in an asyncio task of its own, because cancel scopes of a handler must be exited in the task that entered them.
+    This runs in a separate asyncio task, because cancel scopes of a handler must be exited in the task that entered them.
     """
     agent = lease.agent
     has_started = False

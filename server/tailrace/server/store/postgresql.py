@@ -220,7 +220,7 @@ async def _complete_transaction(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine until it ends. A cancellation is raised only then.
 
     An interrupted statement closes its connection. A cancelled caller must not close the writing connection, which holds the
-    lock. The coroutine runs in a task of its own, because a shielded scope does not protect against cancellation from outside
+    lock. The coroutine runs in a separate task, because a shielded scope does not protect against cancellation from outside
     anyio (gRPC).
     """
     task = asyncio.ensure_future(work)

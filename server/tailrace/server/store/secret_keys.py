@@ -1,7 +1,7 @@
 """The keys of an installation, which are derived from one secret.
 
 An installation is one server, or all servers that share a database. Its secret is the setting ``secret_key``, or a random secret
-that the store creates once (`SecretKeys.use_stored`). Each purpose has a key of its own, so that a leaked key does not affect
+that the store creates once (`SecretKeys.use_stored`). Each purpose has its own key, so that a leaked key does not affect
 other purposes.
 """
 
