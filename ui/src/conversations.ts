@@ -5,6 +5,8 @@ import { button, el, icon } from "./dom.ts";
 import { fill, type Strings } from "./strings.ts";
 
 const RENAME = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
+const BEFORE = "M15 5l-7 7 7 7";
+const AFTER = "M9 5l7 7-7 7";
 const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
 
 /** The element, as the list sees it. */
@@ -84,7 +86,7 @@ export class Conversations {
 	}
 
 	/** The versions of a message in the known conversations: the first one, then the branches by time. */
-	versions(messageId: string): Branch[] {
+	#versions(messageId: string): Branch[] {
 		let root: Branch = { contextId: "", messageId };
 		for (let branch = this.#branches.get(messageId); branch; branch = this.#branches.get(root.messageId)) root = branch.from;
 		const isVersion = ({ from }: { from: Branch }): boolean => {
@@ -94,6 +96,20 @@ export class Conversations {
 		const found = [...this.#branches.values()].filter(isVersion).sort((one, other) => (one.began < other.began ? -1 : 1));
 		const first = found.find(({ from }) => from.messageId === root.messageId)?.from ?? root;
 		return [first, ...found].filter(({ contextId }) => this.#known.has(contextId));
+	}
+
+	/** Show which version of a message the log has, and buttons to switch. */
+	drawVersions(log: HTMLElement): void {
+		const { strings } = this.owner;
+		for (const node of log.querySelectorAll<HTMLElement>("[data-message]")) {
+			const id = node.dataset.message!;
+			const versions = this.#versions(id);
+			const at = versions.findIndex(({ messageId }) => messageId === id);
+			const go = (label: string, drawing: string, to?: Branch) => icon(label, drawing, () => this.owner.open(to!.contextId), { disabled: !to });
+			const position = el("span", {}, `${at + 1}/${versions.length}`);
+			const shown = [go(strings.previousVersion, BEFORE, versions[at - 1]), position, go(strings.nextVersion, AFTER, versions[at + 1])];
+			node.querySelector(".versions")!.replaceChildren(...(at >= 0 && versions.length > 1 ? shown : []));
+		}
 	}
 
 	/** Mark the conversation that is open. */

@@ -80,3 +80,18 @@ async function writeClipboard(text: string, beside: Element): Promise<boolean> {
 	field.remove();
 	return copied;
 }
+
+/** Make attributes of a custom element its properties, too. */
+export function reflectAttributes(prototype: HTMLElement, names: readonly string[]): void {
+	for (const name of names) {
+		Object.defineProperty(prototype, name, {
+			get(this: HTMLElement) {
+				return this.getAttribute(name);
+			},
+			set(this: HTMLElement, value: string | null | undefined) {
+				if (value === null || value === undefined) this.removeAttribute(name);
+				else this.setAttribute(name, value);
+			},
+		});
+	}
+}

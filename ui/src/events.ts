@@ -13,3 +13,8 @@ export interface ChatEvents {
 	/** A message was not sent, or a task cannot be followed further. A failed response is a `taskstate`. */
 	chaterror: { id: string; contextId: string; error: Error };
 }
+
+/** Dispatch an event of the element. */
+export function emit<Name extends keyof ChatEvents>(element: EventTarget, name: Name, detail: ChatEvents[Name]): void {
+	element.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
+}

@@ -1,0 +1,140 @@
+/** The message box: its text, files, and buttons. */
+import { isText, textOf } from "./blocks.ts";
+import type { Branch, Part } from "./client.ts";
+import { button, el, icon, slot } from "./dom.ts";
+import { fill, type Strings } from "./strings.ts";
+
+const ATTACH = "M20 11l-8.5 8.5a5 5 0 0 1-7-7l9-9a3.3 3.3 0 0 1 4.7 4.7l-9 9a1.6 1.6 0 0 1-2.3-2.3l8-8";
+const CUT = "M4 4l16 16M9 5a13 13 0 0 1 12 4M3 9a13 13 0 0 1 3-2M7 13a8 8 0 0 1 4-2M12 19h.01";
+const REMOVE = "M6 6l12 12M18 6L6 18";
+
+/** The functions of the element that the message box calls. */
+interface Actions {
+	/** Whether the message was sent. */
+	send(text: string, files: Part[]): Promise<boolean>;
+	stop(): unknown;
+	cut(): unknown;
+	/** Whether there is a message to edit. */
+	editLast(): boolean;
+}
+
+export class Composer {
+	readonly node: HTMLElement;
+	readonly input: HTMLTextAreaElement;
+	/** The message that is edited. */
+	edited?: Branch;
+	#files: Part[] = [];
+	readonly #chips = el("div.row");
+	readonly #picker: HTMLInputElement;
+	readonly #send: HTMLElement;
+	readonly #stop: HTMLElement;
+	readonly #cut: HTMLElement;
+
+	constructor(
+		private readonly strings: Strings,
+		private readonly actions: Actions,
+		latest: HTMLElement,
+	) {
+		this.input = el("textarea", {
+			rows: 1,
+			"aria-label": strings.message,
+			part: "input",
+			onkeydown: (event: KeyboardEvent) => this.#key(event),
+			onpaste: (event: ClipboardEvent) => this.#pasted(event),
+		}) as HTMLTextAreaElement;
+		this.#picker = el("input", { type: "file", multiple: true, hidden: true, onchange: () => this.#attach(this.#picker.files ?? []) }) as HTMLInputElement;
+		this.#send = el("button.main", { type: "submit" }, strings.send);
+		this.#stop = button("main", strings.stop, () => actions.stop(), { hidden: true });
+		this.#cut = icon(strings.cut, CUT, () => actions.cut(), { hidden: true });
+		const attach = icon(strings.attach, ATTACH, () => this.#picker.click());
+		const tools = el("div.row", {}, attach, this.#picker, this.input, this.#cut, this.#stop, this.#send);
+		const onsubmit = (event: Event) => this.#submit(event);
+		this.node = el("form.composer", { part: "composer", onsubmit }, latest, slot("composer-start"), this.#chips, tools, slot("composer-end"));
+	}
+
+	/** Accept files that are dropped on an element. */
+	acceptDrops(area: HTMLElement): void {
+		area.ondragover = (event) => (event.preventDefault(), area.classList.add("over"));
+		area.ondragleave = () => area.classList.remove("over");
+		area.ondrop = (event) => {
+			event.preventDefault();
+			area.classList.remove("over");
+			this.#attach(event.dataTransfer?.files ?? []);
+		};
+	}
+
+	/** Continue with the message of another message box. */
+	takeOver({ input, edited, files }: Composer): void {
+		this.input.value = input.value;
+		this.edited = edited;
+		this.#files = files;
+		this.#drawFiles();
+	}
+
+	get files(): Part[] {
+		return this.#files;
+	}
+
+	/** Put a message into the box, to be changed and sent: before the branch, if there is one. */
+	edit(parts: Part[], branch?: Branch): void {
+		this.edited = branch;
+		this.input.value = textOf(parts);
+		this.#files = parts.filter((part) => !isText(part));
+		this.#drawFiles();
+		this.input.focus();
+	}
+
+	/** Empty the box. */
+	discard(): void {
+		this.edit([]);
+	}
+
+	/** Show the buttons for a response that is running, or the one to send. */
+	set busy(busy: boolean) {
+		this.#stop.hidden = this.#cut.hidden = !busy;
+		this.#send.hidden = busy;
+	}
+
+	#key(event: KeyboardEvent): void {
+		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.#submit(event);
+		else if (event.key === "ArrowUp" && !this.input.value && this.actions.editLast()) event.preventDefault();
+	}
+
+	async #submit(event: Event): Promise<void> {
+		event.preventDefault();
+		if (await this.actions.send(this.input.value.trim(), this.#files)) this.discard();
+	}
+
+	#pasted(event: ClipboardEvent): void {
+		const files = event.clipboardData?.files ?? [];
+		if (!files.length) return;
+		event.preventDefault();
+		this.#attach(files);
+	}
+
+	#attach(files: Iterable<File>): void {
+		for (const file of files) {
+			const reader = new FileReader();
+			reader.onload = () => {
+				const raw = `${reader.result}`.split(",")[1] ?? "";
+				this.#files.push({ raw, filename: file.name, mediaType: file.type || "application/octet-stream" });
+				this.#drawFiles();
+			};
+			reader.readAsDataURL(file);
+		}
+		this.#picker.value = "";
+	}
+
+	#drawFiles(): void {
+		const { strings } = this;
+		const remove = (file: Part) => {
+			this.#files = this.#files.filter((each) => each !== file);
+			this.#drawFiles();
+			this.input.focus();
+		};
+		const chips = this.#files.map((file) => el("span.badge", {}, file.filename ?? strings.file, icon(fill(strings.removeFile, { name: file.filename }), REMOVE, () => remove(file))));
+		const discard = () => this.discard();
+		if (this.edited) chips.unshift(el("span.badge", {}, strings.editedMessage, icon(strings.discardEdit, REMOVE, discard)));
+		this.#chips.replaceChildren(...chips);
+	}
+}

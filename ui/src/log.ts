@@ -1,0 +1,70 @@
+/** The log of the conversation, which follows its end until the user scrolls up. */
+import { el, icon } from "./dom.ts";
+import type { Strings } from "./strings.ts";
+
+const DOWN = "M12 5v14M6 13l6 6 6-6";
+
+/** Pixels from the end of the log within which it follows new text. */
+const NEAR = 60;
+
+export class Log {
+	readonly node: HTMLElement;
+	/** The button that leads to the end. */
+	readonly latest: HTMLElement;
+	/** Responses also grow after they were drawn: when a module for code or math is loaded. */
+	readonly #sizes = new ResizeObserver(() => this.follow());
+	/** The log follows the latest message. */
+	#sticks = true;
+	/** Where the log was scrolled to at the last event, in pixels. */
+	#top = 0;
+
+	constructor(strings: Strings) {
+		this.node = el("div.log", { role: "log", "aria-live": "polite", "aria-label": strings.conversation, tabindex: 0, part: "log", onscroll: () => this.#scrolled() });
+		this.latest = icon(strings.latest, DOWN, () => this.scroll(), { class: "icon latest", hidden: true });
+	}
+
+	/** Begin again at the end, with this. */
+	restart(content: HTMLElement): void {
+		this.#sizes.disconnect();
+		this.#sticks = true;
+		this.node.replaceChildren(content);
+	}
+
+	/** Append the node of a task. */
+	append(node: HTMLElement): void {
+		this.node.querySelector(".welcome")?.remove();
+		this.node.append(node);
+		this.#sizes.observe(node);
+	}
+
+	/** Scroll to the end, and follow it. */
+	scroll(): void {
+		this.#sticks = true;
+		this.node.scrollTop = this.node.scrollHeight;
+	}
+
+	/** Scroll to the end, unless the user has left it. */
+	follow(): void {
+		if (this.#sticks) this.scroll();
+	}
+
+	/** Show avatars of the agent and the user: texts, or addresses of images. */
+	showAvatars(avatars: string[]): void {
+		for (const [at, name] of ["agent", "user"].entries()) {
+			const avatar = avatars[at] ?? "";
+			const image = /[./]/.test(avatar) ? `url(${JSON.stringify(new URL(avatar, document.baseURI).href)})` : "none";
+			this.node.style.setProperty(`--${name}-avatar`, image === "none" && avatar ? JSON.stringify(avatar) : '""');
+			this.node.style.setProperty(`--${name}-image`, image);
+			this.node.classList.toggle(`${name}-avatar`, avatar !== "");
+		}
+	}
+
+	// The content may have grown since the scrolling that this event reports: only a scroll upwards leaves the end.
+	#scrolled(): void {
+		const { scrollTop, scrollHeight, clientHeight } = this.node;
+		if (scrollHeight - scrollTop - clientHeight < NEAR) this.#sticks = true;
+		else if (scrollTop < this.#top) this.#sticks = false;
+		this.#top = scrollTop;
+		this.latest.hidden = this.#sticks;
+	}
+}

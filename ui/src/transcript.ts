@@ -1,0 +1,174 @@
+/** The tasks of the open conversation, on the page, and the streams by which the page follows them. */
+import { textOf } from "./blocks.ts";
+import { type AgentClient, AgentError, type Message, type Metadata, type Task, type TaskEvent } from "./client.ts";
+import { alarm, button } from "./dom.ts";
+import { emit } from "./events.ts";
+import type { Log } from "./log.ts";
+import { type Host, TaskView } from "./task-view.ts";
+
+/** The element, as the transcript sees it. */
+interface Owner extends Host, EventTarget {
+	readonly client: AgentClient;
+	readonly contextId: string | undefined;
+	showVersions(): void;
+}
+
+/** The functions of the element that the transcript calls. */
+interface Reactions {
+	/** An event or a request is new. */
+	received(event: TaskEvent): void;
+	/** A task of this page has its id. */
+	begun(view: TaskView): void;
+	/** A task has another state. */
+	moved(view: TaskView): void;
+	/** A task is followed, or no longer. */
+	followed(): void;
+	/** The agent requires a token. */
+	askToken(again: () => unknown): void;
+}
+
+export class Transcript {
+	views: TaskView[] = [];
+
+	constructor(
+		private readonly owner: Owner,
+		private readonly log: Log,
+		private readonly reactions: Reactions,
+	) {}
+
+	/** The running task that the page follows. */
+	get working(): TaskView | undefined {
+		return this.views.findLast((view) => view.stream && !view.over && !view.waits);
+	}
+
+	find(id?: string): TaskView | undefined {
+		return id ? this.views.find((view) => view.id === id) : undefined;
+	}
+
+	add(): TaskView {
+		const view = new TaskView(this.owner);
+		this.log.append(view.node);
+		this.views.push(view);
+		return view;
+	}
+
+	/** Show a conversation, and follow its running tasks. */
+	async load(contextId: string): Promise<void> {
+		const { owner } = this;
+		const conversation = owner.client.conversation(contextId).catch(() => []); // a method of the extension
+		const tasks = await this.#tasks(contextId);
+		const messages = await conversation;
+		if (owner.contextId !== contextId) return;
+		this.log.node.replaceChildren();
+		this.#show(messages, tasks);
+	}
+
+	async #tasks(contextId: string): Promise<Map<string, Task>> {
+		const found = new Map<string, Task>();
+		let pageToken = "";
+		do {
+			const page = await this.owner.client.listTasks({ contextId, includeArtifacts: true, pageSize: 100, pageToken });
+			for (const task of page.tasks) found.set(task.id, task);
+			pageToken = page.nextPageToken;
+		} while (pageToken && found.size < 1000);
+		return found;
+	}
+
+	/** Show tasks in the order of the conversation, between messages without a task. */
+	#show(messages: Message[], tasks: Map<string, Task>): void {
+		let view: TaskView | undefined;
+		const begin = (task?: Task): TaskView => {
+			view = this.add();
+			if (task) view.takeTask(task);
+			if (task) tasks.delete(task.id);
+			return view;
+		};
+		for (const message of messages) {
+			if (this.find(message.taskId)) continue;
+			const task = tasks.get(message.taskId ?? "");
+			if (task || !view || view.id || message.role === "ROLE_USER") view = begin(task);
+			if (!task) view.takeMessage(message);
+		}
+		for (const task of [...tasks.values()].reverse()) begin(task);
+		for (const each of this.views) if (!each.id) each.draw();
+		this.owner.showVersions();
+		this.log.scroll();
+		for (const each of this.views) if (each.id && !each.over && (!each.waits || each === view)) this.follow(each);
+	}
+
+	/** Read a task's events until it is over: those of sending a message, or those after the last one on the page. */
+	async follow(view: TaskView, message?: Message, request?: Metadata): Promise<void> {
+		const { client } = this.owner;
+		this.leave(view);
+		const stream = message ? client.sendMessage(message, { request }) : client.subscribe(view.id, { after: view.number });
+		view.stream = stream;
+		this.reactions.followed();
+		try {
+			for await (const event of stream) {
+				if (view.stream !== stream) return;
+				this.#take(view, event);
+			}
+		} catch (error) {
+			if (view.stream === stream) this.#refused(view, error as Error, message, request);
+		}
+		if (view.stream === stream) this.leave(view);
+	}
+
+	leave(view: TaskView): void {
+		const { stream } = view;
+		view.stream = undefined;
+		stream?.close();
+		this.reactions.followed();
+	}
+
+	leaveAll(): void {
+		for (const view of this.views) {
+			this.leave(view);
+			view.close();
+		}
+	}
+
+	/** Leave the conversation. */
+	clear(): void {
+		this.leaveAll();
+		this.views = [];
+	}
+
+	#take(view: TaskView, event: TaskEvent): void {
+		const { owner, reactions } = this;
+		reactions.received(event);
+		if (event.type === "connection") {
+			if (event.state === "retry") {
+				view.trouble = event.error ? owner.strings.connectionLost : `cut after event ${event.after}`;
+				if (event.error) view.problem.replaceChildren(alarm(event.error.message, ` ${owner.strings.tryingAgain}`));
+			}
+			return owner.changed(view);
+		}
+		if (view.trouble) view.problem.replaceChildren();
+		view.trouble = "";
+		const { state, id } = view;
+		view.take(event);
+		owner.changed(view);
+		if (id !== view.id && view.id) reactions.begun(view);
+		if (event.type === "artifact") {
+			const { artifact, append = false } = event.artifact;
+			const text = textOf(artifact.parts);
+			if (text) emit(owner, "textdelta", { id: view.id, contextId: view.contextId, artifactId: artifact.artifactId, text, append });
+		}
+		if (state !== view.state) reactions.moved(view);
+	}
+
+	/** The task cannot be followed further: show why, and offer another attempt. */
+	#refused(view: TaskView, error: Error, message?: Message, request?: Metadata): void {
+		const { strings } = this.owner;
+		if (!(error instanceof AgentError)) reportError(error); // a fault of this page
+		const again = () => this.follow(view, view.id ? undefined : message, request);
+		this.leave(view);
+		view.form.inert = false;
+		view.trouble = view.id ? strings.connectionLost : strings.notSent;
+		emit(this.owner, "chaterror", { id: view.id, contextId: view.contextId, error });
+		view.draw();
+		view.problem.replaceChildren(alarm(error.message, " ", button("small", strings.tryAgain, again)));
+		if (error instanceof AgentError && error.status === 401) this.reactions.askToken(again);
+	}
+}
