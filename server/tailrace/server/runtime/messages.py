@@ -257,7 +257,8 @@ def history_of(
         messages: The messages of the conversation, in the order in which they were stored.
         running: The ids of the tasks with a running turn.
         task_id: The id of the task of the turn.
-        is_resumed: True if ``messages`` already contains messages of this turn. These are returned last.
+        is_resumed: True if ``messages`` already contains messages of this turn. These are returned last, although other tasks
+            may have begun turns after it.
     """
     turns = _turns_of(messages)
     newest = {turn[0].task_id: at for at, turn in enumerate(turns)}
@@ -268,6 +269,11 @@ def history_of(
     if last is not None:
         order.append(last)
     return [message for at in order for message in turns[at]]
+
+
+def continues_turn(message: Message) -> bool:
+    """Return whether a caller's message has tool results or decisions, so that it belongs to the preceding turn of its task."""
+    return bool(to_common_message(message).tool_results or decided_ids(message))
 
 
 def in_turns(messages: Sequence[Message]) -> list[Message]:
@@ -281,10 +287,7 @@ def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
     newest: dict[str, list[Message]] = {}
     for message in messages:
         turn = newest.get(message.task_id)
-        begins = (
-            is_callers(message) and not to_common_message(message).tool_results and not decided_ids(message)
-        )
-        if turn is None or begins:
+        if turn is None or (is_callers(message) and not continues_turn(message)):
             turn = newest[message.task_id] = []
             turns.append(turn)
         turn.append(message)

@@ -38,6 +38,7 @@ from tailrace.server.runtime.large_updates import check_bytes, check_size, encod
 from tailrace.server.runtime.limits import Permit, RateLimitError
 from tailrace.server.runtime.messages import (
     complete_rounds,
+    continues_turn,
     history_of,
     messages_from_artifacts,
     open_call_ids,
@@ -360,8 +361,12 @@ class TurnRunner:
             recorded, running = await self._store.load_history(
                 record.context_id, active.owner, self._max_history - 1
             )
-            ordered = partial(history_of, recorded, running, record.id, is_resumed=waiting.in_history)
-            messages = await run_bounded(cost_of(recorded), ordered)
+
+            def ordered() -> list[Message]:
+                is_resumed = waiting.in_history or continues_turn(waiting.message)
+                return history_of(recorded, running, record.id, is_resumed=is_resumed)
+
+            messages = await run_bounded(cost_of(recorded) + waiting.cost, ordered)
         await self._check_other_agents(messages, waiting.message)
         del active.waiting[0]
         if _followed_turn(waiting) is not None:
