@@ -18,7 +18,7 @@ import { shortcutOf, shortcutsDialog } from "./shortcuts.ts";
 import { addressedConversation, BrowserStorage } from "./storage.ts";
 import { fill, STRINGS, type Strings } from "./strings.ts";
 import css from "./style.css";
-import type { Host, TaskView } from "./task-view.ts";
+import { type Host, TaskView } from "./task-view.ts";
 import { askToken } from "./token-form.ts";
 import { resultForm } from "./tool-results.ts";
 import { Transcript } from "./transcript.ts";
@@ -255,7 +255,7 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	async #load(contextId: string): Promise<void> {
 		this.#transcript.clear();
-		if (this.#composer.edited) this.#composer.discard();
+		if (this.#composer.target) this.#composer.discard();
 		this.#enter(contextId);
 		if (this.clientWidth < 740) closePanels(this.#nav, this.#aside);
 		this.#log.restart(contextId ? el("p.welcome", {}, this.#strings.loading) : this.#welcome());
@@ -340,6 +340,11 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#composer.edit(parts, branches && this.contextId ? { contextId: this.contextId, messageId } : undefined);
 	}
 
+	/** Address the message in the message box to a task that waits, other than the latest one. */
+	reply(view: TaskView): void {
+		this.#composer.reply(view);
+	}
+
 	#editLast(): boolean {
 		const view = this.#transcript.views.findLast(({ lastParts }) => lastParts.length);
 		if (view) this.edit(view.lastParts, view.lastId);
@@ -351,9 +356,10 @@ export class TailraceChat extends HTMLElement implements Host {
 		await this.opened; // the message belongs to this conversation, after its others
 		if (this.working || !(text || files.length)) return false;
 		const parts = [...(text ? [{ text }] : []), ...files];
-		const { edited } = this.#composer;
-		if (edited) return this.#branch(edited, parts);
-		return this.ask(parts, this.#transcript.views.findLast((view) => view.waits));
+		const { target } = this.#composer;
+		if (target && !(target instanceof TaskView)) return this.#branch(target, parts);
+		const last = this.#transcript.views.at(-1);
+		return this.ask(parts, target ?? (last?.waits ? last : undefined));
 	}
 
 	/** Send a message: to a task that waits for it, or as a new one. */
@@ -369,7 +375,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		view.sent = performance.now();
 		view.first = undefined;
 		view.form.inert = true;
-		this.#log.scroll();
+		this.#log.reveal(view.node);
 		this.#transcript.follow(view, message, request);
 		return true;
 	}

@@ -3,6 +3,7 @@ import { isText, textOf } from "./blocks.ts";
 import type { Branch, Part } from "./client.ts";
 import { button, el, icon, slot } from "./dom.ts";
 import { fill, type Strings } from "./strings.ts";
+import { TaskView } from "./task-view.ts";
 
 const ATTACH = "M20 11l-8.5 8.5a5 5 0 0 1-7-7l9-9a3.3 3.3 0 0 1 4.7 4.7l-9 9a1.6 1.6 0 0 1-2.3-2.3l8-8";
 const CUT = "M4 4l16 16M9 5a13 13 0 0 1 12 4M3 9a13 13 0 0 1 3-2M7 13a8 8 0 0 1 4-2M12 19h.01";
@@ -21,8 +22,8 @@ interface Actions {
 export class Composer {
 	readonly node: HTMLElement;
 	readonly input: HTMLTextAreaElement;
-	/** The message that is edited. */
-	edited?: Branch;
+	/** The message that is edited, or the task that the message replies to. */
+	target?: Branch | TaskView;
 	#files: Part[] = [];
 	readonly #chips = el("div.row");
 	readonly #picker: HTMLInputElement;
@@ -64,9 +65,9 @@ export class Composer {
 	}
 
 	/** Continue with the message of another message box. */
-	takeOver({ input, edited, files }: Composer): void {
+	takeOver({ input, target, files }: Composer): void {
 		this.input.value = input.value;
-		this.edited = edited;
+		this.target = target;
 		this.#files = files;
 		this.#drawFiles();
 	}
@@ -77,9 +78,17 @@ export class Composer {
 
 	/** Put a message into the box, to be changed and sent: before the branch, if there is one. */
 	edit(parts: Part[], branch?: Branch): void {
-		this.edited = branch;
+		this.target = branch;
 		this.input.value = textOf(parts);
 		this.#files = parts.filter((part) => !isText(part));
+		this.#drawFiles();
+		this.input.focus();
+	}
+
+	/** Address the message to a task that waits. */
+	reply(view: TaskView): void {
+		if (this.target) this.discard();
+		this.target = view;
 		this.#drawFiles();
 		this.input.focus();
 	}
@@ -133,8 +142,12 @@ export class Composer {
 			this.input.focus();
 		};
 		const chips = this.#files.map((file) => el("span.badge", {}, file.filename ?? strings.file, icon(fill(strings.removeFile, { name: file.filename }), REMOVE, () => remove(file))));
-		const discard = () => this.discard();
-		if (this.edited) chips.unshift(el("span.badge", {}, strings.editedMessage, icon(strings.discardEdit, REMOVE, discard)));
+		const { target } = this;
+		if (target) {
+			const replies = target instanceof TaskView;
+			const label = replies ? fill(strings.repliedTask, { text: textOf(target.lastParts).slice(0, 60) }) : strings.editedMessage;
+			chips.unshift(el("span.badge", {}, label, icon(replies ? strings.discardReply : strings.discardEdit, REMOVE, () => this.discard())));
+		}
 		this.#chips.replaceChildren(...chips);
 	}
 }

@@ -43,6 +43,13 @@ export class Log {
 		this.node.scrollTop = this.node.scrollHeight;
 	}
 
+	/** Scroll to the end of a task. Below it, half of the log is left for its response. */
+	reveal(node: HTMLElement): void {
+		if (node === this.node.lastElementChild) return this.scroll();
+		const { top, height } = this.node.getBoundingClientRect();
+		this.node.scrollTop += node.getBoundingClientRect().bottom - top - height / 2;
+	}
+
 	/** Scroll to the end, unless the user has left it. */
 	follow(): void {
 		if (this.#sticks) this.scroll();

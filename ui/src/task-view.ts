@@ -13,6 +13,7 @@ export interface Host {
 	ask(parts: Part[], view?: TaskView): boolean;
 	decide(view: TaskView, decision: ApprovalDecision): Promise<void>;
 	edit(parts: Part[], messageId: string): void;
+	reply(view: TaskView): void;
 	showModel(name: string): void;
 	readonly working: TaskView | undefined;
 	readonly strings: Strings;
@@ -54,6 +55,7 @@ export class TaskView {
 	readonly #decided = new Set<string>();
 	readonly #badge = el("span.badge");
 	readonly #actions: HTMLElement;
+	readonly #reply: HTMLElement;
 	readonly #waiting = el("p.waiting", { "aria-hidden": "true" }, el("i"), el("i"), el("i"));
 	#userMessages = 0;
 	#lastParts: Part[] = [];
@@ -64,7 +66,8 @@ export class TaskView {
 		const { strings } = chat;
 		const again = button("small", strings.regenerate, () => this.#repeat(), { title: strings.regenerateTitle });
 		this.#actions = el("span.actions", {}, copyButton(strings, () => this.answer), again);
-		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#actions));
+		this.#reply = button("small.reply", strings.reply, () => chat.reply(this), { title: strings.replyTitle });
+		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#reply, this.#actions));
 	}
 
 	get over(): boolean {
@@ -263,6 +266,7 @@ export class TaskView {
 		this.node.dataset.state = this.trouble ? "trouble" : this.state;
 		this.node.dataset.event = `${this.number}`;
 		const runs = this.stream && !this.over && !this.waits;
+		this.#reply.hidden = !this.waits;
 		this.#waiting.hidden = !runs || this.#blocks.size > 0;
 		// A failed response without text has its own button to try again, and nothing to copy.
 		this.#actions.hidden = !this.over || (this.state === "failed" && !this.answer) || !this.#lastParts.some((part) => isText(part) || part.raw);

@@ -6,6 +6,9 @@ import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
 import { type Host, TaskView } from "./task-view.ts";
 
+/** Waiting tasks that the page follows. Each has a connection, and with HTTP/1.1 a browser opens six to a server, for all tabs. */
+const MAX_WAITING = 2;
+
 /** The element, as the transcript sees it. */
 interface Owner extends Host, EventTarget {
 	readonly client: AgentClient;
@@ -93,13 +96,14 @@ export class Transcript {
 		for (const each of this.views) if (!each.id) each.draw();
 		this.owner.showVersions();
 		this.log.scroll();
-		for (const each of this.views) if (each.id && !each.over && (!each.waits || each === view)) this.follow(each);
+		for (const each of this.views) if (each.id && !each.over) this.follow(each);
 	}
 
 	/** Read a task's events until it is over: those of sending a message, or those after the last one on the page. */
 	async follow(view: TaskView, message?: Message, request?: Metadata): Promise<void> {
 		const { client } = this.owner;
 		this.leave(view);
+		this.#leaveOlder(view);
 		const stream = message ? client.sendMessage(message, { request }) : client.subscribe(view.id, { after: view.number });
 		view.stream = stream;
 		this.reactions.followed();
@@ -112,6 +116,13 @@ export class Transcript {
 			if (view.stream === stream) this.#refused(view, error as Error, message, request);
 		}
 		if (view.stream === stream) this.leave(view);
+	}
+
+	/** Leave waiting tasks beyond the bound: the oldest ones, but not this one. */
+	#leaveOlder(view: TaskView): void {
+		if (!view.waits) return;
+		const others = this.views.filter((each) => each !== view && each.stream && each.waits);
+		for (const each of others.slice(0, 1 - MAX_WAITING)) this.leave(each);
 	}
 
 	leave(view: TaskView): void {
@@ -155,7 +166,9 @@ export class Transcript {
 			const text = textOf(artifact.parts);
 			if (text) emit(owner, "textdelta", { id: view.id, contextId: view.contextId, artifactId: artifact.artifactId, text, append });
 		}
-		if (state !== view.state) reactions.moved(view);
+		if (state === view.state) return;
+		this.#leaveOlder(view);
+		reactions.moved(view);
 	}
 
 	/** The task cannot be followed further: show why, and offer another attempt. */
