@@ -43,7 +43,7 @@ class Chat(NamedTuple):
 
     @property
     def card(self) -> "Locator":
-        return self.page.get_by_role("form", name=LABEL)
+        return self.page.get_by_role("group", name=LABEL)
 
     @property
     def call(self) -> "Locator":

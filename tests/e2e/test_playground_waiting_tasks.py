@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from e2e.browser import browsing, note_faults
+from e2e.browser import add_axe, browsing, check_accessibility, note_faults
 from support.approval_server import serving_approvals
 from support.fixture_contexts import in_own_task
 from support.live_server import serving
@@ -87,7 +87,7 @@ async def test_calls_of_two_tasks_are_approved_in_either_order(browser: "Browser
     ):
         page = await open_waiting(context, server.url, "Send it.", "Send it again.")
         await until_states(page, WAITS, WAITS)
-        assert await page.get_by_role("form", name="Approval of send_mail").count() == 2
+        assert await page.get_by_role("group", name="Approval of send_mail").count() == 2
         await task(page, first).get_by_role("button", name="Approve", exact=True).click()
         await page.locator(f"article:nth-of-type({first})[data-state=completed]").wait_for()
         assert await task(page, first).locator("[part=approval]").inner_text() == "Approved"
@@ -128,6 +128,21 @@ async def test_a_decision_about_the_older_task_is_shown_in_all_tabs(browser: "Br
             await until_states(tab, "completed", WAITS)
             assert await task(tab, 1).locator("[part=approval]").inner_text() == "Approved"
             assert await task(tab, 2).get_by_role("button", name="Approve", exact=True).is_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1000])
+async def test_nothing_keeps_people_from_choosing_a_task(browser: "Browser", width: int) -> None:
+    async with serving_approvals(CALL, CALL) as server:
+        # axe-core is injected into the page, which the page's policy would forbid.
+        context = await browser.new_context(viewport={"width": width, "height": 900}, bypass_csp=True)
+        page = await open_waiting(context, server.url, "Send it.", "Send it again.")
+        await task(page, 1).get_by_role("button", name="Reply", exact=True).click()
+        # The message box has grown, and the log stays at its end.
+        log = 'document.querySelector("tailrace-chat").shadowRoot.querySelector(".log")'
+        await page.wait_for_function(f"({log}.scrollHeight - {log}.scrollTop - {log}.clientHeight) < 2")
+        await add_axe(page)
+        await check_accessibility(page)
+        await context.close()
 
 
 async def ask_for_a_name(turn: Turn) -> AsyncIterator[Update]:
@@ -182,10 +197,10 @@ async def test_a_message_after_a_later_response_begins_a_task(browser: "Browser"
         await page.keyboard.press("Enter")
         await until_states(page, "completed", "completed", WAITS)
         log = await page.locator(".log").bounding_box()
-        said = await task(page, 1).locator(".said").last.bounding_box()
+        reply = await task(page, 1).locator(".said").last.bounding_box()
         assert log is not None
-        assert said is not None
-        assert log["y"] < said["y"] < said["y"] + said["height"] < log["y"] + log["height"]
+        assert reply is not None
+        assert log["y"] < reply["y"] < reply["y"] + reply["height"] < log["y"] + log["height"]
 
 
 async def test_a_page_has_few_connections_to_tasks_that_wait(browser: "Browser") -> None:

@@ -52,9 +52,10 @@ export class ApprovalCard {
 			event.preventDefault();
 			this.#send({ digest: request.digest, decision: "reject", ...(this.#reason.value.trim() && { reason: this.#reason.value.trim() }) });
 		};
-		this.#form = el(
-			"form.ask",
-			{ "aria-label": fill(strings.approvalOf, { name }), onsubmit },
+		// A group: a form with a name is a landmark, whose name must be unique, and two tasks may wait for the same call.
+		const fields = el(
+			"div.ask",
+			{ role: "group", "aria-label": fill(strings.approvalOf, { name }) },
 			el("b", {}, strings.approvalRequired),
 			reason ? el("p", {}, reason) : "",
 			this.#expiry,
@@ -63,6 +64,7 @@ export class ApprovalCard {
 			el("div.row", {}, this.#approve, el("button", { type: "submit" }, strings.reject), this.#edit),
 			this.#problem,
 		);
+		this.#form = el("form", { onsubmit }, fields);
 		this.node.append(this.#form);
 		this.#expire();
 	}

@@ -11,7 +11,7 @@ export class Log {
 	readonly node: HTMLElement;
 	/** The button that leads to the end. */
 	readonly latest: HTMLElement;
-	/** Responses also grow after they were drawn: when a module for code or math is loaded. */
+	/** Responses also grow after they were drawn: when a module for code or math is loaded. The log shrinks when the message box grows. */
 	readonly #sizes = new ResizeObserver(() => this.follow());
 	/** The log follows the latest message. */
 	#sticks = true;
@@ -26,6 +26,7 @@ export class Log {
 	/** Begin again at the end, with this. */
 	restart(content: HTMLElement): void {
 		this.#sizes.disconnect();
+		this.#sizes.observe(this.node);
 		this.#sticks = true;
 		this.node.replaceChildren(content);
 	}

@@ -14,7 +14,7 @@ export function resultForm(strings: Strings, calls: any[], send: (results: objec
 		send(fields.map(({ call: { call_id, name }, output, failed }) => ({ call_id, name, output: read(output.value), is_error: failed.checked })));
 	};
 	const submit = el("div", {}, el("button.main", { type: "submit" }, strings.sendResults));
-	return el("form.ask", { "aria-label": strings.toolResults, onsubmit }, ...fields.map(({ node }) => node), submit);
+	return el("form", { onsubmit }, el("div.ask", { role: "group", "aria-label": strings.toolResults }, ...fields.map(({ node }) => node), submit));
 }
 
 /** JSON for an object or an array, else the text. */
