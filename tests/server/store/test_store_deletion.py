@@ -1,7 +1,10 @@
 """Deletion in bounded steps: a long task does not keep the writes of other tasks waiting, and no step is lost."""
 
+import shutil
+import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +131,30 @@ async def test_a_message_beyond_the_bytes_of_a_conversation_is_not_searched(
         assert replaced == [False, False, True, True]
         monkeypatch.undo()
         assert await store.load_conversation("c", "me", 9) == given[:2]
+
+
+async def test_the_next_start_and_the_end_of_a_read_empty_the_log(tmp_path: Path) -> None:
+    path, copy = tmp_path / "t.db", tmp_path / "copy.db"
+    marker = b"marigold"
+    given = write("t", 1, state=TaskState.COMPLETED)
+
+    def files_with_marker(at: Path) -> list[str]:
+        return [each.name for each in tmp_path.glob(f"{at.name}*") if marker in each.read_bytes()]
+
+    async with open_store(f"sqlite:///{path}") as store:
+        message = user_message(marker.decode())
+        await store.commit([TaskWrite("t", "me", "c", given.events, given.snapshot, [message])])
+        assert await store.delete_task("t", "me")
+        # The process ends before it empties the log.
+        for each in (path, Path(f"{path}-wal")):
+            shutil.copy(each, tmp_path / each.name.replace(path.name, copy.name))
+    assert files_with_marker(copy) == [f"{copy.name}-wal"]
+    async with open_store(f"sqlite:///{copy}") as store:
+        with closing(sqlite3.connect(copy)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM tasks").fetchone()
+            while await store.drop_expired():
+                pass
+            assert files_with_marker(copy)
+        await store.drop_expired()
+        assert files_with_marker(copy) == []

@@ -79,15 +79,21 @@ class Database(ABC):
 
         await self.write(both, tasks=tasks)
 
-    async def purge(self) -> None:
+    async def purge(self, *, is_patient: bool = True) -> bool:
         """Remove deleted content from files and caches, as far as the database allows.
 
         By default, nothing is done: PostgreSQL removes it by itself (``VACUUM``).
 
+        Args:
+            is_patient: True to wait for readers of other programs, for some seconds.
+
+        Returns:
+            Whether the content was removed; False if a reader prevented it.
+
         Raises:
             StoreError: The database is not available.
         """
-        return
+        return True
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:

@@ -275,20 +275,27 @@ class SqliteDatabase(Database):
 
         return self._retry_locked(copy, min(COPY_PATIENCE, self._patience))
 
-    async def purge(self) -> None:
+    async def purge(self, *, is_patient: bool = True) -> bool:
         """Remove deleted content (see `Database.purge`) from the journal, the log, and the connections."""
         await self._run_serially(lambda: self._retry_locked(self._drop_journal))
         if not self._file.path:
-            return
-        for _ in range(PURGE_ATTEMPTS):
-            if await self._run_serially(lambda: self._copied(lambda: self._copy_waited_for("TRUNCATE"))) == 0:
+            return True
+        is_purged = False
+        for attempt in range(PURGE_ATTEMPTS if is_patient else 1):
+            await anyio.sleep(PURGE_PAUSE if attempt else 0)
+            is_purged = await self._run_serially(self._is_log_emptied)
+            if is_purged:
                 break
-            await anyio.sleep(PURGE_PAUSE)
-        else:
-            logger.warning(
-                "the log of the store has deleted content until a later deletion, since another program reads it"
-            )
         await self._run_serially(self._renew_connections)
+        return is_purged
+
+    def _is_log_emptied(self) -> bool:
+        """Try to copy the complete log into the file and to cut it to no length."""
+        try:
+            return self._copy_waited_for("TRUNCATE") == 0
+        except StoreError as error:
+            logger.warning("the log of the store cannot be copied into its file at present: %s", error)
+            return False
 
     def _drop_journal(self) -> None:
         """Move all events of the journal to their table, and delete its rows, because they contain events of deleted tasks."""

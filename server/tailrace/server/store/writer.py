@@ -61,6 +61,8 @@ class StoreWrites:
         self._retention = retention
         self._in_doubt = False
         self._has_deletions = False  # deleted tasks may still have events
+        # Deleted content may be in the log of the database, also that of a process that ended during a deletion.
+        self._is_purged = False
         self._keys = SecretKeys()
         self._webhook_rows = PushConfigRows(self._keys)
 
@@ -129,7 +131,10 @@ class StoreWrites:
         """
         if self._has_deletions:
             self._has_deletions = await self._database.write(_drop_pending)
+            self._is_purged = False
             return True
+        if not self._is_purged:
+            self._is_purged = await self._database.purge(is_patient=False)
         now = datetime.now(UTC)
         return await self._database.write(lambda connection: drop_expired(connection, self._retention, now))
 
@@ -152,8 +157,16 @@ class StoreWrites:
         return True
 
     async def purge(self) -> None:
-        """Remove deleted content from the files and caches of the database."""
-        await self._database.purge()
+        """Remove deleted content from the files and caches of the database.
+
+        If a reader prevents that, `drop_expired` tries it again.
+        """
+        self._is_purged = False
+        self._is_purged = await self._database.purge()
+        if not self._is_purged:
+            logger.warning(
+                "the log of the store has deleted content until the end of another program's read; it is emptied then"
+            )
 
 
 class Distribution:
