@@ -313,6 +313,40 @@ async def test_a_repeated_request_returns_the_same_response() -> None:
     assert len(upstream.requests) == 1
 
 
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_repeated_request_of_an_earlier_turn_returns_its_response(
+    background: bool, stream: bool
+) -> None:
+    script = [answer("Let me look.", calls=[PARIS]), answer("Sunny.")]
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
+        create: Any = facade.client.responses.create
+        options: dict[str, Any] = {"model": MODEL, "tools": [WEATHER], "background": background}
+
+        async def ask(key: str, **given: Any) -> Any:
+            headers = {"idempotency-key": key}
+            made = await create(**options, **given, stream=stream, extra_headers=headers)
+            if stream:
+                return [event async for event in made][-1].response
+            async for _ in await facade.client.responses.retrieve(made.id, stream=True):
+                pass
+            return await facade.client.responses.retrieve(made.id)
+
+        question = {"input": "Weather?"}
+        first = await ask("one", **question)
+        result = [{"type": "function_call_output", "call_id": "c1", "output": "sunny"}]
+        follow_up = {"previous_response_id": first.id, "input": result}
+        second = await ask("two", **follow_up)
+        assert first.id != second.id
+        assert await ask("one", **question) == first
+        assert await ask("two", **follow_up) == second
+        if background and not stream:
+            headers = {"idempotency-key": "one"}
+            repeated = await create(**options, **question, stream=False, extra_headers=headers)
+            assert repeated == first
+    assert len(upstream.requests) == 2
+
+
 async def test_unknown_ids_are_not_found() -> None:
     async with facade_over(handler=Scripted()) as facade:
         client: Any = facade.client

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
+import msgspec
 from fastapi import Request, Response
 
-from tailrace.server.protocols import task_events
 from tailrace.server.protocols.chat_endpoint import (
     ChatEndpoint,
     Endpoint,
@@ -20,7 +20,7 @@ from tailrace.server.protocols.openai.conversations_routes import find_conversat
 from tailrace.server.protocols.openai.input_items import list_input_items
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.responses_encoder import NO_EVENTS, ResponsesEncoder
-from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.openai.stored_request import StoredRequest, hash_of, read_stored_request
 from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
     TurnEvents,
@@ -37,9 +37,11 @@ from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.json_value_counts import cost_of
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
+from tailrace.streaming.a2a.models import Task
 from tailrace.streaming.a2a.requests import CancelTaskRequest
 from tailrace.streaming.a2a.version_codec import Operation
+from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
@@ -82,6 +84,7 @@ class StoredResponses:
             known = await self._operations.sent_before(caller)
             if known is not None:
                 return await self._repeat(known, chat, caller)
+            request = msgspec.structs.replace(request, send_key=hash_of(caller.send_key))
         if chat.existing:
             await find_conversation(self._operations, chat.existing, caller, param="conversation")
         if self._notifies and chat.background:
@@ -97,15 +100,14 @@ class StoredResponses:
 
     async def _repeat(self, known: EventStream, chat: ChatRequest, caller: Caller) -> Response:
         """Return the response to an earlier message with the same idempotency key."""
-        async with aclosing(known.batches()) as batches:
-            first = await anext(batches, None)
-        task = task_events.decode_event(first[0].body).task if first else None
-        if task is None:
-            raise server_stops()
-        turn = sum(message.is_callers for message in task.history)
+        known.close()
+        task = await self._operations.snapshot(known.task_id, caller)
+        turn = await run_bounded(cost_of_task(task), _turn_of_key, task, hash_of(caller.send_key))
         stored = await find_turn(self._operations, response_id(task.id, turn), caller, "response")
         if chat.stream:
             return await self._stream(stored, caller, -1)
+        if chat.background and stored.is_over:
+            return await json_response(await self._response(stored, caller))
         return await self._complete(
             await subscribe_to_turn(self._operations, stored, caller), stored.request, caller
         )
@@ -216,6 +218,14 @@ class StoredResponses:
         if not stored.request.is_stored:
             raise not_found(given, "response")
         return stored, caller
+
+
+def _turn_of_key(task: Task, key: str) -> int:
+    """Return the turn whose request has an idempotency key with this hash; the newest turn if none has it."""
+    messages = [message for message in task.history if is_callers(message)]
+    requests = [read_stored_request(message.metadata) for message in messages]
+    turns = (at for at, request in enumerate(requests, 1) if request is not None and request.send_key == key)
+    return next(turns, len(messages))
 
 
 async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bool = False) -> None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from hashlib import sha256
 from typing import TypedDict
 from uuid import uuid4
 
@@ -41,7 +40,7 @@ from tailrace.server.protocols.openai.request import (
 )
 from tailrace.server.protocols.openai.responses_routes import StoredResponses
 from tailrace.server.protocols.openai.stored_completions_routes import StoredCompletions
-from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.openai.stored_request import StoredRequest, hash_of
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.runtime.active_task import NewCompletion
@@ -205,7 +204,7 @@ class OpenAIFacade:
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
         # The key is the same for a repeated request, because some of its choices may exist.
-        key = sha256(caller.send_key.encode()).hexdigest() if caller.send_key else uuid4().hex
+        key = hash_of(caller.send_key) if caller.send_key else uuid4().hex
         turns: list[tuple[EventStream, _Encoder]] = []
         try:
             for choice in choices:

@@ -5,6 +5,7 @@ log contains it, and any node can encode the response from the log, even after a
 """
 
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Any, Literal
 
 import msgspec
@@ -32,6 +33,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         has_format: True if the request has an output format other than text.
         echo: See `ChatRequest`.
         warnings: See `ChatRequest`.
+        send_key: A hash of the idempotency key; empty without one.
         choices: See `ChatRequest`.
         choices_key: See `ChatRequest`.
     """
@@ -46,6 +48,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     has_format: bool = False
     echo: dict[str, msgspec.Raw] = {}
     warnings: tuple[str, ...] = ()
+    send_key: str = ""
     choices: int = 1
     choices_key: str = ""
 
@@ -71,6 +74,11 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def to_json(self) -> str:
         """Return the record as a JSON text. As a text, the names of its members are not converted to A2A names."""
         return msgspec.json.encode(self).decode()
+
+
+def hash_of(send_key: str) -> str:
+    """Return the hash of an idempotency key."""
+    return sha256(send_key.encode()).hexdigest()
 
 
 def further_contexts(messages: Iterable[Message]) -> list[str]:
