@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.server.protocols.markdown import data_markdown, file_markdown, markdown_of, with_files
+from tailrace.server.protocols.markdown import data_markdown, extract_data_urls, file_markdown, markdown_of
 from tailrace.wrappers import (
     ContentPart,
     ContentPartData,
@@ -58,7 +58,7 @@ def test_an_answer_has_its_files_again() -> None:
         ContentPartText(text="Nice?"),
     )
     message = Message(role=Role.MODEL, content=(ContentPartText(text=markdown_of(content)),))
-    assert with_files(message).content == content
+    assert extract_data_urls(message).content == content
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_answer_has_its_files_again() -> None:
 )
 def test_what_is_no_file_of_ours_stays_text(text: str) -> None:
     message = Message(role=Role.MODEL, content=(ContentPartText(text=text),))
-    assert with_files(message) == message
+    assert extract_data_urls(message) == message
 
 
 HOSTILE = {
@@ -88,12 +88,12 @@ HOSTILE = {
 def test_a_text_is_searched_in_linear_time(text: str) -> None:
     """Quadratic time for four megabytes would be hours."""
     message = Message(role=Role.MODEL, content=(ContentPartText(text=f"{text};base64,"),))
-    assert with_files(message) == message
+    assert extract_data_urls(message) == message
 
 
 def test_the_name_of_a_file_begins_at_the_nearest_bracket() -> None:
     message = Message(role=Role.MODEL, content=(ContentPartText(text="[a [b](data:text/plain;base64,QQ==)"),))
-    text, file = with_files(message).content
+    text, file = extract_data_urls(message).content
     assert text == ContentPartText(text="[a ")
     assert isinstance(file, ContentPartFile)
     assert file.filename == "b"

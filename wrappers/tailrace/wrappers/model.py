@@ -25,11 +25,13 @@ REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
 """Additional headers for requests to providers, for example to propagate a trace context."""
 
 
-async def _always() -> bool:
+async def _may_always_cancel() -> bool:
     return True
 
 
-MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar("tailrace_may_cancel", default=_always)
+MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar(
+    "tailrace_may_cancel", default=_may_always_cancel
+)
 """Returns True if an unfinished response may be cancelled at the provider, and False if another process may read
 it."""
 

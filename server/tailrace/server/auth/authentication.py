@@ -238,7 +238,7 @@ class Reporting(Authenticator):
             return await self._authenticator.authenticate(credentials)
         except AuthError as error:
             logger.warning("refused a caller (%d): %s", error.http_status, error)
-            OBSERVER.get().refused(error)
+            OBSERVER.get().error_occurred(error)
             raise
 
     def schemes(self) -> Mapping[str, Any]:

@@ -83,7 +83,7 @@ def error_headers(error: A2AError) -> dict[str, str]:
 
 def as_a2a_error(error: Exception) -> A2AError:
     """Convert an exception to an error of A2A, report it to the observer, and log it if the server caused it."""
-    OBSERVER.get().refused(error)
+    OBSERVER.get().error_occurred(error)
     if not isinstance(error, A2AError | ProtocolError | StoreError):
         logger.exception("a request failed", exc_info=error)
     drop_frames(error)

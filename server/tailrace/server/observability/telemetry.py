@@ -114,7 +114,7 @@ class Telemetry(Observer):
         if self.metrics is not None:
             self.metrics.streams.labels(kind).inc()
 
-    def refused(self, error: BaseException) -> None:
+    def error_occurred(self, error: BaseException) -> None:
         """Count an error by its cause and type."""
         if self.metrics is not None:
             self.metrics.errors.labels(*fault_of(error)).inc()
@@ -134,12 +134,12 @@ class Telemetry(Observer):
         if self.metrics is not None:
             self.metrics.rejected_entries.labels(purpose).inc()
 
-    def webhook_tried(self) -> None:
+    def webhook_attempt_failed(self) -> None:
         """Count a failed attempt."""
         if self.metrics is not None:
             self.metrics.webhook_failures.inc()
 
-    def webhook_sent(self, *, taken: bool) -> None:
+    def webhook_delivered(self, *, taken: bool) -> None:
         """Count a notification by its outcome."""
         if self.metrics is not None:
             self.metrics.webhook_notifications.labels("taken" if taken else "given_up").inc()
@@ -185,7 +185,7 @@ class _Turn(TurnWatch, RunObserver):
         """Record the error of the turn, and count it unless it is already counted."""
         self._error = error_type(error)
         if not isinstance(error, BrokenRunError):
-            self._telemetry.refused(error)
+            self._telemetry.error_occurred(error)
         if isinstance(error, UpstreamError):
             logger.warning("the turn failed (%s)", _facts_of(error))
 
@@ -236,7 +236,7 @@ class _Turn(TurnWatch, RunObserver):
         if kind not in _FAULTS:
             return ""
         error = UpstreamError("", fault=UpstreamFault(kind))
-        self._telemetry.refused(error)
+        self._telemetry.error_occurred(error)
         return str(error.fault)
 
     def observe_response(
@@ -344,7 +344,7 @@ class _ObservedResponse(ResponseObservation):
         error_label = ""
         if upstream is not None:
             error_label = error_type(upstream)
-            self._telemetry.refused(upstream)
+            self._telemetry.error_occurred(upstream)
             logger.warning("%s: incomplete response (%s)", ":".join(self._labels[1:]), _facts_of(upstream))
         elif error is not None:
             is_cancelled = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, FailFast, Strict
 
-from tailrace.server.protocols.markdown import with_files
+from tailrace.server.protocols.markdown import extract_data_urls
 from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
 from tailrace.server.runtime.active_task import NewCompletion
 from tailrace.streaming.agent.caller_options import CallerOptions
@@ -165,7 +165,8 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
             code="too_many_messages",
         )
     conversation = tuple(
-        with_files(message) if message.role is Role.MODEL else message for message in history.conversation
+        extract_data_urls(message) if message.role is Role.MODEL else message
+        for message in history.conversation
     )
     if not conversation and history.system_message:
         # A request with instructions only: the instructions are the message.

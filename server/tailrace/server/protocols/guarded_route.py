@@ -67,7 +67,7 @@ def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
                 try:
                     guard.check(scope)
                 except AuthError as error:
-                    OBSERVER.get().refused(error)
+                    OBSERVER.get().error_occurred(error)
                     logger.warning("request rejected (403): %s", error)
                     return _refusal(error, self.path)
             return None

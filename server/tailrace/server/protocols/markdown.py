@@ -61,17 +61,17 @@ def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
     return join_texts(blocks)
 
 
-def with_files(message: Message) -> Message:
+def extract_data_urls(message: Message) -> Message:
     """Convert ``data:`` URLs in the text of a response to files. Return the same object if there are none."""
     if not any(isinstance(part, ContentPartText) and ";base64," in part.text for part in message.content):
         return message
     content: list[ContentPart] = []
     for part in message.content:
-        content += _split_text(part) if isinstance(part, ContentPartText) else (part,)
+        content += _split_data_urls(part) if isinstance(part, ContentPartText) else (part,)
     return message.model_copy(update={"content": tuple(content)})
 
 
-def _split_text(part: ContentPartText) -> list[ContentPart]:
+def _split_data_urls(part: ContentPartText) -> list[ContentPart]:
     text = part.text
     content: list[ContentPart] = []
     at = after = 0  # the ends of the last file and of the last data URL; a name begins after the latter

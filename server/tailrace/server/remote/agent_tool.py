@@ -129,7 +129,7 @@ class AgentTool(Tool):
             self._remote_ids.popitem(last=False)
 
     def _result(self, relay: EventConverter, ending: StatusUpdate) -> object:
-        status_message = _joined(ending.message.parts) if ending.message is not None else []
+        status_message = _join_texts(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
             question = Part(text="The agent requests input. Send the reply as the next message:")
             # Without a question, the response is complete: some agents never set the state COMPLETED.
@@ -137,10 +137,10 @@ class AgentTool(Tool):
                 [*_parts(relay.artifacts), *((question, *status_message) if status_message else ())]
             )
         if ending.state is not TaskState.COMPLETED:
-            raise ToolError(_text_of(status_message) or "the agent sent no response")
+            raise ToolError(_to_text(status_message) or "the agent sent no response")
         parts = _parts(relay.artifacts) or status_message
         if not parts and relay.status_message is not None:
-            parts = _joined(
+            parts = _join_texts(
                 relay.status_message.parts
             )  # some agents send their response as messages in statuses
         return _output(parts)
@@ -196,11 +196,11 @@ def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
     for artifact in artifacts:
         if not is_answer(artifact.metadata):
             continue
-        parts += _joined(artifact.parts)
+        parts += _join_texts(artifact.parts)
     return parts
 
 
-def _joined(parts: Iterable[Part]) -> list[Part]:
+def _join_texts(parts: Iterable[Part]) -> list[Part]:
     """Join consecutive deltas of one text, and remove empty texts; see `tailrace.wrappers.conversion.text_joining`."""
     joined: list[Part] = []
     before: ContentPartText | None = None
@@ -219,10 +219,10 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 def _output(parts: Sequence[Part]) -> object:
     if all(part.text is not None for part in parts):
         return join_texts(part.text or "" for part in parts)
-    return [_json_of(part) for part in parts]
+    return [_to_json(part) for part in parts]
 
 
-def _json_of(part: Part) -> dict[str, Any]:
+def _to_json(part: Part) -> dict[str, Any]:
     """Return a part as JSON for the model, without the bytes of a file."""
     fields = part.model_copy(update={"metadata": {}}).to_dict()
     if part.raw is not None:
@@ -231,9 +231,9 @@ def _json_of(part: Part) -> dict[str, Any]:
     return fields
 
 
-def _text_of(parts: Sequence[Part]) -> str:
+def _to_text(parts: Sequence[Part]) -> str:
     """Return the parts as one text. Parts without a text are included as JSON."""
     return " ".join(
-        part.text if part.text is not None else json.dumps(_json_of(part), ensure_ascii=False)
+        part.text if part.text is not None else json.dumps(_to_json(part), ensure_ascii=False)
         for part in parts
     )

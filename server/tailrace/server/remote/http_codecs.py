@@ -141,7 +141,7 @@ class Binding:
             return cast("Fields", result)
         is_task = operation in (Operation.GET_TASK, Operation.CANCEL_TASK)
         try:
-            read = (_read_task if is_task else _read_event)(cast("Fields", result))
+            read = (_task_from_v0_3 if is_task else _event_from_v0_3)(cast("Fields", result))
             if self._card.encodes_files_twice:
                 for each in [read] if is_task else read.values():
                     v0_3_rest.decode_files(each)
@@ -179,7 +179,7 @@ def _as_error(error: Mapping[str, Any]) -> A2AError | UpstreamError:
 # --- A2A 0.3 in both forms: JSON-RPC (with ``kind``) and HTTP+JSON (protobuf JSON) -------------------------
 
 
-def _read_event(value: Fields) -> Fields:
+def _event_from_v0_3(value: Fields) -> Fields:
     """Decode an event of a stream, or the result of sending a message."""
     for name, read in _READERS.items():
         if isinstance(value.get(name), dict):
@@ -193,40 +193,40 @@ def _read_event(value: Fields) -> Fields:
     return {kind: _READERS[kind](value)}
 
 
-def _read_task(value: Fields) -> Fields:
-    task = _read_update(value)
-    for name, read in (("history", _read_message), ("artifacts", _read_artifact)):
+def _task_from_v0_3(value: Fields) -> Fields:
+    task = _update_from_v0_3(value)
+    for name, read in (("history", _message_from_v0_3), ("artifacts", _artifact_from_v0_3)):
         if isinstance(value.get(name), list):
             task[name] = [read(each) for each in value[name]]
     return task
 
 
-def _read_update(value: Fields) -> Fields:
+def _update_from_v0_3(value: Fields) -> Fields:
     status = v0_3.mapping(value.get("status"), "status")
     name = str(status.get("state")).upper().replace("-", "_").removeprefix("TASK_STATE_")
     status["state"] = f"TASK_STATE_{'CANCELED' if name == 'CANCELLED' else name}"
     if "message" in status:
-        status["message"] = _read_message(status["message"])
+        status["message"] = _message_from_v0_3(status["message"])
     return {**value, "status": status}
 
 
-def _read_message(value: object) -> Fields:
+def _message_from_v0_3(value: object) -> Fields:
     return v0_3_rest.read_proto_message(v0_3.mapping(value, "message"))
 
 
-def _read_artifact(value: object) -> Fields:
+def _artifact_from_v0_3(value: object) -> Fields:
     artifact = v0_3.mapping(value, "artifact")
     parts = cast("list[object]", artifact.get("parts") or [])
     return {**artifact, "parts": [v0_3_rest.read_proto_part(part, "artifact.parts") for part in parts]}
 
 
-def _read_artifact_update(value: Fields) -> Fields:
-    return {**value, "artifact": _read_artifact(value.get("artifact"))}
+def _artifact_update_from_v0_3(value: Fields) -> Fields:
+    return {**value, "artifact": _artifact_from_v0_3(value.get("artifact"))}
 
 
 _READERS = {
-    "task": _read_task,
-    "message": _read_message,
-    "statusUpdate": _read_update,
-    "artifactUpdate": _read_artifact_update,
+    "task": _task_from_v0_3,
+    "message": _message_from_v0_3,
+    "statusUpdate": _update_from_v0_3,
+    "artifactUpdate": _artifact_update_from_v0_3,
 }

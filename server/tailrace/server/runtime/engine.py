@@ -143,7 +143,7 @@ class Engine(TaskAccess):
             observer=observer,
         )
         self._interrupted = InterruptedTasks(
-            store, agents, self._tasks, self._turns, ledger, restart=restart_interrupted
+            store, agents, self._tasks, self._turns, ledger, rerun=restart_interrupted
         )
         self._intake = MessageIntake(
             self,
@@ -273,10 +273,10 @@ class Engine(TaskAccess):
         if active.running:
             active.ending = canceled
             active.scope.cancel()
-            await self._tasks.until_over(active)
+            await self._tasks.until_ended(active)
         else:
             self._turns.end(active, canceled)
-        await self._tasks.until_kept(active, active.record.number)
+        await self._tasks.until_persisted(active, active.record.number)
         if active.record.state is not TaskState.CANCELED:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
         return await self.read(active)
@@ -380,7 +380,7 @@ class Engine(TaskAccess):
 
         self._tasks.add(active)
         self.writer.put(write, publish, partial(self._turns.fail, active))
-        await self._tasks.until_kept(active, event.number)
+        await self._tasks.until_persisted(active, event.number)
 
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, owner: str
@@ -514,7 +514,7 @@ class Engine(TaskAccess):
     ) -> AbstractAsyncContextManager[DirectCall]:
         """Record a model call that belongs to no task; see `UsageLedger.direct_call`."""
         return self._ledger.direct_call(
-            owner, model, lambda record: self._turns.keep_usage(owner, (record,)), agent
+            owner, model, lambda record: self._turns.persist_usage(owner, (record,)), agent
         )
 
     # --- start and stop -----------------------------------------------------------------------------------------

@@ -270,12 +270,12 @@ class MessageIntake:
         active.send_key = named and SendKey(*named, record.id)
         active.completion = _completion_of(call, record.id, number)
         # No snapshot during a turn, because it cannot represent an open artifact.
-        self._turns.keep(active, (record.receipt(message, encoded),), snapshot=not active.running)
+        self._turns.persist(active, (record.receipt(message, encoded),), snapshot=not active.running)
         number, snapshot = record.number, record.snapshot()
         if not active.running:
             self._turns.run_soon(active, permit)
         first = Event(number, await encode_task(snapshot))
-        await self._tasks.until_kept(active, number)
+        await self._tasks.until_persisted(active, number)
         return self._access.subscription(active, number, first)
 
     async def _check_conversation(self, active: ActiveTask) -> None:

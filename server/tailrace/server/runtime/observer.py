@@ -63,7 +63,7 @@ class Observer:
     def streaming(self, kind: StreamKind) -> None:
         """Record that a stream begins."""
 
-    def refused(self, error: Exception) -> None:
+    def error_occurred(self, error: Exception) -> None:
         """Record an error of a request."""
 
     def waited(self, seconds: float) -> None:
@@ -83,10 +83,10 @@ class Observer:
             purpose: ``event`` or ``command``.
         """
 
-    def webhook_tried(self) -> None:
+    def webhook_attempt_failed(self) -> None:
         """Record that an attempt to deliver a notification failed."""
 
-    def webhook_sent(self, *, taken: bool) -> None:
+    def webhook_delivered(self, *, taken: bool) -> None:
         """Record the end of a delivery.
 
         Args:

@@ -46,7 +46,7 @@ class InterruptedTasks:
         tasks: The tasks of this process.
         turns: Runs the turns of tasks, and ends them.
         ledger: Records model calls that were interrupted.
-        restart: True to restart the turns of interrupted tasks; False to fail the tasks.
+        rerun: True to run again the turns of interrupted tasks; False to fail the tasks.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class InterruptedTasks:
         turns: TurnRunner,
         ledger: UsageLedger,
         *,
-        restart: bool,
+        rerun: bool,
     ) -> None:
         self._store = store
         self._agents = agents
         self._tasks = tasks
         self._turns = turns
         self._ledger = ledger
-        self._restart = restart
+        self._rerun = rerun
 
     async def recover_all(self) -> None:
         """Recover all tasks whose turns had not ended, according to the store."""
@@ -90,7 +90,7 @@ class InterruptedTasks:
                 if not (active.running or active.record.state.terminal):
                     active.begin_turn()  # later messages to the task wait for this turn
                     found.append(active)
-                    active.waiting[:] = _unanswered(active, await self._messages(active))
+                    active.waiting[:] = _pending_messages(active, await self._messages(active))
         except BaseException:
             for active in found:
                 active.running = False
@@ -107,11 +107,11 @@ class InterruptedTasks:
             if active.waiting:
                 await self._record_attempt(active)
             restarts = _restarts_of_turn(active)
-            if self._restart and active.waiting and restarts < MAX_RESTARTS:
-                await self._begin_again(active, restarts + 1)
+            if self._rerun and active.waiting and restarts < MAX_RESTARTS:
+                await self._rerun_turn(active, restarts + 1)
             else:
                 logger.warning("task %s was interrupted by a crash", active.record.id)
-                await self._publish_results(active)
+                await self._publish_missing_results(active)
                 self._discard_soon(active)
                 failed = failed_because("the server stopped unexpectedly before the response was complete")
                 self._turns.end(active, active.ending or failed)
@@ -136,16 +136,16 @@ class InterruptedTasks:
         except Exception:
             logger.exception("the response of a failed task cannot be cancelled at its provider")
 
-    async def _begin_again(self, active: ActiveTask, restarts: int) -> None:
+    async def _rerun_turn(self, active: ActiveTask, restarts: int) -> None:
         record = active.record
         logger.warning("task %s was interrupted by a crash, and starts again", record.id)
         again = with_extension_metadata({}, restarts=restarts, restartedTurn=active.waiting[0].number)
-        self._turns.keep(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
+        self._turns.persist(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
         # Together with the messages that the task adds to the conversation.
-        await self._tasks.until_kept(active, record.number)
+        await self._tasks.until_persisted(active, record.number)
         self._turns.run_soon(active, Permit.none())
 
-    async def _publish_results(self, active: ActiveTask) -> None:
+    async def _publish_missing_results(self, active: ActiveTask) -> None:
         """Publish results for tool calls that were decided about but have no result, before their task fails."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
@@ -161,7 +161,7 @@ class InterruptedTasks:
         )
         translator = ResponseTranslator(turn=waiting.number, round=0, results=published)
         for result in results:
-            self._turns.keep(active, (record.apply(translator.result(result)),))
+            self._turns.persist(active, (record.apply(translator.result(result)),))
         active.round_calls = frozenset(result.id for result in results)
 
     async def _messages(self, active: ActiveTask) -> list[Message]:
@@ -192,7 +192,7 @@ class InterruptedTasks:
         active.recorded_attempts = attempts
 
 
-def _unanswered(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
+def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
     """Return the messages of an interrupted task without a complete response in the conversation, in chronological order."""
     turns = sum(map(is_callers, messages))
     is_open = bool(messages) and ends_in_round(messages[-1])

@@ -51,13 +51,13 @@ class TaskAccess:
 
     async def snapshot(self, task_id: str, owner: str = "") -> Task:
         """Return a task like `get_task`, but with a history that has only the caller's messages and the status messages."""
-        return await self._tasks.kept_snapshot(await self._tasks.find(task_id, owner))
+        return await self._tasks.persisted_snapshot(await self._tasks.find(task_id, owner))
 
     async def read(self, active: ActiveTask, history_length: int | None = None) -> Task:
         """Return a task like `get_task`."""
         if history_length == 0:
-            return await self._tasks.kept_snapshot(active, 0)
-        task = await self._tasks.kept_snapshot(active)
+            return await self._tasks.persisted_snapshot(active, 0)
+        task = await self._tasks.persisted_snapshot(active)
         recorded = await self._store.load_task_messages(task.id, active.owner, MAX_HISTORY)
         cost = cost_of_task(task) + cost_of(recorded)
         return await run_bounded(cost, with_agent_messages, task, recorded, history_length)

@@ -184,15 +184,15 @@ class TaskRegistry:
         """Return the current persisted state of a stored task."""
         active = self._active.get((owner, stored.id))
         if active is not None and not active.followed:
-            return await self.kept_snapshot(active)
+            return await self.persisted_snapshot(active)
         if self._remote_tasks is None or stored.status.state.terminal:
             return stored
-        return await self.kept_snapshot(await self.find(stored.id, owner))
+        return await self.persisted_snapshot(await self.find(stored.id, owner))
 
-    async def kept_snapshot(self, active: ActiveTask, history_length: int | None = None) -> Task:
+    async def persisted_snapshot(self, active: ActiveTask, history_length: int | None = None) -> Task:
         """Wait until all events of a task are persisted, then return the task."""
         task = active.record.snapshot(history_length)
-        await self.until_kept(active, active.record.number)
+        await self.until_persisted(active, active.record.number)
         return task
 
     async def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
@@ -220,10 +220,10 @@ class TaskRegistry:
 
     async def _overview(self, active: ActiveTask) -> list[Event]:
         events = active.record.overview()
-        await self.until_kept(active, events[-1].number)
+        await self.until_persisted(active, events[-1].number)
         return events
 
-    async def until_kept(self, active: ActiveTask, number: int) -> None:
+    async def until_persisted(self, active: ActiveTask, number: int) -> None:
         """Wait until the event with this number is persisted.
 
         Raises:
@@ -233,10 +233,10 @@ class TaskRegistry:
         if not await active.log.reach(number):
             raise active.error or InternalError("the server is stopping")
 
-    async def until_over(self, active: ActiveTask) -> None:
-        """Wait until the task has ended, and its last event is persisted. The errors are the same as for `until_kept`."""
+    async def until_ended(self, active: ActiveTask) -> None:
+        """Wait until the task has ended, and its last event is persisted. The errors are the same as for `until_persisted`."""
         while not active.record.state.terminal or active.log.number < active.record.number:
-            await self.until_kept(active, active.log.number + 1)
+            await self.until_persisted(active, active.log.number + 1)
 
     async def _revive(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
         """Add a task from the store. Return None if its writer may have changed since the store was read.

@@ -85,7 +85,7 @@ class TurnRunner:
         store: The store with the conversations.
         writer: Stores the events.
         fail: Function that is called with a task whose events cannot be stored.
-        status_kept: Function that is called when a change of a task's status is stored, with the id of the task and its new
+        status_persisted: Function that is called when a change of a task's status is stored, with the id of the task and its new
             webhooks.
         external_ids: Derives the ids of turns for other systems.
         load_branch: Function that waits for the end of a turn and returns the messages with which a branch begins; see
@@ -113,7 +113,7 @@ class TurnRunner:
         store: Store,
         writer: GroupWriter,
         fail: Callable[[ActiveTask], None],
-        status_kept: Callable[[str, Sequence[PushConfig]], None] | None = None,
+        status_persisted: Callable[[str, Sequence[PushConfig]], None] | None = None,
         conversations: Callable[[ActiveTask], AbstractAsyncContextManager[object]] | None = None,
         is_written_here: Callable[[ActiveTask], Awaitable[bool]] | None = None,
         *,
@@ -140,7 +140,7 @@ class TurnRunner:
         self._store = store
         self._writer = writer
         self._drop = fail
-        self._status_kept = status_kept
+        self._status_persisted = status_persisted
         self._max_history = max_history
         self._conversations = conversations or self.conversation
         self._load_branch = load_branch
@@ -164,7 +164,7 @@ class TurnRunner:
             active: The task.
             submitted: The event that `TaskRecord.submitted` returned; None to create it.
         """
-        self.keep(active, (submitted or active.record.submitted(),), snapshot=True)
+        self.persist(active, (submitted or active.record.submitted(),), snapshot=True)
 
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Begin a turn and run it in the task group; see `run`."""
@@ -258,7 +258,7 @@ class TurnRunner:
                 else:
                     watch.direct = True
                     usage, active.usage = active.usage, ()
-                    self.keep_usage(active.owner, usage)
+                    self.persist_usage(active.owner, usage)
                 if reply is not None:
                     reply.ready.set()
             turn.has_next = bool(active.waiting)
@@ -453,7 +453,7 @@ class TurnRunner:
                     continue
                 if isinstance(item, MessageAdded):
                     if events:  # the message is stored with the next event
-                        self.keep(active, events)
+                        self.persist(active, events)
                         events = []
                     self._add_message(active, item.message)
                     continue
@@ -468,11 +468,11 @@ class TurnRunner:
                 if not self._changes_nothing(active, item):
                     events.append(record.apply(item))
                     if isinstance(item, StatusUpdate) or item.encoded:
-                        self.keep(active, events, is_large=bool(item.encoded))
+                        self.persist(active, events, is_large=bool(item.encoded))
                         events = []
         finally:
             if events:
-                self.keep(active, events)
+                self.persist(active, events)
         return None
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
@@ -497,7 +497,7 @@ class TurnRunner:
         """End a turn: complete open artifacts, then store the last status with the messages of the turn."""
         record = active.record
         for update in record.closing_updates():
-            self.keep(active, (record.apply(update),))
+            self.persist(active, (record.apply(update),))
         last = record.apply(ending)
         made = record.take_changed()
         results = results_in_artifacts(made, active.round_calls)
@@ -514,15 +514,15 @@ class TurnRunner:
                 waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
             ]
             active.waiting.clear()
-        self.keep(active, (last,), snapshot=True)
+        self.persist(active, (last,), snapshot=True)
 
-    def keep_usage(self, owner: str, usage: Sequence[UsageRecord]) -> None:
+    def persist_usage(self, owner: str, usage: Sequence[UsageRecord]) -> None:
         """Store records of model calls that belong to no task."""
         if usage:
             write = TaskWrite("", owner, "", (), usage=usage)
             self._writer.put(write, _ignore, partial(logger.error, "the usage of a turn is lost: %s"))
 
-    def keep(
+    def persist(
         self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False, is_large: bool = False
     ) -> None:
         """Pass events to the writer, which stores and then publishes them.
@@ -567,8 +567,8 @@ class TurnRunner:
         if active.error is not None:
             return
         active.log.publish(events)
-        if self._status_kept is not None:
-            self._status_kept(active.record.id, webhooks)
+        if self._status_persisted is not None:
+            self._status_persisted(active.record.id, webhooks)
         self.end_log(active)
 
     def fail(self, active: ActiveTask, error: StoreError) -> None:

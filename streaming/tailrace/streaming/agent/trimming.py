@@ -72,7 +72,7 @@ class TokenBudget:
         turns = [at for at in questions if at in cuts] or [0]
         for at in turns:
             if rest[at] <= room:
-                return _with(history, messages[at:])
+                return _with_conversation(history, messages[at:])
         newest = turns[-1]
         end = next((at for at in questions if at > newest), len(messages))
         # A round begins with the first message of the model after a message with another role.
@@ -83,8 +83,8 @@ class TokenBudget:
         ]
         for at in rounds:
             if at == rounds[-1] or costs[newest] + rest[at] <= room:
-                return _with(history, (messages[newest], *messages[at:]))
-        return _with(history, messages[newest:])
+                return _with_conversation(history, (messages[newest], *messages[at:]))
+        return _with_conversation(history, messages[newest:])
 
 
 def estimate_tokens(message: Message) -> int:
@@ -128,5 +128,5 @@ def _length(value: object) -> int:
     return len(value) if isinstance(value, str) else len(json.dumps(value, ensure_ascii=False))
 
 
-def _with(history: History, conversation: Sequence[Message]) -> History:
+def _with_conversation(history: History, conversation: Sequence[Message]) -> History:
     return history.model_copy(update={"conversation": tuple(conversation)})

@@ -324,7 +324,7 @@ def _tool_entries(data: object) -> tuple[list[object], list[object]] | None:
 
 def _tool_call(entry: object, path: str, written: object) -> ContentPartToolCall:
     fields = _mapping(entry)
-    given = _given(fields, "arguments_text", "arguments_error", "kind", "synthetic_id", "metadata")
+    given = _present_fields(fields, "arguments_text", "arguments_error", "kind", "synthetic_id", "metadata")
     arguments: object = fields.get("arguments")
     if arguments is None or isinstance(arguments, dict):
         given["arguments"] = arguments or {}
@@ -341,13 +341,13 @@ def _tool_call(entry: object, path: str, written: object) -> ContentPartToolCall
 
 def _tool_result(entry: object, path: str) -> ContentPartToolResult:
     fields = _mapping(entry)
-    given = _given(fields, "output", "is_error", "metadata")
+    given = _present_fields(fields, "output", "is_error", "metadata")
     return ContentPartToolResult(
         id=_required_text(fields, "call_id", path), name=fields.get("name", "unknown"), **given
     )
 
 
-def _given(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _present_fields(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: fields[name] for name in names if name in fields}
 
 

@@ -85,7 +85,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     if _is_large(raw):
         return {"arguments_text": raw, "arguments_error": f"more than {MAX_VALUES} JSON values"}
     try:
-        value = json_value(json.loads(raw, parse_constant=_refuse, parse_float=_finite))
+        value = json_value(json.loads(raw, parse_constant=_reject_constant, parse_float=_finite))
     except json.JSONDecodeError as error:
         # If other data follows a complete document, the error is at the position between them.
         once, again = raw[: error.pos].strip(), raw[error.pos :].strip()
@@ -152,7 +152,7 @@ def _is_object(text: str) -> bool:
     if _is_large(text):
         return False
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_reject_constant)
         if "\\u" in text:
             _json(value).encode()  # raises an exception for lone surrogates, which strict parsers reject
         return isinstance(value, dict)
@@ -168,10 +168,10 @@ def _is_large(text: str) -> bool:
     return len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES
 
 
-def _refuse(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
 def _finite(number: str) -> float:
     value = float(number)
-    return value if math.isfinite(value) else _refuse(number)
+    return value if math.isfinite(value) else _reject_constant(number)

@@ -8,8 +8,16 @@
 A recording (`Cassette`) contains the bytes of one response, their arrival times, and the request in the common format.
 """
 
-from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, Recorded, load_cassettes
+from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, RecordedRequest, load_cassettes
 from tailrace.wrappers.cassettes.cassette_model import CassetteModel
 from tailrace.wrappers.cassettes.recording_model import RecordingModel
 
-__all__ = ["Cassette", "CassetteModel", "Failure", "Piece", "Recorded", "RecordingModel", "load_cassettes"]
+__all__ = [
+    "Cassette",
+    "CassetteModel",
+    "Failure",
+    "Piece",
+    "RecordedRequest",
+    "RecordingModel",
+    "load_cassettes",
+]

@@ -97,7 +97,7 @@ class Failure(_Model):
         )
 
 
-class Recorded(_Model):
+class RecordedRequest(_Model):
     """A request in the common format.
 
     Attributes:
@@ -131,7 +131,7 @@ class Cassette(_Model):
     model: str
     format: str
     recorded: datetime
-    request: Recorded
+    request: RecordedRequest
     pieces: tuple[Piece, ...] = ()
     failure: Failure | None = None
 

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, Recorded, request_digest
+from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, RecordedRequest, request_digest
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
@@ -150,7 +150,7 @@ class _Recording:
             model=self._model.name,
             format=find_provider(self._model.provider).format,
             recorded=self._recorded,
-            request=Recorded(
+            request=RecordedRequest(
                 digest=request_digest(history, options),
                 history=redactor.without_credentials(history.model_dump(mode="json", exclude_defaults=True)),
                 options=redactor.without_credentials(options.model_dump(mode="json", exclude_defaults=True)),

@@ -101,7 +101,7 @@ class HttpClient:
         request = HttpRequest(method, url, fields)
         head = _head(request, target)
         patience = self._read_timeout if read_timeout is None else read_timeout
-        connection = self._take_idle(origin)
+        connection = self._pop_idle(origin)
         if connection is not None:
             # If the server has closed the idle connection before it received the request, use a new connection.
             with suppress(NoResponseError):
@@ -117,7 +117,7 @@ class HttpClient:
         self._idle.clear()
         await anyio.lowlevel.checkpoint()  # let the event loop close the sockets
 
-    def _take_idle(self, origin: Origin) -> Connection | None:
+    def _pop_idle(self, origin: Origin) -> Connection | None:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()  # use the most recent connection, so that other connections expire
@@ -127,7 +127,7 @@ class HttpClient:
                 return connection
         return None
 
-    def _keep(self, origin: Origin, connection: Connection) -> None:
+    def _return_to_pool(self, origin: Origin, connection: Connection) -> None:
         idle = self._idle.setdefault(origin, [])
         idle.append(connection)
 
@@ -145,7 +145,7 @@ class HttpClient:
                 if proxy is not None and origin.scheme == "https":
                     connection = await self._open_tunnel(origin, proxy)
                 else:
-                    connection = await self._open(peer, lambda idle: self._keep(origin, idle))
+                    connection = await self._open(peer, lambda idle: self._return_to_pool(origin, idle))
         except TransportError:
             raise
         except (OSError, RuntimeError) as error:  # uvloop raises both
@@ -185,7 +185,7 @@ class HttpClient:
                 raise TransportError(
                     f"the proxy {proxy.origin.authority} refused the connection: {status_line}"
                 )
-            return await tunnel.start_tls(tls, origin.host, lambda idle: self._keep(origin, idle))
+            return await tunnel.start_tls(tls, origin.host, lambda idle: self._return_to_pool(origin, idle))
         except BaseException:
             tunnel.close()
             raise

@@ -13,8 +13,8 @@ interface has are mapped to names that no provider sends, for example ``(plain)`
 the stream, never by the name of the vendor.
 """
 
-# The subclasses restrict the types of inherited fields to types that the JSON can have. pyright:
-# reportIncompatibleVariableOverride=false
+# The subclasses restrict the types of inherited fields to types that the JSON can have.
+# pyright: reportIncompatibleVariableOverride=false
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast

@@ -34,7 +34,7 @@ from tailrace.wrappers.openai_responses.response_progress import (
     ARGUMENTS,
     CODE,
     DELTAS,
-    DONES,
+    DONE_EVENTS,
     INPUT,
     REFUSAL,
     SUMMARY,
@@ -42,7 +42,7 @@ from tailrace.wrappers.openai_responses.response_progress import (
     THOUGHT,
     Item,
     Part,
-    Progress,
+    ResponseProgress,
 )
 from tailrace.wrappers.openai_responses.tool_items import (
     FUNCTION_CALLS,
@@ -107,7 +107,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        self._progress = Progress()
+        self._progress = ResponseProgress()
         self._facts = ResponseFacts()
         self._latest_calls: dict[
             str, str
@@ -142,7 +142,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
     def _read_other(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
         """Return the chunk wrappers of an event that starts or ends a response, an item or a part."""
-        spec = DONES.get(kind)
+        spec = DONE_EVENTS.get(kind)
         if spec is not None:
             return self._end_part(self._progress.part(event, *spec[:2]), event, event.get(spec[2]), event)
         if kind in _BEGINNINGS:
@@ -448,7 +448,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
     def _describe(self, event: Fields, response: Fields) -> list[ResponsesEventWrapper]:
         """Return a list with one chunk wrapper for new fields and usage of the response; an empty list if there are none."""
-        facts = self._facts.new(event, response)
+        facts = self._facts.update(event, response)
         usage = read_usage(self._facts.usage) if as_mapping(response.get("usage")) else None
         if not facts and not usage:
             return []
@@ -464,7 +464,7 @@ class _SingleEventDecoder(ResponsesDecoder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._progress = Progress(single=True)
+        self._progress = ResponseProgress(single=True)
 
 
 def wrap_chunk(event: "ResponseStreamEvent | Mapping[str, Any]") -> list[ResponsesEventWrapper]:

@@ -78,7 +78,7 @@ class ResponseFacts:
         self._reported: dict[str, Any] = {}
         self.usage: dict[str, Any] = {}
 
-    def new(self, event: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
+    def update(self, event: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
         """Return the new and changed fields of the response, and of the event.
 
         Args:

@@ -28,7 +28,7 @@ _PARTS = {
 }
 DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
 """By delta event: the type of the part, and the event field with the index of the part."""
-DONES = {f"{name}.done": place for name, place in _PARTS.items()}
+DONE_EVENTS = {f"{name}.done": place for name, place in _PARTS.items()}
 """By event that ends a part: the type of the part, the field with its index, and the field with its complete text."""
 
 # Item types by type of part, for servers that omit the index of the item.
@@ -109,7 +109,7 @@ class Part:
         return text[length:] if len(text) > length and text[:length].endswith(self._tail) else ""
 
 
-class Progress:
+class ResponseProgress:
     """Progress of one response.
 
     Args:

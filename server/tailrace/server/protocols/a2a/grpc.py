@@ -216,7 +216,7 @@ class GrpcBinding:
         try:
             self._guard.check_call(context.peer(), metadata)
         except AuthError as error:
-            self._observer.refused(error)
+            self._observer.error_occurred(error)
             logger.warning("call rejected: %s", error)
             raise
         identity = await self._authenticator.authenticate(Credentials(metadata))

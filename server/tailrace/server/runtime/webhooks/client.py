@@ -168,9 +168,9 @@ class WebhookClient:
                 signed = await run_bounded(text_cost(body), sign, config, name, body)
             failure = await self._post(config.url, body, {**signed, **given}, owner)
             if failure is None:
-                self._observer.webhook_sent(taken=True)
+                self._observer.webhook_delivered(taken=True)
                 return True
-            self._observer.webhook_tried()
+            self._observer.webhook_attempt_failed()
             if attempt == attempts or not failure.may_pass:
                 logger.warning(
                     "webhook %r of task %s (%s): event %s is given up after attempt %d of %d: %s",
@@ -182,7 +182,7 @@ class WebhookClient:
                     attempts,
                     failure.reason,
                 )
-                self._observer.webhook_sent(taken=False)
+                self._observer.webhook_delivered(taken=False)
                 break
             await self.pause(self._pause_after(attempt, failure.retry_after))
         return False
