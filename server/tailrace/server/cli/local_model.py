@@ -65,16 +65,16 @@ _ENGINE = "xllamacpp"
 _ENGINE_WHEEL = "xllamacpp>=2026.10"  # the same requirement as in the dependency group 'local'
 
 
-def engine_missing() -> str | None:
+def missing_engine_reason() -> str | None:
     """Return the reason why the engine cannot run here; None if it can. Nothing is imported or started."""
     if importlib.util.find_spec(_ENGINE) is None:
         return f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_install_hint()}"
     return None
 
 
-def available() -> str | None:
+def unavailable_reason() -> str | None:
     """Return the reason why the local model cannot run here; None if it can. Nothing is imported or started."""
-    missing = engine_missing()
+    missing = missing_engine_reason()
     if missing is None and model_file() is None:
         return f"the model is not installed: {_install_hint()}"
     return missing
@@ -145,7 +145,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
 
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
-        reason = available()
+        reason = unavailable_reason()
         if reason is not None:
             raise ConfigurationError(f"the local model cannot run: {reason}")
         # A file instead of a pipe, because a pipe would have to be read while the server runs. Only errors are written to it.

@@ -39,7 +39,7 @@ from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.served_agents import ServedAgents
-from tailrace.server.runtime.task_registry import RemoteTasks
+from tailrace.server.runtime.task_registry import TasksOfOtherProcesses
 from tailrace.server.store.store import NotOurs, StoredTask
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, Task
@@ -232,7 +232,7 @@ class ClusterEngine(Engine):
                     raise _moving()
                 if self._push is not None:
                     self._push.schedule([(webhook, True) for webhook in webhooks])
-            self._tasks.retire(each, owner)
+            self._tasks.end_following(each, owner)
             return None
         return None
 
@@ -270,25 +270,25 @@ class ClusterEngine(Engine):
                 first = started.first.body if started.first is not None else None
                 return msgspec.msgpack.encode(Sent(started.task_id, started.after, first))
 
-    # --- tasks of other nodes (`RemoteTasks`) ---------------------------------------------------------------------
+    # --- tasks of other nodes (`TasksOfOtherProcesses`) ---------------------------------------------------------------------
 
-    def _remote_tasks(self) -> RemoteTasks | None:
+    def _remote_tasks(self) -> TasksOfOtherProcesses | None:
         return self
 
     def has(self, stored: StoredTask) -> bool:
-        """See `RemoteTasks.has`."""
+        """See `TasksOfOtherProcesses.has`."""
         return stored.node != self._node.id or stored.task.id in self._orphans
 
     def follow(self, active: ActiveTask) -> None:
-        """See `RemoteTasks.follow`."""
+        """See `TasksOfOtherProcesses.follow`."""
         self._following.follow(active)
 
     async def refresh(self, active: ActiveTask) -> None:
-        """See `RemoteTasks.refresh`."""
+        """See `TasksOfOtherProcesses.refresh`."""
         await self._following.refresh(active)
 
     async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
-        """See `RemoteTasks.fetch_snapshot`.
+        """See `TasksOfOtherProcesses.fetch_snapshot`.
 
         The snapshot comes from the node that writes the task. If there is no such node, it comes from the store and lacks the
         missing events.
@@ -303,7 +303,7 @@ class ClusterEngine(Engine):
         return StoredTask(stored.task, first - 1, stored.node)
 
     def _reload(self, active: ActiveTask) -> None:
-        self._tasks.retire(active.record.id, active.owner)
+        self._tasks.end_following(active.record.id, active.owner)
 
     async def _forget(self, task_id: str, owner: str) -> None:
         """Remove a deleted task from the memory of all nodes.
@@ -509,7 +509,7 @@ class ClusterEngine(Engine):
         for task_id, owner in orphans.items():
             await self._shared.streams.fence(self._node.id, task_id)
             self._shared.note_fenced(task_id)
-            self._tasks.retire(task_id, owner)
+            self._tasks.end_following(task_id, owner)
         try:
             interrupted = await self._interrupted.read(self._without_orphans())
             orphans = {active.record.id: active.owner for active in interrupted}

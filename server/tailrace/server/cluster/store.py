@@ -79,7 +79,7 @@ class ClusterStore(Store):
         node: This node.
         streams: The events of tasks in the broker.
         retention: As for `Store`.
-        stream_ttl: Seconds after the end of a task after which its stream expires. Its events then count as deleted.
+        stream_ttl: Seconds from the end of a task until its stream expires. Its events then count as deleted.
 
     Attributes:
         database: The PostgreSQL database.
@@ -108,7 +108,7 @@ class ClusterStore(Store):
         # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._persisted: list[TaskWrite] = []
         self._foreign: set[str] = set()
-        # Tasks that this node began under an earlier name without persisting an event under that name.
+        # Tasks that began while this node had an earlier id, and of which no event was persisted then. Their writes are refused.
         self._abandoned: set[str] = set()
 
     # --- writing ------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class ClusterStore(Store):
 
         Args:
             additions: The events to add.
-            refused: Errors by task id. Tasks that other nodes have taken over are added.
+            refused: Errors by task id. The method adds an error for each task that another node has taken over.
             are_kept: Whether PostgreSQL already has the events.
         """
         if not additions:
@@ -281,8 +281,8 @@ class ClusterStore(Store):
         """Forget the tasks of this node, because it has a new name.
 
         Args:
-            unkept: Tasks that have no persisted events. A write in progress must not persist their first events, because the
-                tasks would then belong to this node under its new name, although their turns do not run.
+            unkept: Tasks that have no persisted events, and whose turns no longer run. If a write in progress persisted their first
+                events, the tasks would belong to this node under its new id. Such writes are therefore refused.
         """
         self._ours.clear()
         self._abandoned.update(unkept)
@@ -295,9 +295,9 @@ class ClusterStore(Store):
         return is_deleted
 
     async def drop_expired(self) -> bool:
-        """Delete expired rows like `Store.drop_expired`, on one node at a time, and the stream of a deleted task."""
+        """Delete expired rows like `Store.drop_expired`, and the stream of a deleted task. One node deletes at a time."""
         now = datetime.now(UTC)
-        deleted = await self._database.read(pending_deletion)  # possibly by a node that has ended
+        deleted = await self._database.read(pending_deletion)  # the node that deleted it may have ended
         if deleted is not None:
             await self.streams.remove(deleted)
             await self._database.write(lambda connection: drop_deleted(connection, deleted))
@@ -323,8 +323,8 @@ class ClusterStore(Store):
         failure: BrokerError | None = None
         first = 0
         for attempt in range(2):
-            # During the first attempt, events may be added, which are in PostgreSQL first. The second attempt finds earlier
-            # events in the stream.
+            # Events may be added after the stream and before PostgreSQL is read. PostgreSQL may then have event 6 but not event 5, which
+            # is only in the stream. The second attempt finds event 5.
             try:
                 found = await self._read_stream(task_id, after, limit, max_bytes)
             except BrokerError as error:
@@ -374,8 +374,9 @@ class ClusterStore(Store):
         """Return consecutive events from PostgreSQL after a number.
 
         Returns:
-            The events, if PostgreSQL has the next event; the number of the first later event that exists or would be next in
-            PostgreSQL (0 if there is none); and the time of the end of the task (None before the end).
+            Three values: the consecutive events after the number (empty if PostgreSQL does not have the next one); the lowest number
+            after ``after`` at which PostgreSQL has, or will have, an event (0 if there is none); and the time at which the task ended
+            (None before).
         """
 
         def work(connection: Connection) -> tuple[list[Event], int, datetime | None]:
@@ -388,7 +389,7 @@ class ClusterStore(Store):
             if task is None:
                 return read_events(dense), first, datetime.min.replace(tzinfo=UTC)
             if not first and task.number > after:
-                first = task.number + 1  # PostgreSQL has no more events of the task
+                first = task.number + 1  # the events up to this number are in the stream, or were deleted
             return read_events(dense), first, task.updated if TaskState(task.state).terminal else None
 
         return await self._database.read(work)
@@ -438,7 +439,7 @@ class ClusterStore(Store):
         return await self._database.write(work)
 
     async def take_over(self) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
-        """Claim some of the tasks with a turn that dead nodes ran, with their webhooks.
+        """Claim up to `TAKE_OVER_BATCH` tasks whose turn was interrupted by the death of its node, and their webhooks.
 
         Returns:
             The ids and owners of the tasks, and the webhooks in the format of `load_open_push_configs`.
@@ -478,12 +479,12 @@ class ClusterStore(Store):
         Args:
             owner: The owner of the name.
             name: The claimed name.
-            task_id: For a conversation, the task for whose turn the name is claimed. The claim then also fails if another task
-                has the claim, and its turn is running or was interrupted by the death of a node.
+            task_id: For a conversation, the task for whose turn the name is claimed. The claim then also fails while another task has
+                it whose turn is running, or was interrupted by the death of a node.
         """
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)
-        # Not EXISTS, because SQLAlchemy would not correlate it with the existing row.
+        # NOT IN instead of EXISTS, because SQLAlchemy would not correlate EXISTS with the existing row.
         free = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
         if task_id is not None:
             free &= (claims.c.task_id == task_id) | ~_is_claimed()

@@ -119,7 +119,7 @@ class Telemetry(Observer):
         if self.metrics is not None:
             self.metrics.errors.labels(*fault_of(error)).inc()
 
-    def waited(self, seconds: float) -> None:
+    def waited_for_permit(self, seconds: float) -> None:
         """Record the duration of a wait."""
         if self.metrics is not None:
             self.metrics.wait_seconds.observe(seconds)

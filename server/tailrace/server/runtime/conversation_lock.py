@@ -1,4 +1,4 @@
-"""The lock of a conversation, and a context manager that can be entered later than its block begins."""
+"""The lock of a conversation, and a block in which a context manager can be entered later."""
 
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -26,7 +26,7 @@ class ConversationLock:
     async def __aenter__(self) -> None:
         following = self._following.get(self._key)
         if following is None:
-            # Do not yield to the event loop, so that the request to the provider is sent before the first event is written.
+            # Return without a pause: otherwise, the writer would run before the turn sends its request to the provider.
             self._following[self._key] = []
             return
         begins = anyio.Event()

@@ -30,7 +30,7 @@ from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.recovery import InterruptedTasks
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.task_access import TaskAccess
-from tailrace.server.runtime.task_registry import RemoteTasks, TaskRegistry
+from tailrace.server.runtime.task_registry import TaskRegistry, TasksOfOtherProcesses
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.usage_ledger import DirectCall, UsageLedger
@@ -461,7 +461,7 @@ class Engine(TaskAccess):
         if self._push is not None:
             self._push.drop(task_id)
 
-    def _remote_tasks(self) -> RemoteTasks | None:
+    def _remote_tasks(self) -> TasksOfOtherProcesses | None:
         """Return the object that accesses tasks of other processes; None if there is only one process."""
         return None
 

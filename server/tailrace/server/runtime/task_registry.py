@@ -28,7 +28,7 @@ RETRY_DELAY = 1.0
 """Seconds between two attempts to end tasks that were removed because the store failed."""
 
 
-class RemoteTasks(Protocol):
+class TasksOfOtherProcesses(Protocol):
     """Access to tasks of other processes with the same store."""
 
     def has(self, stored: StoredTask) -> bool:
@@ -61,7 +61,10 @@ class TaskRegistry:
     """
 
     def __init__(
-        self, store: Store, lost: Callable[[ActiveTask], None], remote_tasks: RemoteTasks | None = None
+        self,
+        store: Store,
+        lost: Callable[[ActiveTask], None],
+        remote_tasks: TasksOfOtherProcesses | None = None,
     ) -> None:
         self._remote_tasks = remote_tasks
         self._store = store
@@ -99,7 +102,7 @@ class TaskRegistry:
         if active is not None:
             active.log.end()
 
-    def retire(self, task_id: str, owner: str) -> None:
+    def end_following(self, task_id: str, owner: str) -> None:
         """Remove a followed task after another process has become its writer. Its subscribers then look the task up again."""
         self._retirements += 1
         active = self._active.get((owner, task_id))

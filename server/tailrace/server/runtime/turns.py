@@ -153,7 +153,8 @@ class TurnRunner:
         """Return the lock of a conversation within this process."""
         key = active.owner, active.record.context_id
         if active.holds_conversation and key in self._following:
-            # The task was taken over from another node. The turn that has the lock waits for the end of this task.
+            # The task was taken over from another node. The turn that has the lock waits for the end of this task, so that to wait for
+            # the lock would be a deadlock.
             return nullcontext()
         return ConversationLock(self._following, key)
 
@@ -169,7 +170,7 @@ class TurnRunner:
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Begin a turn and run it in the task group; see `run`."""
         assert self.group is not None  # noqa: S101 — the message was admitted
-        # No await precedes this call, so that a cancellation or a stop finds the cancel scope of the turn.
+        # `begin_turn` is called before any await, so that a cancellation or a stop always finds the cancel scope of the turn.
         if not active.running:
             active.begin_turn()
         self.group.start_soon(self.run, active, permit, reply, name=f"turns of {active.record.id}")
@@ -406,7 +407,7 @@ class TurnRunner:
         )
 
     async def _check_other_agents(self, messages: Sequence[Message], message: Message) -> None:
-        """Check the messages of a conversation that other agents received with the input filters of a message's agent.
+        """Check the messages of callers to other agents in a conversation with the input filters of a message's agent.
 
         Raises:
             BlockedMessageError: An input filter blocks a message.
@@ -417,7 +418,7 @@ class TurnRunner:
             await InputFilter(agent.input_filters).check(others, {})
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
-        """End a turn with a last status, which may not be valid."""
+        """End a turn with a last status. If the status is not valid, the task ends with `ActiveTask.ending`, or fails."""
         if active.error is not None:
             active.waiting.clear()
             return
@@ -508,8 +509,9 @@ class TurnRunner:
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
-            # The turns of waiting messages will not run, but the messages are also added to the conversation. The first message
-            # of a task without a turn is not added, because turns that were accepted before it may still wait.
+            # The turns of waiting messages will not run, but the messages are also added to the conversation. A task's first
+            # message whose turn never began is not added: earlier turns of the conversation may still wait, and their messages would
+            # come after it.
             active.new_messages += [
                 waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
             ]
@@ -610,7 +612,7 @@ class _Turn:
 
 
 def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
-    """Return the turn that the turn of a message follows if it is the first of a branch; None otherwise."""
+    """Return the turn after which a branch begins, if a message begins the branch; None otherwise."""
     return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
 
 

@@ -50,7 +50,7 @@ class ContentDecoder:
         """Return up to ``limit`` decompressed bytes.
 
         Raises:
-            TransportError: The data is invalid. The valid output before it was returned by earlier calls.
+            TransportError: The data is invalid. Earlier calls have returned the valid output that precedes it.
         """
         parts: list[bytes] = []
         while self.has_more and limit > 0:

@@ -16,7 +16,7 @@ from tailrace.server.protocols.openapi.http_json_operations import (
     http_json_0_3,
     model_schemas,
 )
-from tailrace.server.protocols.openapi.other_operations import DESCRIPTION_PATH, pages
+from tailrace.server.protocols.openapi.other_operations import DESCRIPTION_PATH, other_operations
 from tailrace.server.protocols.openapi.protocol_operations import (
     SCHEMAS,
     json_rpc,
@@ -41,7 +41,7 @@ def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[s
         KeyError: There is no description for one of the addresses.
     """
     known = {
-        **pages(),
+        **other_operations(),
         **http_json_0_3(),  # overrides the operation of `pages` at the path that both describe
         **json_rpc(),
         **openai_api(),

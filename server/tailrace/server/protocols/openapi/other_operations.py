@@ -45,18 +45,20 @@ _USAGE_PARAMETERS = (
     parameter(
         "start",
         text(),
-        description="Date or time of ISO 8601, in UTC without an offset. Default: 30 days before `end`.",
+        description="Date or time in ISO 8601. A time without an offset is in UTC. Default: 30 days before `end`.",
     ),
-    parameter("end", text(), description="As `start`; not part of the period. Default: now."),
-    parameter("caller", text(), description="Attempts of this caller only."),
-    parameter("agent", text(), description="Attempts of this agent only."),
-    parameter("model", text(), description="Attempts at this model only."),
+    parameter(
+        "end", text(), description="End of the period, exclusive, in the format of `start`. Default: now."
+    ),
+    parameter("caller", text(), description="Only model calls of this caller."),
+    parameter("agent", text(), description="Only model calls of this agent."),
+    parameter("model", text(), description="Only calls to this model."),
     parameter("group_by", text(), description=f"Names separated by commas: {', '.join(GROUPS)}."),
     parameter("format", {"type": "string", "enum": ["json", "csv"]}, description="Overrides `Accept`."),
 )
 
 
-def pages() -> dict[Address, Json]:
+def other_operations() -> dict[Address, Json]:
     """Return all operations, each with GET and HEAD."""
     card = content({"anyOf": [reference("AgentCard"), _OBJECT]})
     html, script = content(text(), "text/html"), content(text(), "text/javascript")
@@ -74,7 +76,7 @@ def pages() -> dict[Address, Json]:
         METRICS_PATH: ("metrics", "Metrics for Prometheus", metrics, False),
         USAGE_PATH: (
             "usage",
-            "The usage of model calls: of the caller, or, for operators, of all callers",
+            "The usage of model calls of the caller; operators get the usage of all callers",
             usage,
             False,
         ),
@@ -106,5 +108,5 @@ def pages() -> dict[Address, Json]:
 def _failures(path: str) -> Json:
     failed = errors("Error", _CODES)
     if path == READY_PATH:
-        failed["503"] = response("The server cannot work; why.", content(_OBJECT))
+        failed["503"] = response("The server cannot work. The body states the reason.", content(_OBJECT))
     return failed
