@@ -10,8 +10,9 @@ from support.live_server import serving
 from support.threaded_client import post
 from support.upstream import ScriptedUpstream, openai_stream
 from tailrace.server import Settings, create_app
-from tailrace.server.runtime import messages
+from tailrace.server.protocols.ai_sdk import snapshot
 from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.conversion import approval_parts
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
 
 LARGE = "é" * 1_000_000
@@ -29,14 +30,15 @@ async def url() -> AsyncGenerator[str]:
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Record for each conversion of a large message whether the event loop does it."""
     found: list[bool] = []
-    convert = messages.to_common_message
+    convert = approval_parts.to_common_message
 
     def watched(message: Any) -> Any:
         if isinstance(message, Message) and any(LARGE in (part.text or "") for part in message.parts):
             found.append(in_event_loop())
         return convert(message)
 
-    monkeypatch.setattr(messages, "to_common_message", watched)
+    for module in (approval_parts, snapshot):
+        monkeypatch.setattr(module, "to_common_message", watched)
     return found
 
 

@@ -60,6 +60,7 @@ class Accumulator:
         metadata: Metadata of the response: ``model``, ``service_tier``, ``id``, ``created``, …. A later value replaces
             an earlier one, except for ``id`` and ``created``: their first non-empty value since the start or restart
             of the response is used.
+        was_finished_at_error: True if every choice had a finish reason before the provider reported ``error``.
         error: The reason why the current attempt is incomplete; None for no error. `close` sets it if the stream ended
             before the response was complete.
         attempts: The interrupted attempts before the current one, oldest first; empty for most responses.
@@ -78,6 +79,7 @@ class Accumulator:
         "error",
         "metadata",
         "usage",
+        "was_finished_at_error",
     )
 
     def __init__(self, *, think_tags: bool = True, merge_choices: bool = False) -> None:
@@ -93,6 +95,7 @@ class Accumulator:
         self._replaced: dict[int, MessageAssembly] | None = None
         self._joined_at: int | None = None  # length of the text that the current attempt continues
         self._is_empty = False  # True if the current attempt ended before content arrived
+        self.was_finished_at_error = False
         self._cause: UpstreamError | None = None  # error of the last attempt that had content
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
@@ -244,8 +247,9 @@ class Accumulator:
 
     def _take_response(self, details: ChunkDetails) -> None:
         """Add the data of a chunk that concerns the complete response."""
-        if self.error is None:
+        if self.error is None and details.error is not None:
             self.error = details.error
+            self.was_finished_at_error = self.finished  # the finish reason of the same chunk is added later
         if details.restarts and len(self.choices) <= 1:
             # The metadata that follows belongs to another response. With several choices, the other choices continue,
             # and so does their metadata.

@@ -367,11 +367,16 @@ class ResponseAttempts:
 
 
 def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
-    """Return True if a response is complete although an error follows its finish reason."""
+    """Return True if a response is complete although an error follows its finish reason.
+
+    An error in the chunk of the finish reason interrupts the response (OpenRouter sends both if a provider fails).
+    """
     if not response.finished or error.fault not in (*_CONNECTION_FAULTS, UpstreamFault.PROVIDER):
         return False
     reasons = {choice.finish_reason for choice in response.choices.values()} - {None}
-    return error.fault is not UpstreamFault.PROVIDER or reasons <= _SUCCESSFUL
+    return error.fault is not UpstreamFault.PROVIDER or (
+        response.was_finished_at_error and reasons <= _SUCCESSFUL
+    )
 
 
 def can_repeat(response: Accumulator) -> bool:
