@@ -1,7 +1,6 @@
 """Creates spans that follow OpenTelemetry's conventions for generative AI.
 
-There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). If no tracer is
-configured, no span is recorded, but the trace of a request is still sent to the provider.
+There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). If no tracer provider is configured, no span is recorded, but the trace headers of a request are still sent to the provider.
 """
 
 from collections.abc import Generator, Mapping
@@ -28,7 +27,7 @@ Attributes = dict[str, Any]
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
-# Names of providers in the conventions, by the names that Tailrace uses, if the names differ.
+# The names of providers in the conventions, by tailrace's own names, if they differ.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -71,14 +70,14 @@ class Tracing:
         Args:
             name: The name of the span.
             kind: The kind of the span.
-            attributes: The attributes that samplers may use.
+            attributes: The attributes of the span from its start, so that samplers can use them.
             parent: The context with the parent span; None to use the current context.
         """
         return self._tracer.start_span(name, parent, kind, attributes)
 
 
 def provider_name(provider: str) -> str:
-    """Return the name of a provider in the conventions. If they have none, return the name that Tailrace uses."""
+    """Return the name that the conventions define for a provider, or tailrace's own name if they define none."""
     return _PROVIDERS.get(provider, provider)
 
 
@@ -108,7 +107,7 @@ def parent_context(origin: SpanContext | None) -> Context:
 
 
 def within(span: Span, parent: Context | None = None) -> Context:
-    """Return a context in which a span is the current span. If the span has no valid context, return the parent context.
+    """Return a context in which a span is the current span. If the id of the span is not valid, return the parent context unchanged.
 
     Args:
         span: The span.

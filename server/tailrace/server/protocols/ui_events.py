@@ -11,7 +11,7 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 
 Channel = Literal["text", "reasoning", "refusal"]
-"""The channel of a text. Text of the last status belongs to ``text``."""
+"""The channel of a text. The message of the task's last status has the channel ``text``."""
 
 
 class UiEvent(msgspec.Struct, frozen=True):
@@ -23,8 +23,9 @@ class TurnStarted(UiEvent, frozen=True):
 
     Attributes:
         task_id: The id of the task; empty for a response without a task.
-        context_id: The id of the conversation; empty like ``task_id``.
-        first_turn: The number of the first turn of the task that is part of the response.
+        context_id: The id of the conversation; empty if ``task_id`` is empty.
+        first_turn: The number of the first turn in the response. A response spans several turns of the task if only results of
+            tool calls, or decisions about calls, were sent between them.
     """
 
     task_id: str
@@ -33,7 +34,7 @@ class TurnStarted(UiEvent, frozen=True):
 
 
 class RoundStarted(UiEvent, frozen=True, gc=False):
-    """A round starts: the model is called, again with the results of its tool calls, or with a message of the caller.
+    """A round starts: the model is called with a message of the caller, or again with the results of its tool calls.
 
     Attributes:
         turn: The number of the turn in the task.
@@ -147,7 +148,7 @@ class DataAdded(UiEvent, frozen=True):
         id: The id of the artifact.
         name: The name of the artifact.
         data: Any JSON value.
-        is_output: Whether the data is the response, which was requested as JSON.
+        is_output: Whether the data is the response itself, because the caller requested a JSON response.
     """
 
     id: str
@@ -174,8 +175,8 @@ class TurnEnded(UiEvent, frozen=True):
 
     Attributes:
         state: The state of the task.
-        finish: ``stop``, ``length``, ``content_filter`` or ``tool_calls``; unspecified if there is an error.
-        error: The reason why there is no complete response; None if there is one.
+        finish: ``stop``, ``length``, ``content_filter`` or ``tool_calls``; without meaning if ``error`` is set.
+        error: The error that ended the turn; None if there is none. A response of the maximum length is not an error.
         usage: The usage of the task; None if it is unknown.
         pending: The ids of the calls that wait for the client.
         approvals: The calls that wait for an approval.

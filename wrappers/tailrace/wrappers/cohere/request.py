@@ -12,7 +12,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v2/chat``.
 
     ``parallel_tool_calls``, and the name and description of an output format, are not sent, because the API has no
-    members for them. Schemas are sent unchanged. The API has no choice of a single tool: the choice is sent as
+    members for them. Schemas are sent unchanged. The API cannot require a call of one specific tool. Such a choice is sent as
     ``REQUIRED``, and `CohereModel` sends only the chosen tool. In the API, ``strict`` applies to the complete request.
     It is set if any tool is strict. ``reasoning_effort`` only enables or disables thinking.
 

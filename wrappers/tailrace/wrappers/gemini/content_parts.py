@@ -1,7 +1,7 @@
 """Conversion of the parts of a candidate's content to chunk wrappers.
 
 A part is text, a thought, a function call, a file, executed code, or another type. A part may have a signature of the
-thoughts before it. In later requests, a signed part must be unmerged and in the same position. Each signed part is
+thoughts before it. In later requests, a signed part must not be merged with other parts, and must keep its position. Each signed part is
 therefore a separate block. The metadata of the part contains the signature and other fields under ``"gemini"``.
 """
 
@@ -47,7 +47,7 @@ _WORDS = {
     "IMAGE_PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
     "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
 }
-# Finish reasons by enum number, which the API sends on request. The values 6 and 9 are omitted, because the Gemini API
+# Finish reasons by the number of the enum value. On request, the API sends numbers instead of names. The values 6 and 9 are omitted, because the Gemini API
 # and Vertex AI define them differently.
 _NUMBERS = {
     1: FinishReason.STOP,
@@ -142,7 +142,7 @@ class PartReader:
         choice: The index of the candidate.
         counter: Counter of the calls of the response. If it is None, because earlier calls are unknown, calls have no
             index.
-        separate: True if each text is a separate block, as in a complete message.
+        separate: True to make each text a separate block, for the parts of a complete message; False for a stream.
     """
 
     __slots__ = ("_choice", "_counter", "_open", "_opens_block", "_separate", "_server_ids")
@@ -281,7 +281,7 @@ class PartReader:
 
 
 def read_content(part: Mapping[str, Any]) -> ContentPart:
-    """Convert a part other than text and calls: a file, a tool result, or (as data) any other part."""
+    """Convert a part that is neither text nor a call. A part that is neither a file nor a tool result becomes data."""
     inline_data, file_data = as_mapping(part.get("inlineData")), as_mapping(part.get("fileData"))
     result = as_mapping(part.get("functionResponse"))
     try:

@@ -1,9 +1,8 @@
 """A2A 0.3 over gRPC: the service ``a2a.v1.A2AService``.
 
-Messages are converted to and from ProtoJSON, which is the JSON of HTTP+JSON in 0.3. Only requests differ: they identify tasks and
-webhooks by resource names (``tasks/ID/pushNotificationConfigs/ID``).
+Messages are converted to and from ProtoJSON, which is the JSON of HTTP+JSON in 0.3. Only requests differ, because they identify tasks and webhooks by resource names (``tasks/ID/pushNotificationConfigs/ID``).
 
-Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. The specification defines no form of errors except gRPC statuses. Clients
+Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. For errors, the specification defines only that they are gRPC statuses. Clients
 read the name of the error before a colon in the message of the status. With the statuses of 1.0.1, they would misinterpret two
 errors.
 """
@@ -65,11 +64,11 @@ class Grpc03(GrpcVersion):
         self._dialect = dialect or Version03Http()
 
     def for_client(self, user_agent: str) -> "Grpc03":
-        """Return the version with the encoding of file bytes that the client expects."""
+        """Return the instance for a client, which encodes file bytes in the way that the client expects."""
         return Grpc03(self._dialect.for_client(user_agent))
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """Convert a request to the request of HTTP+JSON, and decode this. Resource names are split into ids."""
+        """Convert a request to its HTTP+JSON form, in which ids replace resource names, and decode this form."""
         fields = to_json(message)
         if operation in (Operation.GET_TASK, Operation.CANCEL_TASK, Operation.SUBSCRIBE_TO_TASK):
             fields |= {"id": _task_id(fields.pop("name", ""), "name")}
@@ -97,7 +96,7 @@ class Grpc03(GrpcVersion):
         return fill(a2a_v0_3_pb2.StreamResponse(), fields)
 
     def write_status(self, error: A2AError) -> status_pb2.Status:
-        """Return the status with the name of the error before its message."""
+        """Return the status. Its message is the name of the error, a colon, and the message of the error."""
         name = type(error).__name__
         if isinstance(error, ExtendedAgentCardNotConfiguredError):
             name = "AuthenticatedExtendedCardNotConfiguredError"
@@ -118,7 +117,7 @@ def _task_id(name: str, field: str) -> str:
 
 
 def _config_ids(name: str) -> Fields:
-    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID``, by the names of their members in HTTP+JSON.
+    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID`` as the HTTP+JSON members ``taskId`` and ``configId``.
 
     Raises:
         InvalidParamsError: The name is not a resource name of a webhook.
