@@ -210,6 +210,16 @@ class Operations:
             permit.release()
             raise
 
+    async def read_events(self, task_id: str, caller: Caller) -> EventStream:
+        """Return the events of a task from the first one on, for a response that is not a stream and needs no permit of one.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            StoreError: The store is not available.
+        """
+        reader = await self._engine.subscribe(task_id, caller.owner, 0)
+        return EventStream(reader, permit=Permit.none())
+
     async def snapshot(self, task_id: str, caller: Caller) -> Task:
         """Return a task (see `Engine.snapshot`).
 

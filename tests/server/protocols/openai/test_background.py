@@ -13,6 +13,7 @@ from support.response_streams import Frames, RawClient, raw_client
 from support.rounds import answer, sent
 from support.rpc import Rpc
 from support.upstream import ScriptedUpstream, SetEvent, Step, Wait, openai_chunk, sse
+from tailrace.server import Bounds
 
 WEATHER: Any = {
     "type": "function",
@@ -437,3 +438,32 @@ async def test_a_response_continues_one_that_waits_for_another() -> None:
     given = [message["content"] for message in sent(upstream.requests[2])]
     assert given == ["one", "a b", "two", "c", "three"]
     assert [item.content[0].text for item in items] == given
+
+
+async def test_a_caller_with_all_streams_open_can_get_and_cancel_responses() -> None:
+    handler = Scripted()
+    options: dict[str, Any] = {"model": "tailrace", "background": True}
+    async with facade_over(
+        handler=handler, caller_keys="alice:k1", key="k1", bounds=Bounds(max_caller_streams=1)
+    ) as facade:
+        ended = await facade.client.responses.create(input="Hello?", model="tailrace")
+        running = await facade.client.responses.create(input="hold", **options, stream=True)
+        async for event in running:
+            if event.type == "response.output_text.delta":
+                break
+        response_id = (await facade.client.responses.retrieve(ended.id)).id
+        assert response_id == ended.id
+        with pytest.raises(openai.RateLimitError):
+            await facade.client.responses.create(input="Hello?", model="tailrace")
+        created = await _newest_id(facade.url)
+        assert (await facade.client.responses.cancel(created)).status == "cancelled"
+        await running.close()
+
+
+async def _newest_id(url: str) -> str:
+    """The id of the response of the newest task of alice."""
+    async with Rpc(url) as rpc:
+        body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+        headers = {"X-API-Key": "k1", "A2A-Version": "1.0"}
+        async with rpc.http.post(url, json=body, headers=headers) as response:
+            return f"resp_{(await response.json())['result']['tasks'][0]['id']}_1"

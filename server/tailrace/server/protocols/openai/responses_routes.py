@@ -26,6 +26,7 @@ from tailrace.server.protocols.openai.stored_response_events import (
     TurnEvents,
     find_turn,
     not_found,
+    read_turn,
     subscribe_to_turn,
     turn_cost,
 )
@@ -168,7 +169,7 @@ class StoredResponses:
         if stored.is_over:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
             with suppress(EventsDropped):
-                await _feed(encoder, await subscribe_to_turn(self._operations, stored, caller))
+                await _feed(encoder, await read_turn(self._operations, stored, caller))
             if encoder.turn.ended and not isinstance(encoder.error, DivergedError):
                 return encoder.response
 

@@ -22,8 +22,8 @@ from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
     find_turn,
     not_found,
+    read_turn,
     read_turn_id,
-    subscribe_to_turn,
     turn_cost,
     turn_id,
 )
@@ -150,7 +150,7 @@ class StoredCompletions:
         if not stored.is_over:
             return found
         try:
-            events = await subscribe_to_turn(self._operations, stored, caller)
+            events = await read_turn(self._operations, stored, caller)
             async with aclosing(events.batches()) as batches:
                 async for batch in batches:
                     for event in batch:

@@ -144,6 +144,16 @@ async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: 
     return TurnEvents(stream, stored.turn)
 
 
+async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
+    """Return the events of a turn that has ended, for a response that is not a stream.
+
+    Raises:
+        EventsDropped: The events are no longer stored.
+        StoreError: The events cannot be read.
+    """
+    return TurnEvents(await operations.read_events(stored.task.id, caller), stored.turn)
+
+
 class TurnEvents:
     """The events of a turn.
 
