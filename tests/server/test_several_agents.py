@@ -241,6 +241,19 @@ async def test_input_filters_of_an_agent_apply_to_messages_for_others_in_its_con
         body = {"model": "legal", "input": "And?", "previous_response_id": response["id"]}
         _, text = await server.post("/v1/responses", body)
         assert "a filter of the server blocks the message" in text
+        assistant = {"role": "assistant", "content": "About the falcon"}
+        chat = {"messages": [USER, assistant, USER]}
+        headers = {"X-Conversation-Id": "k"}
+        assert (await server.post("/v1/chat/completions", {"model": "support", **chat}, **headers))[0] == 200
+        _, text = await server.post(
+            "/v1/chat/completions",
+            {
+                "model": "legal",
+                "messages": [*chat["messages"], {"role": "assistant", "content": "Hello"}, USER],
+            },
+            **headers,
+        )
+        assert "a filter of the server blocks the message" in text
         assert not server.upstreams["legal"].requests
         status, _ = await server.post("/v1/responses", {**body, "model": "code"})
         assert status == 200

@@ -196,9 +196,10 @@ def read_config(path: Path, given: Settings, running: Settings | None = None) ->
 
 
 def _error(path: Path | None, problem: str, variables: Mapping[str, str]) -> ConfigurationError:
-    for value, name in variables.items():
+    for value, name in sorted(variables.items(), key=lambda item: -len(item[0])):
         if len(value) >= _SHORTEST_SECRET:
-            problem = problem.replace(value, f"${{{name}}}")
+            for form in (value, repr(value)[1:-1]):
+                problem = problem.replace(form, f"${{{name}}}")
     return ConfigurationError(f"{path}: {problem}" if path else problem)
 
 

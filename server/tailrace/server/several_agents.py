@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 import anyio
@@ -147,7 +148,9 @@ class _SeveralAgents:
                     )
                 )
             except TailraceError as error:
-                raise config.error(f"[agents.{each.name}]: {error}") from error
+                raise _error_of(config, each.name, error) from error
+            served = replace(prepared.served, start_error=partial(_error_of, config, each.name))
+            prepared = prepared if is_unchanged else replace(prepared, served=served)
             found.append(_Agent(each, prepared, parse_callers(each.callers)))
         return found
 
@@ -280,9 +283,15 @@ class _RootOperations(Operations):
         return agent.prepared.capabilities if agent is not None else self.capabilities
 
 
+def _error_of(config: ServerConfig, name: str, error: TailraceError) -> TailraceError:
+    """Return the error of a file for an agent that cannot be served."""
+    return config.error(f"[agents.{name}]: {error}")
+
+
 async def _receive_signals(requests: MemoryObjectSendStream[None], *, task_status: TaskStatus[None]) -> None:
     """Send a request for each SIGHUP, unless a request already waits."""
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked since the start of the process
         task_status.started()
         async for _ in signals:
             with suppress(anyio.WouldBlock):

@@ -1,5 +1,6 @@
 """The resources of agents: held while the server runs, and of a replaced agent until its last turn has ended."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,7 +24,9 @@ class Holding(Handler):
         closed: Set when the resource is released.
     """
 
-    def __init__(self, text: str = "text", problem: str = "", end_problem: str = "") -> None:
+    def __init__(
+        self, text: str = "text", problem: str = "", end_problem: BaseException | None = None
+    ) -> None:
         self.held = False
         self.closed = anyio.Event()
         self.begun = anyio.Event()
@@ -43,7 +46,7 @@ class Holding(Handler):
             self.held = False
             self.closed.set()
             if self._end_problem:
-                raise ValueError(self._end_problem)
+                raise self._end_problem
 
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
         assert self.held
@@ -88,10 +91,12 @@ async def test_the_resources_of_a_replaced_agent_are_released_after_its_last_tur
     assert (new.held, other.held) == (False, False)
 
 
+@pytest.mark.parametrize("is_cancellation", [False, True])
 async def test_an_error_while_resources_are_released_ends_nothing_else(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, is_cancellation: bool
 ) -> None:
-    old, other = Holding(end_problem="no such process"), Holding("other")
+    problem = asyncio.CancelledError("no such process") if is_cancellation else ValueError("no such process")
+    old, other = Holding(end_problem=problem), Holding("other")
     other.go_on.set()
     remaining = ServedAgent(other, "b")
     agents = ServedAgents([ServedAgent(old, "a"), remaining])

@@ -65,7 +65,9 @@ def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) 
     """
     announce_env_file(env_file)
     if config_file is not None and hasattr(signal, "SIGHUP"):  # not on Windows
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the application has a handler for it
+        # The application unblocks the signal when it can handle it. At the end of the process, the signal is ignored.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     read = partial(_read, env_file, config_file, given)
     config = read()
     settings = config.settings

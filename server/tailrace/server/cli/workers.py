@@ -63,9 +63,14 @@ def run_workers(
         signal.signal(number, workers.stop)
     if reload is not None:
         signal.signal(signal.SIGHUP, workers.reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     for _ in range(count):
         workers.start()
-    workers.watch()
+    try:
+        workers.watch()
+    finally:
+        if reload is not None:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process
 
 
 class _Workers:
@@ -84,13 +89,18 @@ class _Workers:
     def start(self) -> None:
         if self._stopping:
             return
-        arguments = self._work, self._listeners, self._reload is not None
+        work = self._work
+        arguments = work, self._listeners, self._reload is not None
         process = self._context.Process(target=_run, args=arguments)
         with _signals_blocked():
             process.start()
         self._running[process.sentinel] = process
         if self._stopping:  # a signal arrived before the process was registered
             process.terminate()
+        elif (
+            self._work is not work and process.pid is not None
+        ):  # read again before the process was registered
+            os.kill(process.pid, signal.SIGHUP)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
         """Handle SIGTERM or SIGINT. A second signal kills the processes."""
@@ -149,8 +159,11 @@ def _signals_blocked() -> Generator[None]:
 def _run(work: Work, listeners: Sequence[socket.socket], reloads: bool) -> None:
     """Run the function in a worker process, which ends when the parent process ends."""
     if reloads:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application handles it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        signal.signal(
+            signal.SIGHUP, signal.SIG_IGN
+        )  # the application unblocks the signal when it can handle it
+    else:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(listeners)

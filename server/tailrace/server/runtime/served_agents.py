@@ -7,7 +7,8 @@ agent, so that recovery can find the agent. Agents can be replaced while turns r
 """
 
 import logging
-from collections.abc import AsyncGenerator, Generator, Iterable
+import math
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.streaming.a2a.errors import UnsupportedOperationError
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
-from tailrace.wrappers import ConfigurationError, TailraceError
+from tailrace.wrappers import TailraceError
 
 logger = logging.getLogger("tailrace.server")
 
@@ -40,6 +41,7 @@ class ServedAgent:
         input_filters: Filters for callers' messages. A message is refused if one of the filters changes or blocks a part of it.
         provider: The provider of the model that the handler calls; empty if unknown.
         model: The name of this model; empty if unknown.
+        start_error: Returns the error to raise if a resource of the handler is not available.
     """
 
     handler: Handler
@@ -48,6 +50,7 @@ class ServedAgent:
     input_filters: tuple[StreamFilter, ...] = ()
     provider: str = ""
     model: str = ""
+    start_error: Callable[[TailraceError], TailraceError] = lambda error: error
 
 
 @dataclass(eq=False)
@@ -154,9 +157,7 @@ class ServedAgents:
         try:
             await self._group.start(_run, lease)
         except TailraceError as error:
-            if lease.agent.name:
-                raise ConfigurationError(f"[agents.{lease.agent.name}]: {error}") from error
-            raise
+            raise lease.agent.start_error(error) from error
 
     async def replace(self, agents: Iterable[ServedAgent]) -> None:
         """Replace the agents. Running turns complete with their agents.
@@ -200,8 +201,10 @@ async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
                 with anyio.CancelScope(shield=True):
                     for each in dict.fromkeys((*agent.filters, *agent.input_filters)):
                         await each.aclose()
-    except Exception:
-        if not has_started:
+    except BaseException as error:
+        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        is_ours = is_cancelled and anyio.current_effective_deadline() == -math.inf  # the engine is cancelled
+        if not has_started or is_ours or not (is_cancelled or isinstance(error, Exception)):
             raise
         logger.exception("the resources of the agent %r failed", agent.name)
 

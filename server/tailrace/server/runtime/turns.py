@@ -413,7 +413,8 @@ class TurnRunner:
             BlockedMessageError: An input filter blocks a message.
         """
         agent = self._agents.find(agent_name_of(message))
-        others = [each for each in messages if is_callers(each) and agent_name_of(each) != agent.name]
+        agents = {each.task_id: agent_name_of(each) for each in messages if is_callers(each)}
+        others = [each for each in messages if agents.get(each.task_id, agent.name) != agent.name]
         if others:
             await InputFilter(agent.input_filters).check(others, {})
 
