@@ -130,29 +130,28 @@ class _SeveralAgents:
         by_name = {agent.name: agent for agent in current}
         found: list[_Agent] = []
         for each in config.agents:
-            current_agent = by_name.get(each.name)
-            is_unchanged = current_agent is not None and current_agent.is_unchanged(each)
-            if current_agent is not None and is_unchanged and current_agent.config.callers == each.callers:
-                found.append(current_agent)
-                continue
-            try:
-                prepared = (
-                    current_agent.prepared
-                    if current_agent is not None and is_unchanged
-                    else prepare_agent(
-                        each.settings,
-                        self._core.gate,
-                        name=each.name,
-                        fallbacks=each.fallbacks,
-                        capabilities=Capabilities(webhook_keys=self._core.webhook_keys),
-                    )
-                )
-            except TailraceError as error:
-                raise _error_of(config, each.name, error) from error
-            served = replace(prepared.served, start_error=partial(_error_of, config, each.name))
-            prepared = prepared if is_unchanged else replace(prepared, served=served)
-            found.append(_Agent(each, prepared, parse_callers(each.callers)))
+            known = by_name.get(each.name)
+            if known is None or not known.is_unchanged(each):
+                found.append(_Agent(each, self._prepare_agent(config, each), parse_callers(each.callers)))
+            elif known.config.callers != each.callers:
+                found.append(_Agent(each, known.prepared, parse_callers(each.callers)))
+            else:
+                found.append(known)
         return found
+
+    def _prepare_agent(self, config: ServerConfig, agent: AgentConfig) -> PreparedAgent:
+        try:
+            prepared = prepare_agent(
+                agent.settings,
+                self._core.gate,
+                name=agent.name,
+                fallbacks=agent.fallbacks,
+                capabilities=Capabilities(webhook_keys=self._core.webhook_keys),
+            )
+        except TailraceError as error:
+            raise _error_of(config, agent.name, error) from error
+        served = replace(prepared.served, start_error=partial(_error_of, config, agent.name))
+        return replace(prepared, served=served)
 
     # --- routes -------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,11 @@ class Caller:
         return self.protocol_version
 
     @property
+    def receiver(self) -> str:
+        """The name of the agent that receives the messages of the caller; empty for the only agent of a server."""
+        return self.agent or self.namespace
+
+    @property
     def owner(self) -> str:
         """The owner of the caller's tasks: the user name, combined with the tenant and the namespace if there are any."""
         if self.namespace:

@@ -231,7 +231,7 @@ class Operations:
 
     def direct_call(self, caller: Caller, model: Model) -> AbstractAsyncContextManager[DirectCall]:
         """Record a call to a model that belongs to no task (see `UsageLedger.direct_call`)."""
-        return self._engine.direct_call(caller.owner, model, caller.agent or caller.namespace)
+        return self._engine.direct_call(caller.owner, model, caller.receiver)
 
     async def delete_task(self, task_id: str, caller: Caller) -> None:
         """Delete a task (see `Engine.delete_task`).
@@ -249,7 +249,7 @@ class Operations:
             A2AError: An input filter blocks the metadata of the task.
             StoreError: The store is not available.
         """
-        agent = caller.agent or caller.namespace
+        agent = caller.receiver
         return await self._engine.put_record(task, caller.owner, name, may_create=may_create, agent=agent)
 
     async def add_messages(self, task: Task, messages: Sequence[Message], caller: Caller) -> None:
@@ -261,7 +261,7 @@ class Operations:
         """
         for message in messages:
             self.limits.check_message(message)
-        await self._engine.add_messages(task, messages, caller.owner, caller.agent or caller.namespace)
+        await self._engine.add_messages(task, messages, caller.owner, caller.receiver)
 
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, caller: Caller
@@ -372,7 +372,7 @@ class Operations:
 
         A message is accepted when its stream has begun (`EventStream.wait_for_start`).
         """
-        return self._engine.placing(context_id, caller.owner, caller.agent or caller.namespace)
+        return self._engine.placing(context_id, caller.owner, caller.receiver)
 
     async def _start(
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
@@ -393,7 +393,7 @@ class Operations:
             completion=caller.completion,
             operator_form=caller.operator_form,
             may_approve=self._approvers(caller),
-            agent=caller.agent or caller.namespace,
+            agent=caller.receiver,
             follows=caller.follows,
         )
         return await self._engine.start(send, caller.owner, call, preceding=preceding)

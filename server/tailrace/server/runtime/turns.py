@@ -413,6 +413,8 @@ class TurnRunner:
             BlockedMessageError: An input filter blocks a message.
         """
         agent = self._agents.find(agent_name_of(message))
+        if not agent.input_filters:
+            return
         agents = {each.task_id: agent_name_of(each) for each in messages if is_callers(each)}
         others = [each for each in messages if agents.get(each.task_id, agent.name) != agent.name]
         if others:
