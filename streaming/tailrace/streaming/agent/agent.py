@@ -12,49 +12,37 @@ the called tools.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Self, cast
+from typing import Any, Generic, Self, cast
 
 import anyio
 import anyio.lowlevel
 from typing_extensions import TypeVar
 
-from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.agent.continuation import (
     CircuitBreaker,
     ContinuationPolicy,
-    FurtherAttempt,
     InterruptedResponse,
-    ResponseAttempts,
     name_of,
 )
+from tailrace.streaming.agent.driver import StepView, ToolCallContext, TurnDriver
 from tailrace.streaming.agent.events import (
     AgentError,
     BrokenRunError,
     ChatResult,
-    ExecutionStarting,
-    Received,
     ResponseBegun,
-    ResponseContinued,
-    ResponseEnded,
-    RoundEnded,
     Step,
     ToolEnded,
 )
 from tailrace.streaming.agent.trimming import HistoryPolicy, keep_all
 from tailrace.streaming.agent.turn import (
     AgentTurn,
-    AwaitInput,
-    CallModel,
     DecidedCalls,
-    Done,
-    RunTools,
     TurnView,
     has_truncated_call,
     open_calls,
 )
-from tailrace.streaming.instrumentation import RUN_OBSERVER
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.tools.approvals import ApprovalPolicy, ApprovalRequest
 from tailrace.streaming.tools.tools import (
@@ -68,7 +56,6 @@ from tailrace.streaming.tools.tools import (
 )
 from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta
 from tailrace.wrappers import (
-    ChunkWrapper,
     ConfigurationError,
     ContentPart,
     ContentPartText,
@@ -79,17 +66,11 @@ from tailrace.wrappers import (
     Message,
     ProtocolError,
     Role,
-    UpstreamError,
 )
-from tailrace.wrappers.continuation import Route
 from tailrace.wrappers.conversion.tool_ids import unmatched_tools
-from tailrace.wrappers.model import ChunkBatches, Model
-from tailrace.wrappers.openai.decoder import wrap_chunk
+from tailrace.wrappers.model import Model
 from tailrace.wrappers.providers import create_model
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
-
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionChunk
 
 T = TypeVar("T", default=str)
 S = TypeVar("S")
@@ -314,7 +295,7 @@ class Agent(Generic[T]):
         """
         return self.drive(
             fold,
-            _Steps(),
+            StepView(),
             options=options,
             runner=runner,
             task_id=task_id,
@@ -322,7 +303,7 @@ class Agent(Generic[T]):
             external_context_id=external_context_id,
         )
 
-    async def drive(
+    def drive(
         self,
         fold: TurnAccumulator,
         view: TurnView[S],
@@ -336,7 +317,7 @@ class Agent(Generic[T]):
         decided: DecidedCalls | None = None,
         persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> AsyncGenerator[S]:
-        """Run a turn: perform the actions of its state machine (`AgentTurn`), and yield the items of a view.
+        """Run a turn (`TurnDriver`) and yield the items of a view.
 
         Close the generator (``aclosing``) in the asyncio task in which it was started. Closing it, or cancelling the
         task, stops the request and the tools. If the provider fails, no exception is raised: see
@@ -375,73 +356,17 @@ class Agent(Generic[T]):
             needs_approval=runner.needs_approval,
             decided=decided,
         )
-        observer = RUN_OBSERVER.get()
-        error: AgentError | None = None
-        for item in view.begin():
-            yield item
-        try:
-            while not isinstance(action := turn.next_action(), AwaitInput | Done):
-                if isinstance(action, CallModel):
-                    response = fold.begin_response()
-                    received = view.begin_response(response)
-                    attempts = ResponseAttempts(self._models, self._continuation)
-                    further, interrupted = attempts.first(response, interrupted, action.options), None
-                    held_back = None
-                    try:
-                        while further is not None:
-                            request, step = await _begin_attempt(response, attempts, further, action)
-                            if step is not None:
-                                yield view.take(step)
-                            batches = None
-                            with observer.observe_response(attempts.model, action.options, fold) as watch:
-                                try:
-                                    async with watch.sent(request) as batches:
-                                        attempts.connected()
-                                        async for batch in batches:
-                                            batch = batch if batch.__class__ is list else _wrappers(batch)
-                                            if not watch.chunks:
-                                                watch.first_chunk()
-                                                yield view.take(attempts.begun(batches))
-                                            watch.chunks += len(batch)
-                                            for chunks in (batch,) if self._merge_reads else zip(batch):
-                                                changes = response.add_all(chunks)
-                                                if changes:
-                                                    yield received(changes)
-                                            if response.error is not None:
-                                                break  # nothing after the error is needed
-                                            batch = chunks = (
-                                                changes
-                                            ) = ()  # free the memory while the next batch is awaited
-                                except UpstreamError as failure:
-                                    turn.fail(
-                                        failure.with_traceback(None)
-                                    )  # the traceback would keep the turn alive
-                                further = attempts.ended(response, batches, watch.chunks)
-                                held_back = turn.end_response() if further is None else []
-                    finally:
-                        await attempts.release()
-                    yield view.take(ResponseEnded(held_back or []))
-                else:
-                    items = self._run_tools(
-                        turn,
-                        action,
-                        view,
-                        runner,
-                        decided,
-                        persisted,
-                        others=callers_tools,
-                        task_id=task_id,
-                        context_id=context_id,
-                        external_context_id=external_context_id,
-                    )
-                    async with aclosing(items):
-                        async for item in items:
-                            yield item
-                    decided = None
-        except AgentError as raised:
-            error = raised
-        for item in view.close(error):
-            yield item
+        driver = TurnDriver(
+            turn,
+            view,
+            runner=runner,
+            context=ToolCallContext(callers_tools, task_id, context_id, external_context_id),
+            models=self._models,
+            continuation=self._continuation,
+            merge_reads=self._merge_reads,
+            persisted=persisted,
+        )
+        return driver.run(interrupted, decided)
 
     async def discard(self, interrupted: InterruptedResponse) -> None:
         """Cancel an interrupted response at the provider that holds it (`Model.release`).
@@ -453,33 +378,6 @@ class Agent(Generic[T]):
             if name_of(model) == interrupted.model:
                 await model.release(interrupted.stored_id)
                 return
-
-    async def _run_tools(
-        self,
-        turn: AgentTurn,
-        action: RunTools,
-        view: TurnView[S],
-        runner: ToolRunner,
-        decided: DecidedCalls | None,
-        persisted: Callable[[], Awaitable[None]],
-        **context: Any,
-    ) -> AsyncGenerator[S]:
-        """Run the calls of a round and yield the items of the view."""
-        approved: Sequence[str] = ()
-        if decided is not None:
-            for result in decided.results:
-                turn.tool_result(result)
-                yield view.take(ToolEnded(result))
-            if decided.approved:
-                yield view.take(ExecutionStarting(tuple(call.id for call in action.calls)))
-                await persisted()
-            approved = [digest for _, digest in decided.approved]
-        async with aclosing(runner.run(action.calls, approved=approved, **context)) as running:
-            async for result in running:
-                turn.tool_result(result)
-                yield view.take(ToolEnded(result))
-        turn.end_round()
-        yield view.take(RoundEnded())
 
     def has_tool(self, name: str) -> bool:
         """Return True if the agent has a tool with this name. If the agent has toolsets, it must be connected."""
@@ -604,65 +502,6 @@ def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRu
         return always
     explicit = {name: getattr(given, name) for name in given.model_fields_set}
     return always.model_copy(update={**explicit, "tools": (*runner.definitions, *always.tools, *given.tools)})
-
-
-async def _begin_attempt(
-    response: Accumulator,
-    attempts: ResponseAttempts,
-    attempt: FurtherAttempt,
-    action: CallModel,
-) -> tuple[AbstractAsyncContextManager[ChunkBatches], ResponseContinued | None]:
-    """Begin an attempt. Return its request, which has not been sent, and a step if the attempt continues a response.
-
-    Args:
-        response: The response, with its error if it broke off.
-        attempts: The attempts of the response.
-        attempt: The attempt to begin.
-        action: The history and the options of its request.
-    """
-    if attempt.delay:
-        await anyio.sleep(attempt.delay)
-    response.end_attempt()
-    model = attempt.model
-    only = response.choices.get(0) if len(response.choices) == 1 else None
-    text = only.plain_text if only is not None else ""
-    request, route = attempt.rest, Route.ATTACH
-    if request is None and attempt.may_join and text:
-        request, route = await model.continuation(text, action.history, action.options), Route.PREFILL
-    if request is None:
-        request, route = model.stream(action.history, action.options), Route.REPLACE
-    if response.error is None:
-        return request, None
-    if route is not Route.ATTACH:
-        await attempts.release()
-    broken = attempts.broken(response)
-    attempts.begin(attempt, route)
-    response.continue_response(broken, route)
-    RUN_OBSERVER.get().continued(broken, name_of(model), route)
-    return request, ResponseContinued(broken, name_of(model), route, bool(text))
-
-
-def _wrappers(batch: "Sequence[ChunkWrapper[Any]] | ChatCompletionChunk") -> Sequence[ChunkWrapper[Any]]:
-    """Return the chunks of a batch. Iterators of the openai package yield single chunks, which this function wraps."""
-    return batch if isinstance(batch, list | tuple) else wrap_chunk(cast("ChatCompletionChunk", batch))
-
-
-class _Steps:
-    """View that yields the steps unchanged."""
-
-    def begin(self) -> Sequence[Step]:
-        return ()
-
-    def begin_response(self, response: Accumulator) -> type[Received]:
-        return Received
-
-    def take(self, step: Step) -> Step:
-        return step
-
-    def close(self, error: AgentError | None) -> Sequence[Step]:
-        if error is not None:
-            raise error
-        return ()
 
 
 def _messages_of(prompt: Prompt) -> tuple[Message, ...]:

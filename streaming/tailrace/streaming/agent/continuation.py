@@ -2,7 +2,7 @@
 
 A response that breaks off is requested again from the same model, up to `ContinuationPolicy.attempts` times, and then
 once from each fallback model. `ResponseAttempts` decides on the attempts of one response, and the driver
-(`tailrace.streaming.agent.agent.Agent.drive`) performs the IO. Each model has a `CircuitBreaker`, which stops requests
+(`tailrace.streaming.agent.driver.TurnDriver`) performs the IO. Each model has a `CircuitBreaker`, which stops requests
 to a provider that fails every time.
 """
 

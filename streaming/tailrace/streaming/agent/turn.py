@@ -3,8 +3,8 @@
 It is given responses and tool results, and returns the next action. Sans-IO.
 
 A turn has one or more rounds. A round consists of a request to the model, its response, and the results of the tools
-that the response calls. `AgentTurn` decides which action is next. The driver,
-`tailrace.streaming.agent.agent.Agent.drive`, performs the IO::
+that the response calls. `AgentTurn` decides which action is next. `tailrace.streaming.agent.driver.TurnDriver`
+performs the IO::
 
     while True:
         action = turn.next_action()
@@ -103,7 +103,7 @@ Action = CallModel | RunTools | AwaitInput | Done
 
 
 class TurnView(Protocol[S]):
-    """Converter of the steps of a turn into the items that `Agent.drive` yields. The driver passes it each step in order."""
+    """Converter of the steps of a turn into the items that `TurnDriver` yields. The driver passes it each step in order."""
 
     def begin(self) -> Sequence[S]:
         """Return the items to yield before the first request."""
