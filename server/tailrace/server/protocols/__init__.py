@@ -1,1 +1,1 @@
-"""The protocols of the server. Protocols other than A2A share one translation of a task's events."""
+"""The protocols of the server. All protocols except A2A translate the events of a task with `EventTranslator`."""

@@ -1,7 +1,7 @@
-"""The handling of requests that the protocols other than A2A share: authenticate, parse, send the message, stream the response.
+"""Request handling of all protocols except A2A: authenticate, parse, send the message, stream the response.
 
 A disconnect does not cancel the task, unless the setting ``on_disconnect`` requires it. The response headers
-``X-Conversation-Id`` and ``X-Task-Id`` have the ids of the conversation and the task, which A2A clients can use.
+``X-Conversation-Id`` and ``X-Task-Id`` contain the ids of the conversation and the task. A2A clients can use these ids, too.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -54,13 +54,13 @@ TASK_HEADER = "X-Task-Id"
 """The header with the id of the task, in responses."""
 
 _NEWEST_TASKS = 20
-"""The number of tasks of a conversation that are searched for a running task."""
+"""The number of newest tasks of a context among which `ChatEndpoint.newest_task` searches."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class ChatEndpoint:
-    """Reads requests, sends their messages, and returns streams.
+    """Reads requests, sends their messages to the agent, and streams the responses.
 
     Args:
         operations: Executes the operations of A2A.
@@ -83,7 +83,7 @@ class ChatEndpoint:
         self._conversations = Conversations(operations)
 
     async def authenticate(self, request: Request) -> Caller:
-        """Return the caller.
+        """Authenticate a request, and return its caller.
 
         Raises:
             AuthError: The caller is not authenticated.
@@ -95,7 +95,7 @@ class ChatEndpoint:
         )
 
     async def read(self, request: Request, parse: Callable[[Mapping[str, Any]], T]) -> tuple[Caller, T]:
-        """Read a request.
+        """Authenticate a request, and parse its body.
 
         Args:
             request: The request.
@@ -106,8 +106,8 @@ class ChatEndpoint:
 
         Raises:
             AuthError: The caller is not authenticated. The body was not read.
-            OpenAIError: As for ``parse``.
-            A2AError: As for `read_json`.
+            OpenAIError: ``parse`` rejects the body.
+            A2AError: See `read_json`.
             ClientDisconnect: The client disconnected before the body was complete.
         """
         caller = await self.authenticate(request)
@@ -118,29 +118,29 @@ class ChatEndpoint:
         return replace(caller, send_key=send_key, fingerprint=fingerprint, cost=body.cost), parsed
 
     async def send(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
-        """Send the message of a request. If it was sent before with the same idempotency key, subscribe to its task.
+        """Send the message of a request. For a repeated idempotency key, subscribe to the task of the first request instead.
 
         Returns:
             The events of the task, and the ids of all earlier tool calls of the conversation.
 
         Raises:
-            OpenAIError: As for `Conversations.place`.
-            A2AError: As for `Operations.stream`.
-            StoreError: As for `Operations.stream`.
+            OpenAIError: See `Conversations.place`.
+            A2AError: See `Operations.stream`.
+            StoreError: See `Operations.stream`.
         """
         if caller.send_key and request.choice:
             key = _digest(f"{request.choice} {caller.send_key}".encode())
             caller = replace(caller, send_key=key)
         if caller.send_key:
-            # This is checked first: after a retry, the stored conversation already contains the message, so that it would not
-            # match.
+            # Repeated requests are handled first: the stored conversation already contains their message, so that the comparison
+            # with the conversation in `Conversations.place` would fail.
             known = await self.operations.sent_before(caller)
             if known is not None:
                 return known, request.call_ids
         context_id = await self._conversations.context_of(request, caller)
         if not context_id:
             return await self._place(request, caller)
-        # While the lock is held, no other request can be assigned to the same position.
+        # During the block, no other request can be assigned to the same position in the conversation.
         async with self.operations.placing(context_id, caller):
             stream, call_ids = await self._place(request, caller)
             try:
@@ -151,7 +151,7 @@ class ChatEndpoint:
         return stream, call_ids
 
     async def _place(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
-        """Find the place of a request's message, and send it, as `send`."""
+        """Assign the message of a request to a context and a task, and send the message. See `send` for the result."""
         skipped: set[str] = set()
         while True:
             placed = await self._conversations.place(request, caller, skipped)
@@ -169,7 +169,7 @@ class ChatEndpoint:
     async def _send(self, request: ChatRequest, placed: Placed, caller: Caller) -> EventStream:
         facts = request.facts
         if placed.message.task_id and not facts.model_fields_set:
-            # Without options, the options of the previous message of the task would apply.
+            # A message without options would have the options of the task's previous message. One explicit option prevents this.
             facts = CallerOptions(instructions=None)
         send = await run_bounded(caller.cost, _send_request, placed.message, facts)
         caller = replace(caller, record=request.record, completion=request.completion, follows=placed.follows)
@@ -178,7 +178,7 @@ class ChatEndpoint:
         )
 
     async def newest_task(self, key: str, caller: Caller, *, running: bool = False) -> Task | None:
-        """Return the newest task of a conversation or of one of its branches; None if there is none.
+        """Return the newest task of a conversation and its branches; None if there is none.
 
         Args:
             key: The key of the conversation.
@@ -194,7 +194,9 @@ class ChatEndpoint:
         return max(found, key=_changed_at, default=None)
 
     async def conversation(self, key: str, caller: Caller) -> tuple[Task | None, Sequence[Message]]:
-        """Return the newest task of a conversation, and the messages. The messages of a running response are omitted.
+        """Return the newest task of a conversation, and the messages of the task's context.
+
+        If the task is running, the messages after the caller's last message are omitted, because they are an incomplete response.
 
         Args:
             key: The key of the conversation.
@@ -209,7 +211,7 @@ class ChatEndpoint:
         return task, await run_bounded(cost_of(stored), _before_response, stored, task.id)
 
     async def _newest_tasks(self, context_id: str, caller: Caller) -> list[Task]:
-        """Return up to `_NEWEST_TASKS` tasks of a context. Several pages may be read, because large tasks make pages short."""
+        """Return up to `_NEWEST_TASKS` tasks of a context. Large tasks make pages short, so several pages may be read."""
         tasks: list[Task] = []
         wanted = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
         while True:
@@ -225,8 +227,8 @@ class ChatEndpoint:
         """Subscribe to a running task from the beginning of its response.
 
         Raises:
-            A2AError: As for `Operations.stream`.
-            StoreError: As for `Operations.stream`.
+            A2AError: See `Operations.stream`.
+            StoreError: See `Operations.stream`.
         """
         stream = await self.operations.stream(
             Operation.SUBSCRIBE_TO_TASK, SubscribeToTaskRequest(id=task_id), caller, repeat_finished=True
@@ -241,14 +243,14 @@ class ChatEndpoint:
         following: Sequence[tuple[EventStream, Encoder]] = (),
         canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
-        """Return a response that streams a turn, after the first events of the turn have arrived with the id of the task.
+        """Wait for the first events of a turn, which contain the id of the task, and return a response that streams the turn.
 
         Args:
             stream: The events of the task.
             encoder: Encodes the events.
-            headers: Headers of the response, in addition to those with the ids of the conversation and the task.
+            headers: Further headers of the response. Headers with the ids of the conversation and the task are always added.
             following: Further turns. Each turn is streamed after the previous turn is complete.
-            canceled: The ids of the tasks that a disconnect cancels if ``on_disconnect`` is ``cancel``, and their caller.
+            canceled: The ids of tasks, and their caller. A disconnect cancels these tasks if ``on_disconnect`` is ``cancel``.
         """
         return await self.stream_batches(
             stream.batches(),
@@ -266,7 +268,7 @@ class ChatEndpoint:
         following: Sequence[tuple[AsyncGenerator[Sequence[Event]], Encoder]] = (),
         canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
-        """Return a response like `stream`, for batches of events. The batches of each turn are closed after use.
+        """Return a response as `stream` does, but for generators of batches. Each generator is closed after use.
 
         Args:
             batches: The batches of the first turn.
@@ -305,7 +307,8 @@ class ChatEndpoint:
             is_complete = True
         finally:
             for task_id in task_ids if not is_complete else ():
-                with anyio.CancelScope(shield=True), suppress(A2AError):  # the task has already ended
+                # A2AError: the task has already ended.
+                with anyio.CancelScope(shield=True), suppress(A2AError):
                     request = CancelTaskRequest(id=task_id)
                     await self.operations.execute(Operation.CANCEL_TASK, request, caller)
 
@@ -340,11 +343,11 @@ async def _encoded(encoder: Encoder, events: Sequence[Event]) -> bytes:
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Await work, cancel it when the client disconnects, and return its result.
+    """Await ``work``, and return its result. If the client disconnects, cancel ``work``.
 
     Args:
         request: The request. Its body must have been read.
-        work: The work. Its exceptions are raised here.
+        work: The awaitable. Its exceptions are raised again.
 
     Raises:
         ClientDisconnect: The client disconnected.

@@ -15,7 +15,7 @@ from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamE
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 
 MAX_KEY_LENGTH = 200
-"""The maximum length of the key of a conversation. Branches of a conversation have an additional suffix."""
+"""The maximum length of the key of a conversation. The id of a branch may be longer: it is the key and a suffix."""
 
 Number = Annotated[float, Strict()]
 """A JSON number. Strings and booleans are rejected."""
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class _FirstError(FailFast):
-    """A `FailFast` that is hashable, as unions require."""
+    """A `FailFast` that is hashable. Types in a union must be hashable."""
 
     def __hash__(self) -> int:
         return hash(_FirstError)
@@ -38,7 +38,7 @@ Items = Annotated[list[T], _FirstError()]
 
 
 class LenientModel(BaseModel):
-    """A model of a part of a request. Unknown members are ignored."""
+    """Base class of models for parts of a request. Unknown members are ignored."""
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
@@ -48,31 +48,31 @@ class ChatRequest:
     """A request, independent of its protocol.
 
     Attributes:
-        earlier: The earlier messages of the conversation, as the request contains them.
-        new: The caller's new message. It contains everything after the last message of the model.
-        unanswered: The messages in ``new`` except the last one, if they may be stored messages that have no response. ``last`` is
-            the last one.
+        earlier: The earlier messages of the conversation, as given in the request.
+        new: The new message. It joins all messages after the last message of the model.
+        unanswered: The messages in ``new`` except the last message, if they may be stored messages whose responses failed.
+        last: The last message in ``new`` if ``unanswered`` is not empty.
         facts: Options of the request.
         model: The requested model; empty if the request names none.
         stream: Whether the response is streamed.
         include_usage: Whether the stream ends with the usage.
-        key: The client's key of the conversation; may be empty.
-        continues: Whether the request has only the new message, and continues the conversation with this key.
-        existing: The id of the conversation that the request continues. The conversation must exist. Empty if not given.
-        previous: The id of the response that the request continues; empty if not given.
+        key: The key that the client chose for the conversation; may be empty.
+        continues: Whether the request contains only the new message, for the conversation with the key ``key``.
+        existing: The id of an existing conversation that the request continues; may be empty.
+        previous: The id of the response that the request continues; may be empty.
         echo: Members of the request that are repeated in the response, as JSON.
-        message_id: The id of the client's message that the response continues; empty if not given.
+        message_id: The id of a message in the client's conversation that the response extends; may be empty.
         warnings: Descriptions of parts of the request that have no effect.
-        background: Whether the request is responded to before the turn ends.
+        background: Whether the server responds before the turn ends.
         created: The Unix time of the request.
         store: Whether the client can retrieve the response by its id; None for the default of the API.
-        record: The API's record of the request. It is stored in the metadata ``apiRequest`` of the message. May be empty.
-        metadata: The client's metadata of a chat completion.
+        record: The part of the request that is stored in the metadata ``apiRequest`` of the message; may be empty.
+        metadata: The metadata that the client sets for a chat completion.
         completion: The stored chat completion that the request creates; None for other requests.
-        choice: The number of the choice of the response. Choice 0 continues the conversation; each other choice is a new
-            conversation.
+        choice: The index of this choice. Choice 0 continues the conversation. Each other choice begins a new conversation.
         choices: The number of choices of the response.
-        choices_key: Names the conversations of further choices, so that they can be deleted; may be empty.
+        choices_key: The prefix of the context ids of choices other than choice 0. It is needed to delete these conversations. May
+            be empty.
     """
 
     earlier: tuple[Message, ...]
@@ -101,11 +101,11 @@ class ChatRequest:
     last: Message | None = None
 
     def each_choice(self) -> "list[ChatRequest]":
-        """Return a request for each choice."""
+        """Return one request for each choice."""
         return [replace(self, choice=choice) for choice in range(self.choices)]
 
     def with_stored_questions(self) -> "ChatRequest | None":
-        """Return the request with its unanswered messages as earlier messages; None if there are no unanswered messages."""
+        """Return a copy that has the unanswered messages as earlier messages; None if there are no unanswered messages."""
         if self.last is None:
             return None
         return replace(
@@ -129,7 +129,7 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
     Args:
         converter: Converts the messages.
         messages: The messages in the format of the API.
-        param: The member of the request with the messages.
+        param: The name of the member that contains the messages.
 
     Raises:
         OpenAIError: A message is invalid.
@@ -152,7 +152,7 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
 
     Args:
         history: The conversation of a request.
-        param: The member of the request with the conversation.
+        param: The name of the member that contains the conversation.
 
     Raises:
         OpenAIError: There is no new message.
@@ -169,7 +169,7 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
         for message in history.conversation
     )
     if not conversation and history.system_message:
-        # A request with instructions only: the instructions are the message.
+        # If a request has only instructions, the instructions become the message.
         return (), Message(role=Role.USER, content=(ContentPartText(text=history.system_message),))
     begins = 1 + max(
         (at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=-1
@@ -188,15 +188,15 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
 def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Remove responses that only repeat pending calls of a round.
 
-    If a client sends only some of the results, it receives a response that repeats the other calls. The client adds this response
-    to its conversation, but the results after it belong to the earlier round.
+    If a client sends results for only some calls of a round, the server's response repeats the other calls. The client adds this
+    response to its conversation. Without the response, the remaining results again follow the round that they belong to.
 
     Args:
         messages: The client's messages.
     """
     distinct: list[Message] = []
     pending: Mapping[str, tuple[str, object]] = {}
-    answered = False  # whether calls of the round have results
+    answered = False  # whether any call of the round has a result
     for message in messages:
         if message.role is Role.MODEL:
             calls: Mapping[str, tuple[str, object]] = {
@@ -214,7 +214,7 @@ def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def join_messages(messages: tuple[Message, ...]) -> Message:
-    """Join messages of the caller to one message, with all parts in order."""
+    """Join messages of the caller into one message with all parts in order."""
     if len(messages) == 1:
         return messages[0]
     content = tuple(part for message in messages for part in message.content)
@@ -224,10 +224,10 @@ def join_messages(messages: tuple[Message, ...]) -> Message:
 
 
 def conversation_key(sources: Mapping[str, object]) -> str:
-    """Return the key of the conversation from the first source that has one; empty if there is none.
+    """Return the key of the conversation from the first source that contains a key; empty if there is none.
 
     Args:
-        sources: The values of members or headers of the request that can contain the key, by their names for errors.
+        sources: Values of members and headers that can contain the key, by name. Errors contain the name.
 
     Raises:
         OpenAIError: The key is invalid.

@@ -1,8 +1,8 @@
 """Comparison of a client's copy of a conversation with the stored conversation.
 
-Both are normalised to alternating sides (messages of the caller, messages of the agent). The comparison ignores differences that
-clients cannot know: reasoning, the tools of the agent, and the division of a response into messages. The comparison also ignores
-white space in a response and around a caller's message, because clients trim it.
+Both conversations are normalised to a list of sides. A side joins consecutive messages of the caller or of the agent. The
+comparison ignores reasoning, calls of the agent's tools, and the division of a response into messages, because clients do not
+reliably send them back. It also ignores white space in a response and around a caller's message, because clients trim it.
 """
 
 import json
@@ -41,8 +41,9 @@ class _Side:
         is_callers: True for messages of the caller.
         content: The parts of the messages.
         refusal: The model's refusal.
-        status_text: The text of a status that the client may have received.
-        last: The parts of the last round, if the request was for JSON. Only the last round is the response then.
+        status_text: The text of a status. The client may have received it as part of the response.
+        last: The parts of the last round if the caller requested JSON, because the response then has only the last round;
+            otherwise None.
     """
 
     is_callers: bool
@@ -53,23 +54,23 @@ class _Side:
 
     @property
     def calls(self) -> list[tuple[object, ...]]:
-        # Arguments are compared by value, because clients in JavaScript send 1.0 as 1.
+        # Arguments are compared as values, not as JSON text, because clients in JavaScript send 1.0 as 1.
         calls = [part for part in self.content if isinstance(part, ContentPartToolCall)]
         calls.sort(key=lambda call: (call.id, call.name))
         return [(call.id, call.name, call.arguments, call.arguments_text) for call in calls]
 
     def texts(self) -> set[str]:
-        """Return the possible texts of a response in the client's copy."""
+        """Return the texts that this response may have in the client's copy, without white space."""
         plain = [markdown_of(self.content, with_data=with_data) for with_data in (True, False)]
         if self.last is not None:
             plain += [markdown_of(self.last, with_data=with_data) for with_data in (True, False)]
-            # Text in a message with calls may have been sent as reasoning.
+            # Text in a message with calls may have been sent as reasoning. The text of the response is then empty.
             plain += [""] if any(isinstance(part, ContentPartToolCall) for part in self.last) else []
         texts = {text + end for text in plain for end in (self.refusal, self.status_text)}
         return {"".join(text.split()) for text in texts}
 
     def message(self) -> str:
-        """Return the message of the caller in a normal form, because clients may join texts, or send each text as a message."""
+        """Return the caller's messages in a normal form, because clients may join texts, or send each text as a message."""
         texts = [
             part.text for part in self.content if isinstance(part, ContentPartText) and part.text.strip()
         ]
@@ -95,13 +96,13 @@ def is_same_conversation(
     status_texts: Mapping[str, str] | None = None,
     waiting: Collection[str] = (),
 ) -> bool:
-    """Return whether the earlier messages of a client are equal to the stored conversation.
+    """Return whether the earlier messages of a request are equal to the stored conversation.
 
     Args:
         given: The client's messages.
         stored: The stored conversation.
-        status_texts: Texts of statuses, by the id of the stored message before them.
-        waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive them.
+        status_texts: Status texts, by the id of the stored message that precedes the status.
+        waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive these calls.
     """
     own = calls_run_here(stored) | frozenset(waiting)
     given_sides = _joined(_given_sides(given, own))

@@ -1,8 +1,8 @@
 """Finds the stored conversation and task that a request continues.
 
-Clients of OpenAI's APIs send the whole conversation with every request, usually without an id; A2A clients send only the new
-message and the id of the context. Therefore, the messages of the request are compared with the stored messages. If they are the
-same, only the new message is added to the conversation. No other state is stored for this purpose.
+Clients of OpenAI's APIs send the whole conversation with every request, usually without an id. A2A clients send only the new
+message and the id of the context. `Conversations` therefore compares the earlier messages of a request with the stored messages.
+If they are equal, only the new message is added to the stored conversation. No other state is stored for this purpose.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
@@ -39,9 +39,9 @@ MAX_BRANCHES = 20
 
 _FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
 
-_UNNAMED = "unknown"  # name of the tool of a result if the request does not contain the call
+_UNNAMED = "unknown"  # placeholder for the name of a result's tool if the request does not contain the call
 
-# Maximum number of pending tasks that are searched (newest first), and numbers of tasks that are listed at a time.
+# The maximum number of pending tasks that are searched, newest first, and the sizes of the pages in which they are listed.
 _MAX_PENDING = 320
 _FIRST_PAGE, _NEXT_PAGES = 20, 100
 
@@ -52,7 +52,7 @@ class Placed:
 
     Attributes:
         message: The message.
-        preceding: The earlier messages, if the conversation is new.
+        preceding: The earlier messages of the request if the conversation is new; otherwise empty.
         call_ids: The ids of all calls of the conversation.
         follows: The turn that a new branch continues, if that turn has not ended; None otherwise.
     """
@@ -97,7 +97,7 @@ class Conversations:
         Args:
             request: The request.
             caller: The caller.
-            skipped: Tasks to ignore, because they no longer waited for the message when it was sent.
+            skipped: The ids of tasks to ignore, because they no longer waited for the message when it was sent.
 
         Raises:
             OpenAIError: The request continues a response that does not exist or belongs to another caller.
@@ -118,7 +118,7 @@ class Conversations:
         return found or await placement.start("")
 
     async def still_waits(self, message: Message, caller: Caller) -> bool:
-        """Return whether the task of a message still waits for it. Another request may have continued the task."""
+        """Return whether the task of a message still waits for the message. Another request may have continued the task."""
         task = await _find_task(self._operations, message.task_id, caller)
 
         def waits() -> bool:
@@ -152,10 +152,10 @@ class _Placement:
         return await self.start(f"{self.request.key}~{uuid4().hex}")
 
     async def _same(self, stored: Sequence[Message], task: Task | None) -> "_Placement | None":
-        """Return a placement whose earlier messages are equal to the stored conversation; None if they differ.
+        """Return a placement whose earlier messages equal the stored conversation, or None.
 
-        If the response to a message failed, the store contains the message without a response. A client then repeats that message
-        before its new message.
+        If the response to a message failed, the store contains the message without a response. Some clients repeat the message
+        before their new message. It then counts as an earlier message.
         """
         if await self._is_same(stored, task):
             return self
@@ -164,7 +164,7 @@ class _Placement:
         return other if other is not None and await other._is_same(stored, task) else None
 
     async def after_pending_calls(self, skipped: Collection[str]) -> Placed | None:
-        """Continue a pending task, if one waits for exactly the results of the request and has the same conversation."""
+        """Continue the newest pending task that waits for exactly these results and has the same conversation, or return None."""
         results = {result.id for result in self.request.new.tool_results}
         async for task in self._pending_tasks():
             if task.id in skipped or await run_bounded(cost_of_task(task), _open_calls, task) != results:
@@ -213,7 +213,7 @@ class _Placement:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        if turn > len(starts):  # the message of the response was deleted from the conversation
+        if turn > len(starts):  # the caller's message of this turn was deleted from the conversation
             return await self._continue(task.context_id, stored, task)
         message = stored[starts[turn - 1]]
         end = next((at for at in callers if at > starts[turn - 1]), len(stored))
@@ -251,7 +251,7 @@ class _Placement:
         """Continue a context with the task that waits for the message, or with a new task.
 
         Raises:
-            OpenAIError: The message only contains results of calls that the agent itself executes.
+            OpenAIError: The message contains only results of calls that the agent itself executes.
         """
 
         def placed() -> Placed:
@@ -267,7 +267,7 @@ class _Placement:
     async def _is_same(self, stored: Sequence[Message], task: Task | None) -> bool:
         """Return whether the earlier messages of the request are equal to the stored conversation.
 
-        The texts of statuses of other tasks are only loaded if the conversations differ without them.
+        Status texts of earlier tasks are loaded only if the comparison without these texts fails.
         """
         tasks = [task] if task is not None else []
 
@@ -276,7 +276,7 @@ class _Placement:
             earlier, texts = self.request.earlier, _status_texts(tasks, stored)
             if is_same_conversation(earlier, stored, texts, waiting):
                 return True
-            # Protocols that have their own format for approval requests do not send the text of a request.
+            # Protocols with their own format for approval requests do not send an approval request as text.
             fewer = _status_texts(tasks, stored, with_requests=False)
             return fewer != texts and is_same_conversation(earlier, stored, fewer, waiting)
 
@@ -310,7 +310,7 @@ async def _find_task(operations: Operations, task_id: str, caller: Caller) -> Ta
 
 
 def branches_of(key: str) -> Iterator[str]:
-    """Yield the context ids of a key in the order of their creation."""
+    """Yield the context id of the conversation with a key, and then the ids of its branches in the order of their creation."""
     yield key
     for number in range(2, MAX_BRANCHES + 1):
         yield f"{key}~{number}"
@@ -322,7 +322,7 @@ def choice_context(key: str, choice: int) -> str:
 
 
 def response_id(task_id: str, turn: int) -> str:
-    """Return the id of a response. It contains the task id and the turn."""
+    """Return the id of a response. It contains the task id and the number of the turn."""
     return f"resp_{task_id}_{turn}"
 
 
@@ -333,7 +333,7 @@ def response_id_of_item(given: str) -> str:
 
 
 def read_response_id(given: str) -> tuple[str, int]:
-    """Return the task id and the turn that a response id contains. The task id is empty if this server did not create the id."""
+    """Return the task id and the turn in a response id. The task id is empty if this server did not create the response id."""
     task_id, _, turn = given.removeprefix("resp_").rpartition("_")
     if not given.startswith("resp_") or not (turn.isascii() and turn.isdigit() and len(turn) < 10):
         return "", 0
@@ -362,7 +362,7 @@ def _without_unknown_names(part: Part) -> Part:
 def _waits_for(task: Task | None, results: Collection[str]) -> bool:
     """Return whether a task waits for a message with these results.
 
-    A task that waits for input accepts a message without results.
+    A task that waits for input also accepts a message without results.
     """
     return task is not None and task.status.state.interrupted and _open_calls(task).issuperset(results)
 
@@ -387,7 +387,7 @@ def _status_texts(
     positions = {message.message_id: at for at, message in enumerate(stored)}
     for task in tasks:
         at: int | None = None
-        # A response contains the message of a failure as an error, not as text.
+        # Clients receive the message of a failure as an error, not as text.
         latest = task.status.message if task.status.state not in _FAILURES else None
         for message in (*task.history, *filter(None, [latest])):
             if message.role is Role.USER:
@@ -397,7 +397,7 @@ def _status_texts(
             text = markdown_of(to_common_message(shown).content)
             if not text or at is None:
                 continue
-            # The text belongs after the messages of the agent that follow the caller's message.
+            # The text follows the agent's messages that respond to the caller's message.
             while at + 1 < len(stored) and not is_callers(stored[at + 1]):
                 at += 1
             texts[stored[at].message_id] = texts.get(stored[at].message_id, "") + text

@@ -24,7 +24,8 @@ _SHOWN = ("A2A-Extensions", "Retry-After", "WWW-Authenticate", CONVERSATION_HEAD
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
     """Allow cross-origin requests from pages with these origins. If there are none, do nothing.
 
-    Browsers send no cookies with these requests. Callers authenticate with a header; other pages cannot set this header for them.
+    Browsers send no cookies with these requests. Callers authenticate with a header. A page can set this header only if it has
+    the caller's credentials.
 
     Args:
         app: The application.

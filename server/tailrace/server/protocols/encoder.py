@@ -38,12 +38,12 @@ class Encoder(ABC):
         """Encode an event of the task as frames."""
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return the cost of `feed` for these events, for `run_bounded`."""
+        """Return the cost of encoding these events, for `run_bounded`."""
         return sum(json_text_cost(event.body) for event in events)
 
     @abstractmethod
     def fail(self, error: OpenAIError) -> bytes:
-        """Encode an error as the last frames of a stream that ends before its turn."""
+        """Encode an error as the last frames of a stream whose turn has not ended."""
 
 
 class UiEncoder(Encoder):
@@ -59,11 +59,11 @@ class UiEncoder(Encoder):
         return frame_payloads(self.payloads(self.turn.feed(event)), event.number)
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Encode an error as the last frames of a stream that ends before its turn."""
+        """Encode an error as the last frames of a stream whose turn has not ended."""
         return frame_payloads([encode_json(self.error(error))])
 
     def payloads(self, events: Iterable[ui_events.UiEvent]) -> list[bytes]:
-        """Encode events of the turn as payloads."""
+        """Encode chat events as JSON payloads."""
         payloads: list[bytes] = []
         for event in events:
             if isinstance(event, ui_events.TextAdded):
@@ -76,7 +76,7 @@ class UiEncoder(Encoder):
 
     @abstractmethod
     def encode(self, event: ui_events.UiEvent) -> Iterator[Fields | msgspec.Raw]:
-        """Return the payloads for an event that is not a delta. The start of a text or call sets the prefix of its deltas."""
+        """Yield the payloads for an event that is not a delta. For the start of a text or call, set the prefix of its deltas."""
 
     @abstractmethod
     def error(self, error: OpenAIError) -> Fields:
@@ -92,7 +92,7 @@ def encode_json(value: object) -> bytes:
 
 
 def frame_payloads(payloads: Sequence[bytes], number: int = 0) -> bytes:
-    """Encode payloads, which are single lines, as frames.
+    """Encode payloads as frames. Each payload must be a single line.
 
     Args:
         payloads: The payloads for one event of a task.

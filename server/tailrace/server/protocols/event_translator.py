@@ -1,7 +1,7 @@
-"""Translates events of a task to events of a turn, which all protocols other than A2A share. Sans-IO.
+"""Translates the events of a task to chat events (`ui_events`) for all protocols except A2A. The code does no IO.
 
-A delta takes a few microseconds. Events of agents without the stream extension are supported: their artifacts are text, files and
-data, and if no artifact has text, the text of the last status is the response.
+The translation of a delta takes a few microseconds. Agents without the stream extension are supported: their artifacts contain
+text, files and data. If none of their artifacts has text, the text of the last status is the response.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.openai.converter import arguments_text
 
-# Reasons for an incomplete response, with the names that clients use.
+# The names that clients use for the finish reasons of incomplete responses.
 _TRUNCATED = {"length": "length", "content_filter": "content_filter", "recitation": "content_filter"}
 
 
@@ -40,25 +40,26 @@ class _Call:
         self.is_ended = False
 
     def take(self) -> list[ui_events.UiEvent]:
-        """Return the event for arguments that are not reported yet, if any."""
+        """Return an event with the arguments that have not been reported; empty if there are none."""
         text = self.text.take() if self.is_started else ""
         return [ui_events.ArgumentsAdded(self.id, text)] if text else []
 
 
 class EventTranslator:
-    """Translates the events of one turn, or of several turns that are one response to the client.
+    """Translates the events of one turn, or of several turns that form one response.
 
     Args:
         tools: The names of the tools that the client declared.
-        known_ids: The ids of the conversation's earlier calls. A new call with one of these ids is reported only when it is
-            complete, because it then has another id.
-        full_response: Include earlier turns, as long as the caller's message between two turns has only results of tools.
+        known_ids: The ids of earlier calls of the conversation. A new call with one of these ids is reported only when it is
+            complete, because the complete call gets another id.
+        full_response: Whether the response includes the preceding turns, as long as the messages between the turns contain only
+            results of tools.
         texts: Translates the texts; `ParallelTexts` by default.
-        with_approvals: Whether the protocol supports approval requests. If not, the text of the status describes them.
+        with_approvals: Whether the protocol supports approval requests. If not, the status text describes them.
 
     Attributes:
         task_id: The id of the task; empty before the first event, and for a response without a task.
-        context_id: The id of the conversation; empty like ``task_id``.
+        context_id: The id of the conversation; empty if ``task_id`` is empty.
         ended: Whether the turn has ended.
     """
 
@@ -90,7 +91,7 @@ class EventTranslator:
         self._decisions: dict[str, str] = {}  # decisions about calls of earlier turns, by call id
 
     def feed(self, event: Event) -> list[ui_events.UiEvent]:
-        """Translate an event of the task to events of the turn.
+        """Translate an event of the task to chat events.
 
         If a text is replaced, and the new text does not begin with the text already sent, the turn ends with an error.
         """
@@ -131,7 +132,7 @@ class EventTranslator:
         return events
 
     def _feed_message(self, parts: Iterable[task_events.PartView]) -> list[ui_events.UiEvent]:
-        """Translate a response without a task. Reasoning and the other parts are treated as two complete artifacts."""
+        """Translate a response without a task: its reasoning as one complete artifact, and all other parts as another."""
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted("", ""), *self._start_round(1, 1)]
         visible = [part for part in parts if not part.is_tool_data]
         reasoning = [part for part in visible if task_events.channel_of(part.metadata or {}) == "reasoning"]
@@ -162,7 +163,7 @@ class EventTranslator:
                 return []
             self._earlier.discard(artifact_id)
             if channel != "tool_result":
-                # Artifacts of agents without the extension have no turn, which is read as turn 1.
+                # Artifacts of agents without the extension have no turn number, and `number_of` returns 1.
                 turn = turn if is_copy else max(turn, self._turn)
                 events = self._start_round(turn, task_events.number_of(facts.get("round")))
         else:
@@ -204,7 +205,7 @@ class EventTranslator:
         return events
 
     def _add_decisions(self, metadata: Mapping[str, Any]) -> None:
-        """Add the decisions of a caller's message. The results of these calls follow."""
+        """Record the decisions in a caller's message. The results of these calls follow."""
         approvals = extension_metadata(metadata).get("approvals")
         decisions = approvals.get("decisions") if task_events.is_mapping(approvals) else None
         given = cast("list[object]", decisions) if isinstance(decisions, list) else ()
@@ -254,7 +255,7 @@ class EventTranslator:
         if call is not None and call.is_ended:
             return []
         if complete.id in self._started and (call is None or not call.is_started):
-            return []  # a second call with the same id, which has the same result
+            return []  # another call with the same id; both have the same result
         if call is None:
             call = _Call(complete.name, declared=complete.name in self._tools)
         events: list[ui_events.UiEvent] = []
@@ -328,7 +329,7 @@ class EventTranslator:
             is_truncated = state is TaskState.FAILED and finish and "error" not in facts
             error = None if is_truncated else OpenAIError.of_task(state, text, facts)
             text = ""
-        # If the turn failed, its error is reported, even if the text was also restarted.
+        # For a failed turn, `close` is not called: it could raise `DivergedError`, which would hide the error of the turn.
         events = self._texts.close(pending_calls=bool(calls)) if error is None else self._texts.abort()
         if text and (self._texts.is_empty or state.interrupted):
             events += self._texts.add_status(text)

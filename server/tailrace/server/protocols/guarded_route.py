@@ -19,7 +19,7 @@ logger = logging.getLogger("tailrace.server")
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})  # the body of these requests has no meaning
 
-# Parts of the paths with errors in OpenAI's format, and with errors in the format of A2A 0.3.
+# Routes whose path contains one of these parts have errors in OpenAI's format, or in the format of A2A 0.3.
 _OPENAI_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -33,7 +33,7 @@ _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
-    """Return a route class that checks each request, even if its router is part of another application.
+    """Return a route class that checks each request, also if the router is included in another application.
 
     The response to a rejected request has the error format of the route: OpenAI's format, the format of A2A 0.3, or
     ``google.rpc.Status``. Each response has the header ``X-Content-Type-Options: nosniff``.

@@ -1,8 +1,8 @@
 """Converts files and data of a response to Markdown, for chats that support only text, and back.
 
-An image becomes a Markdown image, any other file a link; the URL may be a ``data:`` URL. Data becomes a block of JSON. In a
-conversation that a client sends, ``data:`` URLs in responses are converted back to files, so that models do not receive base64 as
-text.
+An image becomes a Markdown image, and any other file becomes a link. The content of a file without a URL becomes a ``data:`` URL.
+Data becomes a block of JSON. If a client sends these responses back, ``data:`` URLs are converted to files again, so that models
+do not receive base64 as text.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
 from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
 
-# The end of a link or image. The beginning is searched backwards from here, because one expression for both takes quadratic time.
+# Matches the end of a link or image. The beginning is searched backwards, because one expression for both takes quadratic time.
 _DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
 _NAME = re.compile(r"[^\]\n]*")
 
@@ -37,14 +37,14 @@ def data_markdown(data: object) -> str:
 def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
     """Convert the parts of a response to Markdown, without reasoning, calls and results.
 
-    Different texts are separated (see `tailrace.wrappers.texts`).
+    Separate texts are joined with blank lines (see `tailrace.wrappers.conversion.text_joining`).
 
     Args:
         parts: The parts.
         with_data: True to include data.
     """
     blocks: list[str] = []
-    before: ContentPart | None = None  # the last text in the last block
+    before: ContentPart | None = None  # the last text part in the last block
     for part in parts:
         if isinstance(part, ContentPartText):
             if before is not None and is_same_text(before, part):
@@ -74,7 +74,8 @@ def extract_data_urls(message: Message) -> Message:
 def _split_data_urls(part: ContentPartText) -> list[ContentPart]:
     text = part.text
     content: list[ContentPart] = []
-    at = after = 0  # the ends of the last file and of the last data URL; a name begins after the latter
+    # The ends of the last file and of the last data URL. The next name begins after the data URL.
+    at = after = 0
     for found in _DATA_URL.finditer(text):
         bracket = text.rfind("[", after, found.start())
         after = found.end()

@@ -1,7 +1,7 @@
-"""Errors in OpenAI's format, for the OpenAI-compatible API, the AI SDK and AG-UI: an HTTP status and an error object.
+"""Errors in OpenAI's format: an HTTP status and an error object. The OpenAI-compatible API, the AI SDK and AG-UI use them.
 
-The object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes). tailrace adds
-``upstream`` for an error of a provider or of a remote agent.
+The error object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes). For an error
+of a provider or a remote agent, tailrace adds the member ``upstream``.
 """
 
 import math
@@ -20,7 +20,7 @@ from tailrace.wrappers.messages import clipped
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
-# Names that pydantic inserts into the location of an error for the members of a union type.
+# Pydantic adds these names to the location of an error if the member has a union type.
 _FORMS = frozenset({"str", "list[str]", "list[dict[str,any]]", "dict[str,any]", "_Conversation"})
 
 # HTTP statuses of provider errors that the caller can correct.
@@ -31,12 +31,12 @@ _NO_RETRY = {"x-should-retry": "false"}
 
 
 class OpenAIError(TailraceError):
-    """A rejected request, or a failed response.
+    """The error for a rejected request or a failed response.
 
     Args:
         status: The HTTP status.
         message: The message.
-        code: The error code, for programs.
+        code: The machine-readable error code.
         param: The invalid member of the request.
         kind: The ``type`` of the error; derived from the status by default.
         headers: Headers of the response.
@@ -45,7 +45,7 @@ class OpenAIError(TailraceError):
     Attributes:
         status: The HTTP status.
         headers: Headers of the response.
-        code: The error code, for programs.
+        code: The machine-readable error code.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OpenAIError(TailraceError):
 
     @classmethod
     def of(cls, error: Exception) -> "OpenAIError":
-        """Convert an exception to an error. Errors of the server are also logged."""
+        """Convert an exception to an `OpenAIError`. Log errors that the server caused."""
         if isinstance(error, cls):
             drop_frames(error)
             return error
@@ -100,7 +100,7 @@ class OpenAIError(TailraceError):
 
     @classmethod
     def of_task(cls, state: TaskState, message: str, facts: Mapping[str, Any]) -> "OpenAIError":
-        """Return the error for a task without a response.
+        """Return the error for a task that ended without a complete response.
 
         Args:
             state: The last state of the task.
@@ -158,7 +158,7 @@ class OpenAIError(TailraceError):
         return encode_ascii({"error": self.fields()})
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """Return the response.
+        """Return the HTTP response.
 
         Args:
             headers: Further headers.
@@ -173,7 +173,7 @@ class OpenAIError(TailraceError):
 
 @contextmanager
 def reject_invalid(prefix: str = "") -> Generator[None]:
-    """Convert pydantic's validation errors to `OpenAIError`. ``prefix`` is as in `OpenAIError.of_validation`."""
+    """Convert pydantic's validation errors to `OpenAIError`. See `OpenAIError.of_validation` for ``prefix``."""
     try:
         yield
     except ValidationError as error:
@@ -181,5 +181,5 @@ def reject_invalid(prefix: str = "") -> Generator[None]:
 
 
 def server_stops() -> OpenAIError:
-    """Return the error 503 for a response that ends before its task, because the server stops."""
+    """Return the error (503) for a response that ends before its task because the server stops."""
     return OpenAIError(503, "the server is stopping; send the request again shortly", code="server_stopping")

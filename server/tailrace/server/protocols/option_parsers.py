@@ -15,7 +15,7 @@ from tailrace.wrappers.request_options import OutputFormat, ToolChoice, ToolDefi
 
 M = TypeVar("M", bound=BaseModel)
 
-# The names of options in `CallerOptions`, by the names that clients for user interfaces use.
+# Members of requests of the AI SDK and AG-UI, and the corresponding options in `CallerOptions`.
 _OPTIONS = {
     "maxOutputTokens": "max_output_tokens",
     "temperature": "temperature",
@@ -30,7 +30,7 @@ _OPTIONS = {
 
 
 def facts_of(options: Mapping[str, Any], tools: object, instructions: str) -> CallerOptions:
-    """Return the options of a request of a user interface.
+    """Return the options of an AI SDK or AG-UI request.
 
     Args:
         options: Members of the request. Members that are not options are ignored.
@@ -113,7 +113,7 @@ def tool_choice(choice: object, name: object, param: str) -> ToolChoice | None:
     Args:
         choice: A string or an object.
         name: The name of the tool that the object chooses.
-        param: The member of the request with the choice.
+        param: The name of the member that contains the choice.
 
     Raises:
         OpenAIError: The choice is unknown.
@@ -134,7 +134,7 @@ def unsupported(param: str, option: str) -> OpenAIError:
 
 
 def file_of(url: object, media_type: object, filename: object, where: str) -> ContentPartFile:
-    """Return a file for a URL, which may be a ``data:`` URL.
+    """Return the file at a URL. A ``data:`` URL is decoded.
 
     Raises:
         OpenAIError: The file is invalid.

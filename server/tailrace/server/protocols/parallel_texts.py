@@ -1,8 +1,7 @@
-"""Texts of a response that may be replaced, for clients that can only append to a text.
+"""Converts the texts of a response for clients that can only append to a text, although artifacts can be replaced.
 
-Several artifacts of a task can grow in parallel, and artifacts can be replaced. `ParallelTexts` reports each artifact as a
-separate text, for protocols that support parallel texts. `tailrace.server.protocols.serial_texts` serialises the artifacts into
-one text.
+Several artifacts of a task can grow in parallel. `ParallelTexts` reports each artifact as a separate text, for protocols that
+support parallel texts. For other protocols, `tailrace.server.protocols.serial_texts` joins the artifacts to one text.
 """
 
 from tailrace.server.protocols import ui_events
@@ -23,7 +22,7 @@ class DivergedError(OpenAIError):
 
 
 class GrowingText:
-    """A text that is extended or replaced. Each character is sent only once."""
+    """A text that can be extended or replaced. A new text must begin with the text already sent, and only the rest is sent."""
 
     __slots__ = ("_pending", "_repeated", "_replaced", "_sent")
 
@@ -31,7 +30,7 @@ class GrowingText:
         self._pending: list[str] = []
         self._sent: list[str] = []
         self._replaced = ""  # the text sent before a replacement; the new text must repeat it
-        self._repeated = 0  # the length of the part that is repeated so far
+        self._repeated = 0  # the length of the part that has been repeated so far
 
     def feed(self, text: str, *, append: bool = True) -> None:
         """Extend or replace the text."""
@@ -41,7 +40,7 @@ class GrowingText:
         self._pending.append(text)
 
     def take(self) -> str:
-        """Return the part of the text to send now.
+        """Return the text to send now.
 
         Raises:
             DivergedError: The text does not begin with the text already sent.
@@ -63,16 +62,16 @@ class GrowingText:
 
     @property
     def pending(self) -> str:
-        """The text that was not sent yet."""
+        """The text that has not been sent."""
         return "".join(self._pending)
 
     @property
     def sent(self) -> str:
-        """The text that was sent."""
+        """The text that has been sent."""
         return "".join(self._sent)
 
     def check_complete(self) -> None:
-        """Check a text that is complete.
+        """Check whether a complete text has at least the length of the text already sent.
 
         Raises:
             DivergedError: The text is shorter than the text already sent.
@@ -113,7 +112,7 @@ class _Text:
         ]
 
     def pause(self) -> list[ui_events.UiEvent]:
-        """End the current section. More text starts another section."""
+        """End the current section. Further text starts another section."""
         if not self.is_open:
             return []
         self.is_open = False
@@ -128,8 +127,8 @@ class ParallelTexts:
     """Reports each artifact as a separate text. Refusals are reported as visible text.
 
     Attributes:
-        is_live: Whether texts are reported as they grow; otherwise they are reported at the end.
-        only_pending_calls: Whether only calls that wait for the client are reported, at the end of the response.
+        is_live: Whether texts are reported as they grow. If not, they are reported at the end.
+        only_pending_calls: Whether calls are reported only at the end of the response, and only if they wait for the client.
     """
 
     is_live = True
@@ -138,11 +137,11 @@ class ParallelTexts:
     def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}
         self._reasoning: list[_Text] = []  # texts with an open section
-        self._counts: dict[str, int] = {}  # numbers of reported files and data, by artifact id
+        self._counts: dict[str, int] = {}  # numbers of reported files and data parts, by artifact id
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no visible text has been reported."""
+        """True if no visible text has been reported."""
         return not any(text.is_started and text.channel == "text" for text in self._texts.values())
 
     def feed(
@@ -153,7 +152,7 @@ class ParallelTexts:
         Args:
             update: The update.
             channel: The channel of the artifact; empty for an agent without the extension.
-            is_copy: Whether the update is from a snapshot, and repeats the complete artifact.
+            is_copy: Whether the update comes from a snapshot, and repeats the complete artifact.
 
         Raises:
             DivergedError: A text does not begin with the text already sent.
@@ -184,7 +183,7 @@ class ParallelTexts:
         return events + known.end() if update.last_chunk else events
 
     def start_call(self) -> list[ui_events.UiEvent]:
-        """End the open sections of reasoning. Reasoning after visible text or after a call is reported as a new text."""
+        """End the open sections of reasoning. Reasoning that follows visible text or a call is reported as a new text."""
         events = [event for text in self._reasoning for event in text.pause()]
         self._reasoning.clear()
         return events

@@ -1,7 +1,7 @@
-"""Serialises artifacts, which grow in parallel and may be replaced, into append-only text.
+"""Joins artifacts, which grow in parallel and can be replaced, into text to which clients only append.
 
-For protocols with one text at a time. In each channel, the first incomplete artifact is sent as it grows, and the others wait.
-Files and data become Markdown.
+The module is for protocols with one text per channel. In each channel, the first incomplete artifact is sent as it grows. Later
+artifacts are sent after it is complete. Files and data become Markdown.
 """
 
 from tailrace.server.protocols import ui_events
@@ -25,11 +25,11 @@ class _Entry:
 
 
 class SerialChannel:
-    """Serialises the artifacts of one channel into one text, in the order in which the artifacts started.
+    """Joins the artifacts of one channel into one text, in the order in which the artifacts started.
 
     Args:
         name: The name of the channel.
-        live: True to send text as it grows. Otherwise all text is sent by `close`, and can be replaced until then.
+        live: True to send text as it grows. If False, `close` returns the full text, and text can be replaced until then.
         between_rounds: The separator between the texts of two rounds of a turn.
     """
 
@@ -39,7 +39,7 @@ class SerialChannel:
         self._between_rounds = between_rounds
         self._entries: dict[str, _Entry] = {}
         self._order: list[_Entry] = []
-        self._current = 0  # the position of the entry that is sent as it grows
+        self._current = 0  # the position of the artifact that is sent as it grows
         self.is_empty = True
         """True if no text has been sent."""
 
@@ -78,7 +78,7 @@ class SerialChannel:
         return self._flush()
 
     def add_block(self, artifact_id: str, text: str) -> str:
-        """Append a separate block at the current end, and return the text to send."""
+        """Append a separate block after the current text, and return the text to send."""
         entry = self._order[-1] if self._order else None
         if entry is not None and not entry.is_complete:
             entry.text.feed(f"{_BETWEEN}{text}{_BETWEEN}")
@@ -117,7 +117,7 @@ class SerialChannel:
 
 
 class _HeldText:
-    """The text of a round. It is held until it is known whether it is the response."""
+    """The text of a round. It is held back until it is known whether it belongs to the response."""
 
     __slots__ = ("first", "is_complete", "texts")
 
@@ -136,13 +136,13 @@ class _HeldText:
 
 
 class SerialTexts:
-    """Reports text, reasoning and refusal as one append-only text per channel.
+    """Reports one append-only text for each of the channels text, reasoning and refusal.
 
     Args:
-        live: True to report text as it grows; otherwise all text is reported at the end.
-        last_round: True if only the text of the last round is the response, because clients parse it as JSON. The text of earlier
-            rounds is then reported as reasoning. Sent text cannot be retracted, so each text is held until it is known to be the
-            last, or begins like JSON.
+        live: True to report text as it grows, False to report all text at the end.
+        last_round: Whether only the text of the last round is the response, because clients parse it as JSON. The text of earlier
+            rounds is then reported as reasoning. Sent text cannot be retracted. Text is therefore held back until its round is
+            known to be the last, or until the text begins with ``{``.
     """
 
     only_pending_calls = True
@@ -157,18 +157,18 @@ class SerialTexts:
         self._by_name |= {"reasoning": self._reasoning, "refusal": self._refusal}
         self._round = 0
         self._held: dict[str, _HeldText] = {}
-        self._assigned: dict[str, SerialChannel] = {}  # the channels of texts of rounds, by artifact id
-        self._response_round = 0  # the first round with text that was sent as the response
+        self._assigned: dict[str, SerialChannel] = {}  # the channel of each text of a round, by artifact id
+        self._response_round = 0  # the first round whose text was sent as the response; 0 if there is none
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no visible text has been reported."""
+        """True if no visible text has been reported."""
         return self._text.is_empty
 
     def feed(
         self, update: ArtifactUpdateView, channel: str, *, is_copy: bool = False
     ) -> list[ui_events.UiEvent]:
-        """Report an update of an artifact. Arguments and errors are as for `ParallelTexts.feed`."""
+        """Report an update of an artifact. See `ParallelTexts.feed` for arguments and errors."""
         text = text_of(update.artifact.parts, append=update.append)
         artifact_id = update.artifact.artifact_id
         known = self._by_name.get(channel)
@@ -208,7 +208,7 @@ class SerialTexts:
         return [event for artifact_id in list(self._held) for event in self._release(artifact_id, channel)]
 
     def start_round(self) -> list[ui_events.UiEvent]:
-        """Report the held text as reasoning, because it was not the text of the last round."""
+        """Report held text as reasoning, because its round was not the last."""
         self._round += 1
         return self._release_all(self._reasoning)
 
@@ -226,7 +226,7 @@ class SerialTexts:
         return []
 
     def close(self, *, pending_calls: bool = False) -> list[ui_events.UiEvent]:
-        """Report the remaining text of all channels. Arguments and errors are as for `ParallelTexts.close`."""
+        """Report the remaining text of all channels. See `ParallelTexts.close` for arguments and errors."""
         events = self._release_all(self._reasoning if pending_calls else self._text)
         for channel in (self._reasoning, self._text, self._refusal):
             events += channel.events(channel.close())

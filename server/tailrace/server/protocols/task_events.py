@@ -1,7 +1,7 @@
-"""Decodes the events of a task, as far as the encoders of protocols other than A2A need them.
+"""Decodes the events of a task. Only the members that protocols other than A2A need are decoded.
 
-Decoding takes about a microsecond per event. The metadata of the stream extension contains the channel of an artifact. Artifacts
-of agents without the extension have no channel.
+Decoding takes about a microsecond per event. The channel of an artifact is in the metadata of the stream extension. Artifacts of
+agents without the extension have no channel.
 """
 
 import json
@@ -31,17 +31,17 @@ class PartView(msgspec.Struct, gc=False):
 
     @property
     def is_file(self) -> bool:
-        """Return whether the part is a file."""
+        """True if the part is a file."""
         return self.url is not None or self.raw is not None
 
     @property
     def is_tool_data(self) -> bool:
-        """Return whether the part contains tool calls or their results."""
+        """True if the part contains tool calls or their results."""
         return is_mapping(self.data) and ("tool_calls" in self.data or "tool_results" in self.data)
 
 
 class ArtifactView(msgspec.Struct):
-    """An artifact, or an addition to one."""
+    """An artifact, or the content that an update appends to an artifact."""
 
     artifact_id: str = msgspec.field(name="artifactId")
     parts: list[PartView]
@@ -58,7 +58,7 @@ class ArtifactUpdateView(msgspec.Struct):
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """A status. The `Event` has the state."""
+    """A status without the state, which `Event` contains."""
 
     message: dict[str, Any] | None = None
 
@@ -79,7 +79,7 @@ class MessageView(msgspec.Struct):
 
     @property
     def is_callers(self) -> bool:
-        """Return whether the caller sent the message. Messages with results of the agent's tools have the same role."""
+        """True if the caller sent the message. Messages with results of the agent's tools also have the role ``ROLE_USER``."""
         return self.role == "ROLE_USER" and extension_metadata(self.metadata).get("by") != "agent"
 
 
@@ -114,16 +114,16 @@ decode_event = msgspec.json.Decoder(EventView).decode
 
 
 def channel_of(metadata: Mapping[str, Any]) -> str:
-    """Return the channel of an artifact or part; empty if it has no metadata of the extension."""
+    """Return the channel of an artifact or part; empty without metadata of the extension."""
     facts = extension_metadata(metadata)
     if facts.get("choice"):
-        return "choice"  # further choices are not part of the response
+        return "choice"  # alternative responses (``choice``) are not part of the response
     channel = facts.get("channel")
     return channel if isinstance(channel, str) else ""
 
 
 def number_of(fact: object) -> int:
-    """Return the number of a turn or round from the metadata; 1 if it is missing."""
+    """Return the number of a turn or round in the metadata; 1 if the metadata has none."""
     return fact if isinstance(fact, int) else 1
 
 
@@ -137,8 +137,8 @@ def text_of(parts: Sequence[PartView], *, append: bool = False) -> str:
 
     Args:
         parts: The parts of one event.
-        append: Whether the parts continue the text of an artifact. If not, texts without metadata are separated. Texts with
-            metadata are joined, because they may be deltas of one text that the artifact stores as parts.
+        append: Whether the parts continue the text of an artifact. If not, texts without metadata are separated with blank lines.
+            Texts with metadata are always joined, because they may be deltas of a text that the artifact stores as several parts.
     """
     if len(parts) == 1 and parts[0].text is not None:
         return parts[0].text  # the common case

@@ -1,4 +1,4 @@
-"""The events of a turn, independent of the protocol of the client."""
+"""Chat events: the events of a turn, independent of the client's protocol."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 
 Channel = Literal["text", "reasoning", "refusal"]
-"""The channel of a text. The message of the task's last status has the channel ``text``."""
+"""The channel of a text. The text of the last status has the channel ``text``."""
 
 
 class UiEvent(msgspec.Struct, frozen=True):
@@ -24,8 +24,8 @@ class TurnStarted(UiEvent, frozen=True):
     Attributes:
         task_id: The id of the task; empty for a response without a task.
         context_id: The id of the conversation; empty if ``task_id`` is empty.
-        first_turn: The number of the first turn in the response. A response spans several turns of the task if only results of
-            tool calls, or decisions about calls, were sent between them.
+        first_turn: The number of the first turn in the response. A response can have several turns of the task if the messages
+            between them contained only results of tool calls or decisions about calls.
     """
 
     task_id: str
@@ -46,7 +46,7 @@ class RoundStarted(UiEvent, frozen=True, gc=False):
 
 
 class TextStarted(UiEvent, frozen=True, gc=False):
-    """A text starts. Its id is unique in the task."""
+    """A text starts. The id of the text is unique in the task."""
 
     id: str
     channel: Channel
@@ -93,8 +93,9 @@ class CallEnded(UiEvent, frozen=True):
 
     Attributes:
         call: The call.
-        declared: As in `CallStarted`.
-        as_written: Whether the deltas of `ArgumentsAdded` are the JSON of the arguments. They may have been rewritten.
+        declared: See `CallStarted`.
+        as_written: Whether the joined deltas of `ArgumentsAdded` are the JSON of the arguments. False if the agent changed the
+            arguments after they were streamed.
     """
 
     call: ContentPartToolCall
@@ -115,7 +116,7 @@ class CallResult(UiEvent, frozen=True):
         output: Any JSON value.
         is_error: Whether the tool failed. ``output`` then describes the error.
         by_caller: Whether the client ran the tool, and sent the result.
-        is_rejected: Whether the call was rejected, so that the tool did not run.
+        is_rejected: Whether the call was rejected. The tool then did not run.
     """
 
     id: str
@@ -158,14 +159,14 @@ class DataAdded(UiEvent, frozen=True):
 
 
 class StateChanged(UiEvent, frozen=True):
-    """The task continues in another state. ``text`` is the message of the status."""
+    """The task continues in another state. ``text`` is the text of the status."""
 
     state: TaskState
     text: str = ""
 
 
 class CallPending(UiEvent, frozen=True):
-    """A call waits for the client, although the client did not declare the tool."""
+    """A call of a tool that the client did not declare waits for a result from the client."""
 
     call: ContentPartToolCall
 
@@ -176,12 +177,12 @@ class TurnEnded(UiEvent, frozen=True):
     Attributes:
         state: The state of the task.
         finish: ``stop``, ``length``, ``content_filter`` or ``tool_calls``; without meaning if ``error`` is set.
-        error: The error that ended the turn; None if there is none. A response of the maximum length is not an error.
+        error: The error that ended the turn; None if there is none. A response that reached its maximum length is not an error.
         usage: The usage of the task; None if it is unknown.
         pending: The ids of the calls that wait for the client.
         approvals: The calls that wait for an approval.
-        annotations: The provider's citations.
-        response: The provider's metadata of the response.
+        annotations: The citations that the provider returned.
+        response: The metadata that the provider returned with the response.
     """
 
     state: TaskState

@@ -1,7 +1,7 @@
 """Errors for unknown paths (404) and unsupported methods (405), in the format of the protocol.
 
-The handlers are installed only in an application that `create_app` creates. An application that includes the router handles
-unknown paths itself.
+Only `create_app` installs these handlers. An application that includes the router of `create_router` handles unknown paths
+itself.
 """
 
 import re
@@ -20,17 +20,17 @@ from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 from tailrace.server.protocols.openai_error import OpenAIError
 
 _AGENT = re.compile(r"^/agents/[^/]+(?=/|$)")
-"""Matches the prefix of the paths of an agent, in a server with several agents."""
+"""Matches the path prefix of an agent on a server with several agents."""
 
 _OPENAI_PREFIX = "/v1/"
-# Prefixes of the paths of the HTTP+JSON binding of 0.3.
+# Path prefixes of the HTTP+JSON binding of A2A 0.3.
 _OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
     """Install error handlers for 404 and 405.
 
-    The path determines the protocol and the version, and thereby the format of the error.
+    The path determines the protocol and its version, and thereby the format of the error.
 
     Args:
         app: The application.
@@ -44,7 +44,7 @@ def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
         if failure.status_code == 404:
             problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is no resource at {path}")
         elif failure.status_code == 405:
-            # The scope as the application received it, without the prefix of a mount.
+            # `matches` needs the scope as the application received it, without the path prefix of the mounted agent.
             scope = {**request.scope, "root_path": _AGENT.sub("", request.scope["root_path"])}
             allowed = ", ".join(sorted(_methods_at(scope, app.routes)))
             message = f"{path} does not support {request.method}; supported: {allowed}"
@@ -66,10 +66,10 @@ def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
 
 
 def _methods_at(scope: Scope, routes: Sequence[BaseRoute]) -> set[str]:
-    """Return all methods that a path supports. Each method is a separate route, and the framework's error names only one.
+    """Return all methods that a path supports. Each method has a separate route, and the framework's error names only one method.
 
-    A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). As for requests, only
-    routes with the path template of the first match are used.
+    A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). Therefore, only routes
+    with the same path template as the first matching route are used, as for requests.
     """
     found: set[str] = set()
     path = None

@@ -1,4 +1,4 @@
-"""The agent card (A2A 1.0, section 8) in the format of each version."""
+"""The agent card (A2A 1.0, section 8), in the format of each protocol version."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 CARD_PATH = "/.well-known/agent-card.json"
 OLD_CARD_PATH = "/.well-known/agent.json"
-"""Path of the card for clients before 0.3."""
+"""Path of the card for clients of versions before 0.3."""
 
 _MODES = ("text/plain", "application/json")
 
-# Binding and protocol version of each interface of the server, in order of preference.
+# Binding and protocol version of each interface, in order of preference.
 _INTERFACES = (
     ("JSONRPC", "1.0"),
     ("HTTP+JSON", "1.0"),
@@ -55,11 +55,11 @@ def build_card(
     """Create the card of a server.
 
     Args:
-        settings: Settings with the contents of the card.
-        url: Base URL of the interfaces, with a slash at the end. This is also the URL of the JSON-RPC endpoint.
+        settings: Settings for the content of the card.
+        url: Base URL of the interfaces, with a slash at the end. The JSON-RPC endpoint has this URL.
         schemes: Security schemes by name. A caller must use one of them.
-        grpc_port: Port of the gRPC server on the same host; None if there is no gRPC server. ``settings.card.grpc_url`` overrides
-            the host and the port.
+        grpc_port: Port of the gRPC server on the host of ``url``; None if there is no gRPC server. ``settings.card.grpc_url``
+            overrides the host and the port.
         capabilities: Capabilities of the agent.
         has_extended: True if there is an extended card for authenticated callers.
     """
@@ -99,7 +99,7 @@ def build_card(
 
 
 def _grpc_address(given: str | None, url: str, port: int) -> str:
-    """Return the address of gRPC as ``host:port``, which the official clients of both versions support.
+    """Return the address of the gRPC server as ``host:port``. The official clients of A2A 1.0 and 0.3 support this format.
 
     Args:
         given: The address in the settings, with or without a scheme.
@@ -118,18 +118,18 @@ def _grpc_address(given: str | None, url: str, port: int) -> str:
 class CardEndpoint:
     """Serves the card in the format of the requested version.
 
-    If a request names no version, ``settings.card.protocol_version`` selects the format. The default is one card with the members
-    of both versions. If the server signs its cards, the default is the format of 1.0, because a signature does not cover members
-    of 0.3.
+    If a request for `CARD_PATH` names no version, ``settings.card.protocol_version`` selects the format. The default is ``both``:
+    one card with the members of both versions. If the server signs its cards, the format of 1.0 replaces ``both``, because a
+    signature does not cover members of 0.3.
 
     Args:
-        settings: Settings with the contents of the card.
+        settings: Settings for the content of the card.
         schemes: See `build_card`.
-        guard: Determines the host of the URLs if ``settings.public_url`` is not set.
+        guard: Returns the host of the URLs if ``settings.public_url`` is not set.
         grpc_port: Function that returns the port of the gRPC server; None if it is not running.
         capabilities: See `build_card`.
         has_extended: See `build_card`.
-        signers: Sign the card of 1.0. Cards of 0.3 are not signed, because 0.3 does not define the signed content.
+        signers: Sign cards in the format of 1.0. Cards of 0.3 are not signed, because 0.3 does not define the signed content.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class CardEndpoint:
     def _answer(self, request: Request, path: str) -> Response:
         """Return the card in the format of the requested version.
 
-        If the request names no version, the path selects the format.
+        If the request names no version, the path selects the format: `CARD_PATH` the configured format, all other paths 0.3.
         """
         mounted_at = request.url.path.removesuffix(path) + "/"
         url = self._settings.public_url

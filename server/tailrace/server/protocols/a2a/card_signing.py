@@ -1,11 +1,11 @@
-"""Signatures of the agent card. They prove that the card was not changed in transit (A2A 1.0, section 8.4).
+"""Signatures of the agent card (A2A 1.0, section 8.4). They prove that the card was not changed in transit.
 
-A signature is a JSON Web Signature (RFC 7515) of the JSON of the card, without ``signatures``, in the canonical form of RFC 8785.
-Members with default values (empty lists and strings, false) are omitted.
+A signature is a JSON Web Signature (RFC 7515) of the card in the canonical JSON form of RFC 8785. The signed JSON omits
+``signatures`` and members with default values (empty lists and strings, false).
 
-The specification and the official Python SDK differ in one case: an empty protobuf message, such as the scopes of a requirement
-without scopes. The canonical form of the specification contains the message; that of the SDK does not. If a card has such a
-message, it gets a signature of each form. A verifier accepts a card if one of the signatures matches.
+The specification and the official Python SDK treat an empty protobuf message differently, for example the scopes of a security
+requirement without scopes. The canonical form of the specification includes the message, and the form of the SDK omits it. A card
+with such a message gets one signature of each form. A verifier accepts a card if one signature matches.
 """
 
 import json
@@ -35,16 +35,16 @@ SigningKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _MIN_RSA_BITS = 2048
-_KEPT = 64  # cached signatures; the server may have a card for each of its URLs
+_KEPT = 64  # number of cached signatures; the server may have a card for each of its URLs
 
 
 class CardSigner:
     """Signs cards with one key.
 
     Args:
-        key: The private key. Its type determines the algorithm (RS256, ES256, ES384, ES512, EdDSA).
-        kid: The id of the key. A verifier uses it to find the public key.
-        jku: The URL of the JSON Web Key Set (RFC 7517) with the public key; empty to omit it.
+        key: The private key. The type of the key determines the algorithm (RS256, ES256, ES384, ES512, EdDSA).
+        kid: The id of the key. Verifiers use the id to find the public key.
+        jku: The URL of the JSON Web Key Set (RFC 7517) with the public key; may be empty.
 
     Raises:
         ConfigurationError: The type of the key is not supported, or the key has no id.
@@ -57,18 +57,18 @@ class CardSigner:
         self._key = key
         self._algorithm = _algorithm(key)
         self._header = {"typ": "JOSE", "kid": kid, **({"jku": jku} if jku else {})}
-        # Some algorithms create a different signature each time. Without this cache, the card would change with each request, and
-        # HTTP caches could not store it.
+        # With some algorithms, each signature is different. Without this cache, the card would change with each request, and HTTP
+        # caches could not store it.
         self._sign = lru_cache(_KEPT)(self._create_signature)
 
     def sign(self, card: Mapping[str, Any]) -> list[dict[str, str]]:
-        """Return the signatures of a card: one for each canonical form.
+        """Return one signature of a card for each canonical form.
 
         Args:
-            card: The JSON of the card in A2A 1.0; its ``signatures`` are ignored.
+            card: The JSON of the card in A2A 1.0. Its ``signatures`` are ignored.
 
         Raises:
-            ConfigurationError: The card has no canonical form, because it contains a number that JSON parsers interpret
+            ConfigurationError: The card has no canonical form, because JSON parsers interpret a number in the card
                 differently.
         """
         return [self._sign(payload) for payload in canonical_forms(card)]
@@ -80,7 +80,7 @@ class CardSigner:
 
     @property
     def keys_url(self) -> str:
-        """Return the URL of the public keys; a path on this server if no URL is configured."""
+        """The URL of the public keys; a path on this server if no URL is configured."""
         return self._header.get("jku", KEYS_PATH)
 
     def public_key(self) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
     """Return the signers that the settings configure.
 
     Raises:
-        ConfigurationError: A key cannot be read or used, or ``public_url`` is not set. Without it, the card would contain the URL
-            of the request, which must not be signed.
+        ConfigurationError: A key cannot be read or used, or ``public_url`` is not set. Without ``public_url``, the card would
+            contain the URL of the request, and this URL must not be signed.
     """
     card = settings.card
     if not card.signing_keys:
@@ -121,14 +121,14 @@ def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
 
 
 def sign_card(card: AgentCard, signers: Iterable[CardSigner]) -> AgentCard:
-    """Return the card with the signatures of all signers instead of its earlier signatures."""
+    """Return the card with the signatures of all signers. Earlier signatures are removed."""
     fields = card.to_dict()
     signatures = tuple(signature for signer in signers for signature in signer.sign(fields))
     return card.model_copy(update={"signatures": signatures})
 
 
 def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
-    """Return the canonical forms of a card: the form of the specification, and the form of the SDK if it differs.
+    """Return the canonical forms of a card: the form of the specification, and the form of the SDK if it is different.
 
     Args:
         card: The JSON of the card in A2A 1.0.

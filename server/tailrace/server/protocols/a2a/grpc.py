@@ -1,14 +1,15 @@
 """The gRPC binding of A2A: one service for each supported version, on one port.
 
-The metadata of a call contains the HTTP headers of other bindings, in lower case: ``a2a-version``, ``a2a-extensions``, the
-credentials (``authorization``, ``x-api-key``), and ``last-event-id``, the number of the event after which a subscription resumes.
-gRPC has no field for the number of an event. The number is therefore in the extension's metadata of the event.
+The metadata of a call contains the HTTP headers of the other bindings, with lower-case names: ``a2a-version``,
+``a2a-extensions``, the credentials (``authorization``, ``x-api-key``), and ``last-event-id``, the number of the event after which
+a subscription resumes. Messages of gRPC have no field for the number of an event. The number is therefore in the metadata that
+the stream extension adds to the event.
 
-`GrpcVersion` contains the differences between versions: `tailrace.server.protocols.a2a.grpc_v1_0` for 1.0 (section 10 of its
+`GrpcVersion` contains the differences between versions: `tailrace.server.protocols.a2a.grpc_v1_0` for 1.0 (section 10 of the
 specification), `tailrace.server.protocols.a2a.grpc_v0_3` for 0.3. A client selects the version by the name of the service.
 
-An error is a gRPC status. Its ``grpc-status-details-bin`` is a ``google.rpc.Status`` with an ErrorInfo and, for invalid fields, a
-BadRequest. Quoted values are shortened, because clients report a different error if the metadata exceeds 8 KiB.
+An error is a gRPC status. The trailer ``grpc-status-details-bin`` contains a ``google.rpc.Status`` with an ErrorInfo and, for
+invalid fields, a BadRequest. Quoted values are shortened, because clients report a different error if the metadata exceeds 8 KiB.
 """
 
 import logging
@@ -54,25 +55,25 @@ from tailrace.wrappers.messages import shortened
 logger = logging.getLogger("tailrace.server")
 
 STOP_TIMEOUT = 2.0
-"""Seconds within which calls must end after their tasks have ended, when the server stops."""
+"""When the server stops: seconds from the end of the tasks until calls that are still open are aborted."""
 
-_LARGE = 1024 * 1024  # bytes of a rejected call after which memory is released
-_BYTES_OF_VALUE = 8  # the minimum size of a part of a message
+_LARGE = 1024 * 1024  # after a rejected call with a body of more bytes, memory is released
+_BYTES_OF_VALUE = 8  # estimated size of a value, for the cost of parsing a message
 
 _ANY_SIZE = -1  # gRPC's value for no limit
 
 _MIN_CLIENT_PING = 10_000
-"""Minimum interval between pings of a client, in milliseconds. The default of gRPC (five minutes) would disconnect
-subscribers of idle streams."""
+"""Minimum interval between pings of a client, in milliseconds. With gRPC's default of five minutes, subscribers of idle streams
+would be disconnected."""
 
-# The names of the metadata with the list of requested extensions, in A2A 1.0 and in 0.3.
+# The metadata with the list of requested extensions: the names in A2A 1.0 and in 0.3.
 _EXTENSIONS = ("a2a-extensions", "x-a2a-extensions")
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class GrpcBinding:
-    """Handles the calls of the service of one version.
+    """Handles the calls of one protocol version.
 
     Args:
         operations: Executes the operations.
@@ -80,8 +81,9 @@ class GrpcBinding:
         authenticator: Authenticates callers.
         version: The version of the protocol.
         guard: Checks the address and the origin of each call.
-        public_card: Returns the card for GetExtendedAgentCard if there is no extended card; None to return an error.
-        observer: Receives rejected calls.
+        public_card: Returns the public card, which GetExtendedAgentCard returns if there is no extended card. None to return an
+            error in this case.
+        observer: Records rejected calls.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class GrpcBinding:
     def service(self) -> grpc.GenericRpcHandler:
         """Return the service for a ``grpc.aio`` server.
 
-        The service receives encoded messages from gRPC, so that it can return an error of A2A for an invalid message.
+        The service receives encoded messages from gRPC, so that it can respond to an invalid message with an error of A2A.
         """
         descriptor = self._version.descriptor
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
@@ -137,7 +139,8 @@ class GrpcBinding:
             except Exception as error:
                 if len(body) > _LARGE:
                     release_memory_later()
-                del body  # gRPC keeps the frames of an aborted call until the garbage collector runs
+                # gRPC keeps the frames of an aborted call in memory until the garbage collector runs.
+                del body
                 await self._abort(context, error)
 
         return handle
@@ -161,11 +164,11 @@ class GrpcBinding:
             except Exception as error:
                 if len(body) > _LARGE:
                     release_memory_later()
-                del body  # as in `_unary`
+                del body  # see `_unary`
                 await self._abort(context, error)
             if not taken:
-                # `respond` has returned, and holds no reference to the task. The status is sent only after the unread events,
-                # which may take long.
+                # `abort` sends the status only after the events that the client has not read, which may take long. It is called
+                # here because this frame, unlike the frame of `respond`, has no reference to the task.
                 seconds = f"{self._settings.bounds.send_timeout:g} seconds"
                 logger.info("closed the stream of a client that read nothing for %s", seconds)
                 await context.abort(grpc.StatusCode.ABORTED, f"the client read nothing for {seconds}")
@@ -175,7 +178,7 @@ class GrpcBinding:
     async def _stream(
         self, operation: Operation, message: A2AModel, caller: Caller, context: _Context
     ) -> bool:
-        """Write the events of a stream. Return False if the client did not read an event within the timeout."""
+        """Write the events of a stream. Return False if the client read nothing within the timeout."""
         after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
         stream = await self._operations.stream(
             operation, message, caller, after=after, repeat_finished=self._version.repeats_finished
@@ -252,7 +255,7 @@ class GrpcBinding:
         try:
             message = GetMessageClass(method.input_type).FromString(body)
         except DecodeError as error:
-            # The parser also limits the depth, but its error does not name the limit.
+            # The parser also limits the depth, but its error does not state the limit.
             raise ParseError(f"{error} (values may nest {MAX_JSON_DEPTH} levels)") from None
         return version.read_request(operation, message)
 
@@ -278,11 +281,11 @@ def _written(version: GrpcVersion, operation: Operation, result: A2AModel | None
 
 
 class GrpcServer:
-    """Server for the gRPC binding, on a separate port. It shares the engine with the HTTP server.
+    """Server for the gRPC binding, on a separate port. The server shares the engine with the HTTP server.
 
     Args:
         operations: See `GrpcBinding`.
-        settings: See `GrpcBinding`; also ``host``, ``grpc_port`` and ``grpc_tls``.
+        settings: See `GrpcBinding`. Includes ``host``, ``grpc_port`` and ``grpc_tls``.
         authenticator: See `GrpcBinding`.
         observer: See `GrpcBinding`.
         guard: See `GrpcBinding`.
@@ -325,8 +328,8 @@ class GrpcServer:
     async def running(self) -> AsyncGenerator[Self]:
         """Run the server during the block. The engine must be running.
 
-        At the end of the block, streams end with the last event of their tasks. Calls that are still open `STOP_TIMEOUT` seconds
-        after ``shutdown_grace`` are aborted.
+        At the end of the block, streams end with the last event of their tasks. Calls that are still open after
+        ``shutdown_grace + STOP_TIMEOUT`` seconds are aborted.
 
         Raises:
             ConfigurationError: The server cannot listen on the port.
@@ -365,7 +368,7 @@ class GrpcServer:
                 await server.stop(self._settings.shutdown_grace + STOP_TIMEOUT)
 
     def _public_card(self) -> AgentCard:
-        """Return the public card. It contains the URLs of the HTTP server only if ``public_url`` is set."""
+        """Return the public card. The card contains the URLs of the HTTP server only if ``public_url`` is set."""
         url = self._settings.public_url
         card = build_card(
             self._settings,
@@ -383,7 +386,7 @@ class GrpcServer:
         return [
             ("grpc.so_reuseport", 0),  # a port that is already in use is an error
             ("grpc.max_receive_message_length", self._settings.max_request_bytes or _ANY_SIZE),
-            # Pings detect lost connections, whose streams are then closed.
+            # Pings detect lost connections.
             ("grpc.keepalive_time_ms", self._settings.bounds.ping_interval * 1000),
             ("grpc.keepalive_timeout_ms", int(self._settings.bounds.send_timeout * 1000)),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_CLIENT_PING),
@@ -400,7 +403,7 @@ def _server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
         return None
     certificate, key_file = settings.grpc_tls
     try:
-        # gRPC reports invalid files without a reason.
+        # Checked here, because gRPC reports invalid files without a reason.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
             certificate, key_file, password=_refuse_password
         )
@@ -417,10 +420,7 @@ def _refuse_password() -> str:
 
 
 def _metadata(context: _Context) -> Mapping[str, str]:
-    """Return the metadata of a call with string values, by lower-case name.
-
-    Repeated entries are joined with commas, as in HTTP.
-    """
+    """Return the string metadata of a call, by lower-case name. Repeated entries are joined with commas, as in HTTP."""
     sent = cast("tuple[tuple[str, str | bytes], ...]", context.invocation_metadata() or ())
     found: dict[str, str] = {}
     for name, value in sent:
@@ -434,7 +434,7 @@ def _cursor_of(context: _Context) -> int | None:
 
 
 async def _confirm_extensions(context: _Context, caller: Caller) -> None:
-    """Send the client the list of activated extensions (A2A 1.0, section 3.2.6)."""
+    """Send the list of activated extensions to the client (A2A 1.0, section 3.2.6)."""
     if caller.extensions:
         await context.send_initial_metadata((("a2a-extensions", ", ".join(caller.extensions)),))
 

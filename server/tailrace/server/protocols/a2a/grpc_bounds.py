@@ -13,10 +13,10 @@ _VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5
 
 
 def scan_fields(body: bytes, descriptor: Any, scan: JsonScan) -> None:
-    """Count the fields of a message and of its nested messages. JSON inside a string is counted, too.
+    """Count the fields of a message and its nested messages, and the values of JSON in strings.
 
     Args:
-        body: The encoded message. Counting ends at the first error, because the parser reports the error.
+        body: The encoded message. Counting stops at an encoding error, which the parser reports later.
         descriptor: The descriptor of the type of the message.
         scan: Counts the values.
 
@@ -46,7 +46,7 @@ def scan_fields(body: bytes, descriptor: Any, scan: JsonScan) -> None:
 
 
 def _read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a variable-length integer, and the position after it; 0 and ``end`` if the integer is incomplete or too long."""
+    """Return a variable-length integer and the position after it, or 0 and ``end`` if the integer is incomplete or too long."""
     value = shift = 0
     while at < end and shift < 70:
         byte = body[at]

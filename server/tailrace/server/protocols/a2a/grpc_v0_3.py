@@ -1,10 +1,11 @@
 """A2A 0.3 over gRPC: the service ``a2a.v1.A2AService``.
 
-Messages are converted to and from ProtoJSON, which is the JSON of HTTP+JSON in 0.3. Only requests differ, because they identify tasks and webhooks by resource names (``tasks/ID/pushNotificationConfigs/ID``).
+Protobuf messages are converted to and from ProtoJSON, which is also the JSON of the HTTP+JSON binding of 0.3. Only requests are
+different: over gRPC, they identify tasks and webhooks by resource names (``tasks/ID/pushNotificationConfigs/ID``).
 
-Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. For errors, the specification defines only that they are gRPC statuses. Clients
-read the name of the error before a colon in the message of the status. With the statuses of 1.0.1, they would misinterpret two
-errors.
+Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. The specification defines errors only as gRPC statuses. In the message of the
+status, clients expect the name of the error, followed by a colon. Two errors have other status codes than in 1.0, because clients
+would misinterpret the codes of 1.0.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ Fields = dict[str, Any]
 _TASKS = "tasks/"
 _CONFIGS = "/pushNotificationConfigs"
 
-# With the status FAILED_PRECONDITION of 1.0, clients of 0.3 would interpret these errors as "cannot be canceled".
+# Clients of 0.3 would interpret FAILED_PRECONDITION, the status of these errors in 1.0, as "cannot be canceled".
 _UNIMPLEMENTED = (PushNotificationNotSupportedError, UnsupportedOperationError)
 
 
@@ -64,18 +65,18 @@ class Grpc03(GrpcVersion):
         self._dialect = dialect or Version03Http()
 
     def for_client(self, user_agent: str) -> "Grpc03":
-        """Return the instance for a client, which encodes file bytes in the way that the client expects."""
+        """Return the instance for a client. It encodes the bytes of files in the way that the client expects."""
         return Grpc03(self._dialect.for_client(user_agent))
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """Convert a request to its HTTP+JSON form, in which ids replace resource names, and decode this form."""
+        """Convert a request to the form of HTTP+JSON, which contains ids instead of resource names, and decode this form."""
         fields = to_json(message)
         if operation in (Operation.GET_TASK, Operation.CANCEL_TASK, Operation.SUBSCRIBE_TO_TASK):
             fields |= {"id": _task_id(fields.pop("name", ""), "name")}
         elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
             fields |= _config_ids(fields.pop("name", ""))
         elif operation in (Operation.CREATE_PUSH_CONFIG, Operation.LIST_PUSH_CONFIGS):
-            # The HTTP rule of the proto includes the name of the collection in ``parent``.
+            # In the HTTP rule for creation in the proto, ``parent`` ends with the name of the collection, so clients may send it.
             fields |= {"taskId": _task_id(fields.pop("parent", "").removesuffix(_CONFIGS), "parent")}
         return self._dialect.read_request(operation, fields)
 
@@ -88,7 +89,7 @@ class Grpc03(GrpcVersion):
         return fill(kind(), cast("Fields", self._dialect.result_fields(operation, result)))
 
     def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
-        """Encode a ``StreamResponse`` with the number of the event in the metadata of the extension."""
+        """Encode a ``StreamResponse``. The metadata of the stream extension contains the number of the event."""
         fields = self._dialect.event_fields(event, closes=closes)
         [(kind, update)] = fields.items()
         if kind.endswith("Update") and event.number:
@@ -96,7 +97,7 @@ class Grpc03(GrpcVersion):
         return fill(a2a_v0_3_pb2.StreamResponse(), fields)
 
     def write_status(self, error: A2AError) -> status_pb2.Status:
-        """Return the status. Its message is the name of the error, a colon, and the message of the error."""
+        """Return the status. Its message consists of the name of the error, a colon, and the message of the error."""
         name = type(error).__name__
         if isinstance(error, ExtendedAgentCardNotConfiguredError):
             name = "AuthenticatedExtendedCardNotConfiguredError"

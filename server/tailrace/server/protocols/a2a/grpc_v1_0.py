@@ -1,4 +1,4 @@
-"""A2A 1.0 over gRPC: the service ``lf.a2a.v1.A2AService`` (section 10 of its specification)."""
+"""A2A 1.0 over gRPC: the service ``lf.a2a.v1.A2AService`` (section 10 of the specification)."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
@@ -46,5 +46,5 @@ class Grpc10(GrpcVersion):
         return to_sdk(result, kind)
 
     def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
-        """Encode a ``StreamResponse`` with the number of the event in the extension's metadata."""
+        """Encode a ``StreamResponse``. The metadata of the stream extension contains the number of the event."""
         return to_stream_response(event)

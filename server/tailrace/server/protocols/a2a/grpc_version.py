@@ -1,4 +1,4 @@
-"""The interface of a protocol version over gRPC, and the conversion of errors."""
+"""The interface of a protocol version over gRPC, and the conversion of errors to gRPC statuses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel
 from tailrace.streaming.a2a.version_codec import Operation
 
-# Maximum bytes of values in the trailing metadata of a call: the message, a detail, and all field violations.
+# Maximum bytes in the trailing metadata of a call: of the message, of a value in a detail, and of all field violations.
 MAX_MESSAGE = 512
 _MAX_FACT = 256
 _MAX_VIOLATIONS = 2_048
@@ -27,7 +27,7 @@ class GrpcVersion(ABC):
         version: Major and minor version, as in ``a2a-version``.
         accepts: Accepted values of ``a2a-version``. Calls without a value are accepted, too.
         descriptor: The descriptor of the service.
-        operations: Operations by method.
+        operations: The operations by method name.
         repeats_finished: See `Dialect`.
     """
 
@@ -38,7 +38,7 @@ class GrpcVersion(ABC):
     repeats_finished: ClassVar[bool] = False
 
     def for_client(self, user_agent: str) -> "GrpcVersion":
-        """Return the version for the calls of one client; see `Dialect.for_client`."""
+        """Return the version for the calls of a client; see `Dialect.for_client`."""
         return self
 
     @abstractmethod
@@ -61,27 +61,27 @@ class GrpcVersion(ABC):
 
     @abstractmethod
     def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
-        """Encode an event of a stream with its number. ``closes`` is True for the last event of the stream.
+        """Encode an event of a stream, including its number. ``closes`` is True for the last event of the stream.
 
         Raises:
             InternalError: The event contains a value that protobuf cannot represent.
         """
 
     def write_status(self, error: A2AError) -> status_pb2.Status:
-        """Return the status for an error."""
+        """Convert an error to a gRPC status."""
         return to_status(error)
 
 
 def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_pb2.Status:
     """Convert an error to ``google.rpc.Status``, with an ErrorInfo and, if applicable, a BadRequest or a RetryInfo.
 
-    Long texts are shortened, and field violations beyond `_MAX_VIOLATIONS` bytes are omitted, so that the status fits into
-    metadata.
+    Long texts are shortened, and field violations beyond `_MAX_VIOLATIONS` bytes are omitted, because the size of metadata is
+    limited.
 
     Args:
         error: The error.
-        name: Name of the status; empty for the name of the error.
-        message: Message of the status; empty for the message of the error.
+        name: Name of the status code; empty to use the status of the error.
+        message: Message of the status; empty to use the message of the error.
     """
     info, *rest = error.details()
     metadata = {name: clipped(value, _MAX_FACT) for name, value in info.get("metadata", {}).items()}
@@ -108,6 +108,6 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
 
 
 def clipped(text: str, size: int) -> str:
-    """Return a text if it has at most ``size`` bytes in UTF-8; otherwise its beginning, with an ellipsis."""
+    """Return a text unchanged if it has at most ``size`` bytes in UTF-8. Otherwise, return its beginning with an ellipsis."""
     encoded = text.encode()
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"

@@ -1,10 +1,10 @@
 """The HTTP+JSON binding of A2A, and a route for EventSource in browsers.
 
-Every operation has a route. Values in the path override fields of the same name in the body. The media type of errors is always
+Each operation has a route. Values in the path override members of the body with the same name. The media type of errors is always
 ``application/json``.
 
 `Version` contains the differences between versions: routes, dialect and format of errors. This module defines version 1.0
-(section 11 of the specification): each route exists with and without a tenant as its prefix, and errors are
+(section 11 of the specification). In 1.0, each route exists with and without a tenant as its prefix, and errors are
 ``google.rpc.Status``. `tailrace.server.protocols.a2a.http_json_v0_3` defines version 0.3.
 """
 
@@ -49,12 +49,12 @@ class Route:
 
     Attributes:
         method: The HTTP method.
-        path: The path, with names of fields of the request in braces.
+        path: The path. Names in braces are members of the request.
         operation: The operation.
         for_event_source: True if an EventSource of a browser may send the request. An EventSource reconnects when a stream ends.
-            If the request activates the extension, the last event of the stream is an event of type ``end``. Other clients may
-            treat every event as an event of the task. They do not receive ``end``; if they reconnect after the last event of the
-            task, they receive 204 (No Content).
+            If the request activates the extension, the last event of the stream therefore has the type ``end``, so that the page
+            can close the EventSource. Without the extension, there is no event ``end``, because other clients may treat every
+            event as an event of the task. A request that resumes after the last event of the task gets 204 (No Content).
     """
 
     method: str
@@ -101,13 +101,13 @@ ROUTES = (
 # Routes without a tenant come first, because routes with a tenant would match their paths, too.
 VERSION_1_0 = Version(Version10(), ROUTES, prefixes=("", "/{tenant}"))
 
-# Query parameters that are not fields of a request.
+# Query parameters that are not members of a request.
 _NOT_FIELDS = frozenset({"A2A-Version", EXTENSIONS_QUERY, "after", API_KEY_QUERY, TOKEN_QUERY})
 _NUMBERS = frozenset({"historyLength", "pageSize", "history_length", "page_size"})
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
 _FLAGS = frozenset({"includeArtifacts", "include_artifacts"})
 
-# The headers with credentials and the protocol version, as the value of ``Vary``.
+# The value of ``Vary``: the headers with credentials, and the header with the protocol version.
 _CREDENTIALS = "Authorization, X-API-Key, Cookie, A2A-Version"
 
 
@@ -204,7 +204,7 @@ class HttpJsonBinding:
             )
 
     async def _fields(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Return the cost and the fields of a request. Fields of the path override those of the body or query."""
+        """Return the cost and the members of a request. Values in the path override values in the body or query."""
         if request.method != "POST":
             query = request.query_params
             fields = {name: _query_value(name, query[name]) for name in query if name not in _NOT_FIELDS}
@@ -213,7 +213,7 @@ class HttpJsonBinding:
         return body.cost, body.members | request.path_params
 
     def _write_failure(self, error: StoreError) -> bytes:
-        """Encode the error for a stream that ends because its events cannot be read."""
+        """Encode the error that ends a stream because the store cannot be read."""
         return self._version.write_problem(Problem.of(error))
 
     def _refuse(self, problem: Problem) -> Response:
@@ -222,7 +222,7 @@ class HttpJsonBinding:
 
 
 def _query_value(name: str, value: str) -> object:
-    """Convert a query parameter to the type of its field. The validation of the field rejects invalid values."""
+    """Convert a query parameter to the type of its member. Invalid values are unchanged, and are rejected by the validation."""
     if name in _NUMBERS and _NUMBER.fullmatch(value):
         return int(value)
     if name in _FLAGS and value.lower() in ("true", "false"):
@@ -231,7 +231,7 @@ def _query_value(name: str, value: str) -> object:
 
 
 def _media_type(request: Request) -> str:
-    """Return ``application/a2a+json`` if the client accepts or sends this media type, otherwise ``application/json``."""
+    """Return ``application/a2a+json`` if the client accepts or sends this media type; otherwise ``application/json``."""
     media_type = "application/a2a+json"
     named = media_type in request.headers.get("content-type", "") or accepts(request, media_type)
     return media_type if named else "application/json"

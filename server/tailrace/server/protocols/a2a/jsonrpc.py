@@ -1,8 +1,8 @@
-"""The JSON-RPC binding of A2A: all versions at one URL (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
+"""The JSON-RPC binding of A2A: all versions have the same URL (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
 
-The checks are, in order: media type, JSON, envelope, method, version, parameters. An error is a JSON-RPC error object, usually in
-a response with HTTP status 200. Exceptions are 415 for another media type, 413 for a body that is too large, 408 for a body that
-arrives too slowly, and errors of authentication.
+A request is checked in this order: authentication, media type, JSON, envelope, method, version, parameters. An error is a
+JSON-RPC error object, usually in a response with HTTP status 200. The exceptions are 415 for another media type, 413 for a body
+that is too large, 408 for a body that arrives too slowly, and errors of authentication.
 """
 
 import math
@@ -46,9 +46,9 @@ from tailrace.wrappers.messages import join_surrogates, shortened
 JsonRpcId = str | int | float | None
 
 MAX_ID_BYTES = 256
-"""Maximum bytes of the id of a request, in ASCII without quotation marks. Every event of a stream contains the id.
+"""Maximum bytes of the id of a request, as ASCII JSON without quotation marks. Every event of a stream contains the id.
 
-A write of a stream joins events of at most 512 KiB (`tailrace.streaming.task.event_log.TaskLog`). The ids add at most 1 MB.
+One write joins events of at most 512 KiB (`tailrace.streaming.task.event_log.TaskLog`). The ids add at most 1 MB to it.
 """
 
 
@@ -56,10 +56,10 @@ class JsonRpcBinding:
     """Handles JSON-RPC requests.
 
     Args:
-        operations: Executes the requests.
+        operations: Executes the operations.
         settings: Limits and intervals.
         authenticator: Identifies the caller.
-        dialects: The supported versions. The first version with a method handles it by default.
+        dialects: The supported versions. If several versions have a method, the first one is the default.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class JsonRpcBinding:
         except A2AError as error:
             found = as_a2a_error(error)
             answer = _encode({"id": None, "error": found.to_jsonrpc()})
-            # The body was read completely, but it is not JSON: a JSON-RPC response with status 200.
+            # `ParseError`: the body was read completely, but is not JSON. JSON-RPC reports this with status 200.
             status = 200 if isinstance(found, ParseError) else found.http_status
             return Response(answer, status, headers=error_headers(found), media_type="application/json")
         request_id: JsonRpcId = None
@@ -156,7 +156,7 @@ class JsonRpcBinding:
         return Response(answer, media_type="application/json", headers=headers)
 
     def _find_dialects(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
-        """Return the dialects that have the method, and its name. There are several if several versions match the request."""
+        """Return the name of the method, and the dialects that have it and match the requested version."""
         name = envelope.get("method")
         if envelope.get("jsonrpc") != "2.0":
             raise InvalidRequestError('"jsonrpc" must be "2.0"')
@@ -179,7 +179,7 @@ class JsonRpcBinding:
     async def _dialect_of_task(
         self, dialects: Sequence[Dialect], task_id: object, identity: Identity
     ) -> Dialect:
-        """Return the dialect with which a task was created, or the first dialect if the task's dialect is not in the list."""
+        """Return the dialect with which a task was created. If it is not in the list, return the first dialect."""
         if not isinstance(task_id, str):
             return dialects[0]
         version = await self._operations.dialect_of(
@@ -209,7 +209,7 @@ def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
 
 
 def _head(request_id: JsonRpcId) -> bytes:
-    """Return the beginning of a JSON-RPC response, before the result. A closing brace after the result completes the response."""
+    """Return a JSON-RPC response up to the result. A closing brace after the result completes the response."""
     return b'{"jsonrpc":"2.0","id":' + encode_ascii(request_id) + b',"result":'
 
 
@@ -218,5 +218,5 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def _write_failure(dialect: Dialect, request_id: JsonRpcId, error: StoreError) -> bytes:
-    """Encode the last response of a stream that ends because its events cannot be read."""
+    """Encode the last response of a stream that ends because the store cannot be read."""
     return _encode({"id": request_id, "error": dialect.write_error(as_a2a_error(error))})

@@ -1,4 +1,4 @@
-"""Conversion of events of a task's log to objects of the SDK."""
+"""Conversion of the events of a task to objects of the official SDK."""
 
 from typing import Any, cast
 
@@ -14,17 +14,17 @@ _UPDATES = ("artifactUpdate", "statusUpdate")
 
 
 def to_stream_response(event: Event, *, numbered: bool = True) -> a2a_pb2.StreamResponse:
-    """Convert an event to the SDK's ``StreamResponse``, with the number of the event in the extension's metadata.
+    """Convert an event to the SDK's ``StreamResponse``. The metadata of the stream extension contains the number of an update.
 
-    Without the ``id`` field of SSE, clients read the number from this metadata. A task always has the number; a direct message
-    has none.
+    gRPC has no ``id`` field like SSE, so clients read the number from this metadata. A snapshot of a task already contains the
+    number, and a direct message has no number.
 
     Args:
         event: An event of a task's log.
         numbered: False to omit the number.
 
     Raises:
-        InternalError: As for `tailrace.server.protocols.a2a.sdk_types.to_sdk`.
+        InternalError: See `tailrace.server.protocols.a2a.sdk_types.to_sdk`.
     """
     fields = cast("dict[str, Any]", msgspec.json.decode(event.body))
     for name in _UPDATES if numbered and event.number else ():

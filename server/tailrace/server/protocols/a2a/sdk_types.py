@@ -1,10 +1,11 @@
 """Conversion between the objects of tailrace and those of the official SDK.
 
-The objects of the SDK are protobuf messages with the same names. The conversion uses the JSON of the protocol as its intermediate
-form. `fill` sets each field of a message directly, in a sixth of the time that protobuf's JSON parser takes.
+The objects of the SDK are protobuf messages with the same class names. An object is first converted to the JSON of the protocol,
+and then to the other class. `fill` sets each field of a protobuf message directly, in a sixth of the time of protobuf's JSON
+parser.
 
-In metadata and data parts, protobuf represents numbers as doubles. An integer beyond 2**53 loses its last digits. An integer
-beyond the range of a double becomes a string of its digits. The maximum depth of values is the maximum of protobuf parsers
+In metadata and data parts, protobuf stores numbers as doubles. An integer beyond 2**53 therefore loses its last digits. An
+integer beyond the range of a double becomes a string of its digits. JSON values can be nested as deeply as protobuf parsers allow
 (`tailrace.streaming.a2a.field_types.MAX_JSON_DEPTH`).
 """
 
@@ -25,30 +26,30 @@ P = TypeVar("P", bound=ProtoMessage)
 M = TypeVar("M", bound=A2AModel)
 
 _MAX_LEVELS = 90
-"""Maximum nesting of a JSON value in messages: a parser accepts 100 levels, and some of them are outside of the value."""
-_OBJECT_LEVELS = 3  # Struct, its entry, the entry's Value
-_LIST_LEVELS = 2  # ListValue, the item's Value
+"""Maximum nesting of a JSON value in protobuf messages. Parsers accept 100 levels, and the message around the value has some."""
+_OBJECT_LEVELS = 3  # Struct, entry of the Struct, Value of the entry
+_LIST_LEVELS = 2  # ListValue, Value of the item
 
 
 _Setter = Callable[[Any, Any], object]
 
 
 def to_sdk(model: A2AModel, kind: type[P]) -> P:
-    """Convert an object to the SDK.
+    """Convert an object of tailrace to an object of the SDK.
 
     Args:
         model: Any object, request or response.
         kind: The class of the SDK with the same name.
 
     Raises:
-        InternalError: Protobuf cannot represent the object: JSON in it is nested too deeply, or the security schemes or
+        InternalError: Protobuf cannot represent the object: a JSON value is nested too deeply, or the security schemes or
             signatures of a card violate the protocol.
     """
     return fill(kind(), model.to_dict())
 
 
 def from_sdk(message: ProtoMessage, kind: type[M]) -> M:
-    """Convert an object of the SDK, and validate it.
+    """Convert an object of the SDK to an object of tailrace, and validate it.
 
     Args:
         message: The object of the SDK.
@@ -64,7 +65,7 @@ def from_sdk(message: ProtoMessage, kind: type[M]) -> M:
 
 
 def to_json(message: ProtoMessage) -> dict[str, Any]:
-    """Convert an object of the SDK to JSON, as dicts and lists. Whole numbers become integers.
+    """Convert an object of the SDK to JSON (dicts and lists). Whole numbers become integers.
 
     Raises:
         InvalidParamsError: The object contains a number that JSON cannot represent (NaN, infinity), or is nested too deeply.
@@ -113,7 +114,7 @@ def _setter(field: Any) -> _Setter:
 
 
 def _is_repeated(field: Any) -> bool:
-    # protobuf 6.31 and later have the property; 7 does not have the label.
+    # protobuf 6.31 and later have ``is_repeated``. protobuf 7 has no ``label``.
     known = getattr(field, "is_repeated", None)
     return field.label == field.LABEL_REPEATED if known is None else known
 
@@ -140,7 +141,7 @@ def _message_setter(field: Any) -> _Setter:
 
     def set_message(message: Any, value: Any) -> None:
         inner = getattr(message, name)
-        inner.SetInParent()  # the field is set even if the message is empty
+        inner.SetInParent()  # set the field, even if the message is empty
         fill(inner, value)
 
     return set_message
@@ -154,7 +155,7 @@ def _parse(message: ProtoMessage, fields: Mapping[str, Any]) -> None:
 
 
 def _set_struct(target: Any, value: object) -> None:
-    target.SetInParent()  # the field is set even if the message is empty
+    target.SetInParent()  # set the field, even if the message is empty
     target.update(_plain(value, _MAX_LEVELS))
 
 
@@ -177,7 +178,7 @@ def _set_value(target: Any, value: object) -> None:
 
 
 def _plain(value: object, room: int) -> Any:
-    """Convert a JSON value to a value that protobuf can represent. ``room`` is the maximum depth in messages."""
+    """Convert a JSON value to a value that protobuf can represent. ``room`` is the remaining number of protobuf levels."""
     if isinstance(value, dict):
         _check_room(room, _OBJECT_LEVELS)
         items = cast("dict[str, object]", value).items()

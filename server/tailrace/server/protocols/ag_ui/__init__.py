@@ -1,4 +1,4 @@
-"""AG-UI; see ``docs/ag-ui.md``."""
+"""The AG-UI protocol; see ``docs/ag-ui.md``."""
 
 from tailrace.server.protocols.ag_ui.routes import AgUiEndpoint
 

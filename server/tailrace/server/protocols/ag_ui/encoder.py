@@ -1,7 +1,8 @@
-"""The events of AG-UI 1.0 (https://docs.ag-ui.com). Sans-IO.
+"""Encodes a response as events of AG-UI 1.0 (https://docs.ag-ui.com). The code does no IO.
 
-Each round of the turn is one assistant message with the tool calls of the round. Its id is derived from the id of the task.
-Results of the agent's tools are tool messages. Files become Markdown text, because assistant messages cannot contain files.
+Each round of the turn becomes one assistant message, which contains the tool calls of the round. The id of the message is derived
+from the id of the task. Results of the agent's tools become tool messages. Files become Markdown text, because assistant messages
+cannot contain files.
 """
 
 import json
@@ -36,15 +37,15 @@ RESPONSE_SCHEMA: Fields = {
 
 
 class AgUiEncoder(UiEncoder):
-    """Encodes a turn as the events of one run.
+    """Encodes a turn as the events of one AG-UI run.
 
     Args:
         turn: Translates the events of the task.
         thread_id: The client's id of the conversation.
         run_id: The client's id of the run.
-        messages: The earlier messages in the format of AG-UI, for a client that does not have them; otherwise None.
-        has_outcome: Whether the client supports the outcomes of 1.0. Clients of 0.x reject outcomes. For them, a run without an
-            outcome is successful, and they find the pending calls in the stream.
+        messages: The earlier messages in the format of AG-UI. They are sent to a client that joins the thread; otherwise None.
+        has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 0.x reject outcomes: they treat a run
+            without an outcome as successful, and read the pending calls from the stream.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class AgUiEncoder(UiEncoder):
         self._base = run_id  # the prefix of message ids
         self._message_id = message_id(run_id, 1, 1)  # the id of the message of the current round
         self._used_ids: set[str] = set()
-        self._message_ids: dict[str, str] = {}  # ids of messages by the id of their text
+        self._message_ids: dict[str, str] = {}  # ids of messages, by the id of the text
         self._open_calls: list[str] = []
-        self._rewritten: set[str] = set()  # calls with arguments that differ from the sent arguments
+        self._rewritten: set[str] = set()  # ids of calls whose final arguments differ from the sent arguments
         self._result: Fields = {}
 
     def error(self, error: OpenAIError) -> Fields:
@@ -73,7 +74,7 @@ class AgUiEncoder(UiEncoder):
         return {"type": "RUN_ERROR", "message": str(error), "code": error.code or "failed"}
 
     def encode(self, event: ui_events.UiEvent) -> Iterator[Fields]:
-        """Yield the events of AG-UI for an event that is not a delta."""
+        """Yield the AG-UI events for a chat event that is not a delta."""
         match event:
             case ui_events.TurnStarted():
                 yield from self._start(event)
@@ -149,7 +150,7 @@ class AgUiEncoder(UiEncoder):
         self._text_prefixes[text_id] = prefix % (kind.encode(), encode_text(own_id))
 
     def _new_message_id(self, text_id: str) -> str:
-        """Return a new id for the message of a text. The first text of a round has the id of the round."""
+        """Return a new id for the message of a text. For the first text of a round, it is the id of the round's message."""
         own_id = self._message_id
         if own_id in self._used_ids:
             own_id = f"{own_id}-{text_id}"
@@ -164,7 +165,7 @@ class AgUiEncoder(UiEncoder):
             yield {**self.error(ended.error), **usage}
             return
         if not self._rewritten.isdisjoint(ended.pending):
-            # The client would run the call with the arguments that were already sent, which are wrong.
+            # With the arguments that were already sent, the client would run the wrong call.
             yield {"type": "RUN_ERROR", "message": "the arguments of a call were rewritten", **usage}
             return
         finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}
@@ -185,7 +186,7 @@ def _outcome(ended: ui_events.TurnEnded) -> Fields:
 
 
 def _interrupt(request: ApprovalRequest) -> Fields:
-    """Return the interrupt for the approval of a call. Its id is the digest of the call."""
+    """Return the interrupt that requests the approval of a call. The id of the interrupt is the digest of the call."""
     return {
         "id": request.digest,
         "reason": "tool_call",
@@ -202,12 +203,12 @@ def message_id(task_id: str, turn: int, number: int) -> str:
 
 
 def result_id(task_id: str, call_id: str) -> str:
-    """Return the id of the message with the result of an agent's tool."""
+    """Return the id of the tool message with the result of an agent's tool."""
     return f"{task_id}-result-{call_id}"
 
 
 def _usage(ended: ui_events.TurnEnded) -> Fields:
-    """Return the member with the counts of tokens, if there are any."""
+    """Return the member ``usage`` with the numbers of tokens; empty if they are unknown."""
     if ended.usage is None:
         return {}
     names = ("inputTokens", "outputTokens", "totalTokens")

@@ -1,4 +1,4 @@
-"""Requests of AG-UI: ``RunAgentInput``."""
+"""Validation of AG-UI requests (``RunAgentInput``)."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from tailrace.wrappers import (
 from tailrace.wrappers.assembly.tool_calls import parse_arguments
 from tailrace.wrappers.conversion.text_joining import join_texts
 
-# A tuple, because the value to look up may be any JSON, and a set supports only hashable values.
+# A tuple instead of a set, because ``type`` in a request may be any JSON value, also an unhashable value.
 _MEDIA = ("image", "audio", "video", "document", "binary")
 
 
@@ -82,11 +82,11 @@ class RunRequest:
     """A request for a run.
 
     Attributes:
-        thread_id: The id of the thread, which is a conversation.
+        thread_id: The id of the thread. AG-UI calls a conversation a thread.
         run_id: The id of the run.
-        has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Such a client sends its version; clients of earlier
-            versions do not.
-        request: The request with the message; None if there is no message, because the client joins the thread.
+        has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 1.0 send their version; clients of
+            earlier versions do not.
+        request: The parsed request. None if it has no messages: the client then joins the thread without a new message.
     """
 
     thread_id: str
@@ -96,10 +96,10 @@ class RunRequest:
 
 
 def read_run_request(body: Mapping[str, Any]) -> RunRequest:
-    """Read a request for a run.
+    """Validate and convert a request for a run.
 
     Args:
-        body: Its JSON.
+        body: The JSON of the request.
 
     Raises:
         OpenAIError: The request is invalid or unsupported.
@@ -124,7 +124,7 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
 
 
 def _decision(entry: _ResumeEntry, where: str) -> ApprovalDecision:
-    """Return the decision in a response to an interrupt. A cancelled interrupt rejects the call.
+    """Return the decision in the client's response to an interrupt. A cancelled interrupt rejects the call.
 
     Raises:
         OpenAIError: The response does not conform to `RESPONSE_SCHEMA`.
@@ -155,7 +155,7 @@ def _instructions(message: _Message) -> str:
 
 
 def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
-    """Yield the messages of the conversation, without reasoning and activities, which are only for display."""
+    """Yield the messages of the conversation. Reasoning and activities are omitted, because they are only for display."""
     results: list[ContentPartToolResult] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):
@@ -194,7 +194,7 @@ def _content(
 
 
 def _file(part: Mapping[str, Any], where: str) -> ContentPart:
-    """Convert a file. In versions before 1.0, its members are in the part instead of in ``source``."""
+    """Convert a file. In versions before 1.0, the members of the file are in ``part`` instead of in ``source``."""
     source: object = part.get("source")
     fields: Mapping[str, Any] = source if is_mapping(source) else part
     value, media_type = fields.get("value"), fields.get("mimeType")

@@ -1,4 +1,4 @@
-"""The route of AG-UI: a request is one run, and the response streams its events."""
+"""The route of AG-UI. A request starts one run, and the response streams the events of the run."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,10 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
 class AgUiEndpoint:
-    """Responds to runs of AG-UI.
+    """Responds to AG-UI requests.
 
     Args:
-        operations: Runs the requests.
+        operations: Executes the operations of A2A.
         settings: Limits and intervals.
         authenticator: Identifies the caller.
     """
@@ -45,7 +45,7 @@ class AgUiEndpoint:
         return await self._endpoint.stream(stream, _encoder(turn, run))
 
     async def _join(self, run: RunRequest, caller: Caller) -> Response:
-        """Send the messages of a thread, and stream its running response, if there is one."""
+        """Send the messages of a thread to the client. If a response is running in the thread, also stream this response."""
         task, stored = await self._endpoint.conversation(run.thread_id, caller)
         if task is not None and is_running(task):
             stream, turn = await self._endpoint.subscribe(task.id, caller)

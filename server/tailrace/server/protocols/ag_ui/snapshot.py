@@ -1,6 +1,6 @@
 """Converts a stored conversation to messages of AG-UI, for a client that joins a thread.
 
-Messages of the agent have the ids that they had in their streams.
+Messages of the agent have the same ids as in the streams in which they were first sent.
 """
 
 import base64
@@ -59,10 +59,10 @@ def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
 
 
 def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
-    """Return the payloads of a run without a response.
+    """Return the payloads of a run that has no response, because no task is running.
 
     Args:
-        encoder: An encoder with the snapshot of the conversation.
+        encoder: An encoder that was created with the snapshot of the conversation.
         task: The newest task of the thread; None if the thread has no tasks.
     """
     message = task.status.message if task is not None else None
@@ -80,7 +80,7 @@ def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
 
 
 def _replace_arguments(messages: Iterable[Fields], call_id: str, arguments: object) -> None:
-    """Replace the arguments of a call in messages of AG-UI."""
+    """Replace the arguments of a call in AG-UI messages."""
     for message in messages:
         for call in message.get("toolCalls", ()):
             if call["id"] == call_id:

@@ -1,4 +1,4 @@
-"""The UI message stream of Vercel's AI SDK; see ``docs/ai-sdk.md``."""
+"""The UI message stream protocol of Vercel's AI SDK; see ``docs/ai-sdk.md``."""
 
 from tailrace.server.protocols.ai_sdk.routes import AiSdkEndpoint
 

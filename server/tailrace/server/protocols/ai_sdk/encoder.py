@@ -1,7 +1,8 @@
-"""The UI message stream of Vercel's AI SDK, version 1 (https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol). Sans-IO.
+"""Encodes a response as a UI message stream, version 1, of Vercel's AI SDK. The code does no IO.
 
-Tools that the client declared are static tools (``tool-NAME``). Tools that the agent runs are dynamic tools, and are marked as
-executed by the provider, so that the client does not run them. The id of an approval is the digest of the call.
+The protocol is described at https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol. Tools that the client declared become static tools
+(``tool-NAME``). Tools that the agent runs become dynamic tools. They are marked as executed by the provider, so that the client
+does not run them. The id of an approval is the digest of the call.
 """
 
 import json
@@ -24,12 +25,12 @@ _BY_AGENT: Fields = {"providerExecuted": True, "dynamic": True}
 
 
 class UiMessageEncoder(UiEncoder):
-    """Encodes a turn as the chunks of one message.
+    """Encodes a turn as the chunks of one UI message.
 
     Args:
         turn: Translates the events of the task.
-        message_id: The id of the client's message that the response continues. If empty, the response is a new message, and its
-            id is derived from the id of the task.
+        message_id: The id of a message in the client's conversation that the response extends. If empty, the response is a new
+            message with an id that is derived from the id of the task.
     """
 
     def __init__(self, turn: EventTranslator, message_id: str = "") -> None:
@@ -42,7 +43,7 @@ class UiMessageEncoder(UiEncoder):
         return {"type": "error", "errorText": str(error)}
 
     def encode(self, event: ui_events.UiEvent) -> Iterator[Fields | msgspec.Raw]:
-        """Return the chunks for an event that is not a delta."""
+        """Yield the chunks for a chat event that is not a delta."""
         match event:
             case ui_events.TurnStarted():
                 yield self._start(event)
@@ -148,7 +149,7 @@ def _output(result: ui_events.CallResult) -> Fields:
 
 
 def _sources(ended: ui_events.TurnEnded) -> Iterator[Fields]:
-    """Yield a chunk for each URL of the citations."""
+    """Yield a chunk for each URL in the citations."""
     urls: set[str] = set()
     for annotation in ended.annotations:
         for fields in _objects_in(annotation):
@@ -161,7 +162,7 @@ def _sources(ended: ui_events.TurnEnded) -> Iterator[Fields]:
 
 
 def _objects_in(annotation: object) -> Iterator[Mapping[str, Any]]:
-    """Yield an annotation of a provider and its nested objects, because each of them may contain the URL."""
+    """Yield an annotation and the objects in it. The URL can be in any of them, depending on the provider."""
     if is_mapping(annotation):
         yield annotation
         yield from filter(is_mapping, annotation.values())

@@ -1,4 +1,4 @@
-"""Requests of chats of the AI SDK, in the format of ``DefaultChatTransport`` or with changes that its hooks allow."""
+"""Validation of AI SDK requests: the format of ``DefaultChatTransport``, and changes that its hooks allow."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -48,7 +48,7 @@ class _Request(LenientModel):
 
 
 def read_chat_id(chat_id: str) -> str:
-    """Return the id of a chat as the key of its conversation.
+    """Check the id of a chat, and return it as the key of the conversation.
 
     Raises:
         OpenAIError: The id is invalid.
@@ -59,9 +59,10 @@ def read_chat_id(chat_id: str) -> str:
 
 
 def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
-    """Read a request. It has a new message or results of tools, or requests another response.
+    """Validate and convert a request.
 
-    ``messages`` is the complete conversation; ``message`` is only the new message.
+    The request contains a new message, results of tools or decisions about calls, or asks for another response to the last
+    message. ``messages`` is the complete conversation. ``message`` is an alternative that contains only the new message.
 
     Args:
         body: The JSON of the request.
@@ -106,12 +107,13 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def _read_message(message: _UIMessage, where: str, *, has_decisions: bool) -> Iterator[Message]:
-    """Yield the messages of the conversation for a message of a client. An assistant's message has several steps.
+    """Convert a client's message to messages of the conversation. An assistant's message becomes several messages if it has
+    steps.
 
     Args:
         message: The message.
         where: The path of the message in the request, for errors.
-        has_decisions: True for the last message, in which decisions about calls are new.
+        has_decisions: True for the last message. Decisions in earlier messages were already sent.
     """
     if message.role == "user":
         yield Message(role=Role.USER, content=tuple(_content(message.parts, where)))
@@ -161,7 +163,7 @@ def _names_of(part: Mapping[str, Any]) -> dict[str, Any]:
 def _call_of(part: Mapping[str, Any]) -> ContentPartToolCall:
     given: object = part.get("input")
     if given is None:
-        given = part.get("rawInput")  # older clients: input of a call that cannot be parsed
+        given = part.get("rawInput")  # older clients: input that is not valid JSON
     if isinstance(given, str):
         read = parse_arguments(given)
         if "arguments_text" not in read:  # the input is text, not JSON
@@ -177,7 +179,7 @@ def _approval_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _decision_of(part: Mapping[str, Any]) -> ApprovalDecision | None:
-    """Return the decision about a call of the agent; None if there is no decision, or if the call has a result."""
+    """Return the decision about a call of an agent's tool. Return None if there is no decision, or if the call has a result."""
     if part.get("state") != "approval-responded" or part.get("providerExecuted") is not True:
         return None
     approval = _approval_of(part)
@@ -189,7 +191,7 @@ def _decision_of(part: Mapping[str, Any]) -> ApprovalDecision | None:
 
 
 def _result_of(part: Mapping[str, Any]) -> ContentPartToolResult | None:
-    """Return the result of a call; None if there is none yet."""
+    """Return the result of a call; None if the part has no result."""
     if not _is_complete_call(part):
         return None
     state = part.get("state")

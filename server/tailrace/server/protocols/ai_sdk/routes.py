@@ -1,6 +1,7 @@
-"""The routes for Vercel's AI SDK. ``useChat`` needs only their URL.
+"""The routes for Vercel's AI SDK. ``useChat`` needs only the URL ``/ai-sdk``.
 
-A chat is the conversation with the same id. The AI SDK defines no request to stop a response, so an additional route does this.
+The id of a chat is the key of the conversation. The AI SDK defines no request that stops a response. A route of tailrace does
+this.
 """
 
 from fastapi import APIRouter, Request, Response
@@ -27,10 +28,10 @@ _HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
 class AiSdkEndpoint:
-    """Responds to chats of the AI SDK.
+    """Responds to AI SDK requests.
 
     Args:
-        operations: Runs the requests.
+        operations: Executes the operations of A2A.
         settings: Limits and intervals.
         authenticator: Identifies the caller.
     """
@@ -57,7 +58,7 @@ class AiSdkEndpoint:
         return await self._endpoint.stream(stream, UiMessageEncoder(turn, chat.message_id), _HEADERS)
 
     async def _resume(self, request: Request) -> Response:
-        """Stream the running response of a chat from its beginning; 204 if no response is running."""
+        """Stream the running response of a chat from its beginning. Without a running response, return 204."""
         task, caller = await self._running_task(request)
         if task is None:
             return Response(status_code=204)
@@ -71,11 +72,11 @@ class AiSdkEndpoint:
             try:
                 await self._operations.execute(Operation.CANCEL_TASK, CancelTaskRequest(id=task.id), caller)
             except TaskNotCancelableError:
-                pass  # the task has ended in the meantime
+                pass  # the task has ended since `newest_task` returned it
         return Response(status_code=204)
 
     async def _messages(self, request: Request) -> Response:
-        """Return the messages of a chat without the running response."""
+        """Return the messages of a chat. Messages of a running response are omitted."""
         caller = await self._endpoint.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
         task, stored = await self._endpoint.conversation(key, caller)
@@ -89,5 +90,5 @@ class AiSdkEndpoint:
 
 
 def _text_response(error: OpenAIError) -> Response:
-    """Return an error as text, because the client displays the body."""
+    """Return an error as plain text, because the client displays the body."""
     return Response(str(error), error.status, headers=error.headers, media_type="text/plain")

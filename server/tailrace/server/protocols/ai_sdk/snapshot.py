@@ -1,6 +1,6 @@
-"""Converts a stored conversation to messages of the AI SDK, for a page that is reloaded.
+"""Converts a stored conversation to messages of the AI SDK, for a page that was reloaded.
 
-All messages of the agent between two messages of the user become one message, with the id that it had in the stream.
+The agent's messages between two messages of the user become one message. Its id is the id that the stream of the response had.
 """
 
 import json
@@ -44,13 +44,13 @@ def ui_messages(stored: Iterable[A2AMessage], waiting: Sequence[ApprovalRequest]
 
 
 class _Snapshot:
-    """Builds the messages of a conversation.
+    """Converts the messages of a conversation one after the other.
 
     Args:
         ran_here: The ids of the calls that the agent ran.
 
     Attributes:
-        messages: The messages.
+        messages: The converted messages.
     """
 
     def __init__(self, ran_here: frozenset[str]) -> None:
@@ -58,7 +58,7 @@ class _Snapshot:
         self._ran_here = ran_here
         self._turns: dict[str, int] = {}
         self._calls: dict[str, Fields] = {}
-        self._parts: list[Fields] | None = None  # of the agent's message, until the next message of the user
+        self._parts: list[Fields] | None = None  # parts of the agent's message; None after a user's message
 
     def add(self, stored: A2AMessage) -> None:
         """Add the next message."""
@@ -151,7 +151,7 @@ class _Snapshot:
 
 
 def _content_part(part: object, state: Fields | None = None) -> Fields | None:
-    """Convert a part with text, reasoning, a file or data; None for other parts."""
+    """Convert a part with text, reasoning, a file or data. Return None for other parts."""
     match part:
         case ContentPartText(text=text):
             return {"type": "text", "text": text, **(state or {})}

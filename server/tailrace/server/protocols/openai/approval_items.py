@@ -1,10 +1,11 @@
-"""Items for approvals of tool calls in the Responses API.
+"""Items of the Responses API for approvals of tool calls.
 
-The output contains ``mcp_approval_request``, the input ``mcp_approval_response``.
+The output of a response contains ``mcp_approval_request`` items. The input of the next request contains ``mcp_approval_response``
+items.
 
-The id of a request, ``mcpr_TASK_TURN_DIGEST``, contains the ids of the response and the digest of the call. Items with other ids
-belong to tools that the provider runs; they are forwarded to the provider. With this API, a client cannot change the arguments of
-a call.
+The id of a request is ``mcpr_TASK_TURN_DIGEST``. It contains the id of the response and the digest of the call. Items with other
+ids belong to tools that the provider runs, and are forwarded to the provider. With this API, clients cannot change the arguments
+of a call.
 """
 
 import re
@@ -28,19 +29,19 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _REQUEST, _RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
-# Types of items that the model created. The caller's new items begin after the last of them.
+# Types of items that the model created. The new items of the caller follow the last item of these types.
 _MODEL_ITEMS = (_REQUEST, "item_reference", "reasoning", "function_call", "custom_tool_call")
 
-_SERVER_LABEL = "tailrace"  # required by the API, although the tools may not belong to an MCP server
+_SERVER_LABEL = "tailrace"  # the API requires a label, even if the tools do not belong to an MCP server
 
 
 class Decisions(NamedTuple):
     """The approval decisions in the input of a request.
 
     Attributes:
-        items: The input without approval items, and without the conversation before the decisions.
-        decisions: The decisions about pending calls; empty if there are none.
-        response: The id of the response that requested the decisions; empty if there are none.
+        items: The input without approval items. If there are decisions, also without the earlier conversation.
+        decisions: The decisions about pending calls; may be empty.
+        response: The id of the response that requested the decisions; empty if ``decisions`` is empty.
     """
 
     items: list[dict[str, Any]]
@@ -49,7 +50,7 @@ class Decisions(NamedTuple):
 
 
 def approval_item(request: ApprovalRequest) -> Fields:
-    """Return the members of the item for an approval request, except the id."""
+    """Return the item for an approval request, without its id."""
     return _request_fields(request.name, request.arguments)
 
 
@@ -60,12 +61,12 @@ def _request_fields(name: str, arguments: str) -> Fields:
 def decision_items(
     message: Message, turn: int, calls: Mapping[str, ContentPartToolCall]
 ) -> Iterator[tuple[str, list[Fields]]]:
-    """Yield the id of each call that a message decides about, with the items of the request and the decision.
+    """Yield the ids of calls that a message decides about. Each id has the item of the request and the item of the decision.
 
     Args:
         message: A message of the conversation.
-        turn: Number of the turn of its task that requested the decisions.
-        calls: The earlier calls of the conversation by id.
+        turn: The number of the turn that requested the decisions.
+        calls: The earlier calls of the conversation, by id.
     """
     recorded = recorded_decisions(message)
     for response, decision in zip(approval_responses(message) if recorded else (), recorded, strict=True):
@@ -87,9 +88,9 @@ def decision_items(
 
 
 def read_decisions(items: Sequence[dict[str, Any]]) -> Decisions:
-    """Return the decisions among the new items of an input.
+    """Return the decisions in the input of a request.
 
-    Decisions before the last item of the model belong to earlier requests.
+    Only items after the last item of the model are read. Earlier decisions were part of earlier requests.
 
     Raises:
         OpenAIError: A decision is not valid.

@@ -1,7 +1,7 @@
 """Encoder of the Chat Completions API: chunks of a stream, or a complete ``chat.completion``.
 
-The format is described at https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Reasoning is in
-``reasoning_content``, as in the responses of most OpenAI-compatible servers.
+The format is described at https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. The member
+``reasoning_content`` contains reasoning, as in the responses of most OpenAI-compatible servers.
 """
 
 from collections.abc import Iterable
@@ -29,10 +29,10 @@ class ChatCompletionEncoder(ChoiceEncoder):
         self, turn: EventTranslator, request: ChatRequest, previous: ChoiceEncoder | None = None
     ) -> None:
         super().__init__(turn, request, previous)
-        self._indexes: dict[str, int] = {}  # of calls
+        self._indexes: dict[str, int] = {}  # indexes of calls, by call id
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Encode an event of the turn as chunks."""
+        """Encode a chat event as chunks."""
         if isinstance(event, ui_events.TextAdded):
             return self.choice_prefix + _DELTAS[event.channel] + encode_text(event.text) + b"}" + self._suffix
         if isinstance(event, ui_events.ArgumentsAdded):

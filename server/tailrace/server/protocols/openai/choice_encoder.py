@@ -1,4 +1,4 @@
-"""Base class of encoders for one choice of a completion. It adds the members that all choices share, and the total usage."""
+"""Base class of encoders for one choice of a completion. It adds the members of all choices, and the total usage."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ _DONE = b"data: [DONE]\n\n"
 def chat_usage(usage: Mapping[str, Any]) -> Fields:
     """Return the usage in the format of Chat Completions.
 
-    If the provider reported it in that format, its further members are included.
+    If the provider reported usage in this format, the result includes the provider's other members.
 
     Args:
         usage: The extension metadata ``usage`` of a task.
@@ -39,11 +39,11 @@ class ChoiceEncoder(Encoder):
 
     Args:
         turn: Translates the events of the task.
-        request: The request of this choice.
+        request: The request for this choice.
         previous: The encoder of the previous choice, which ends before this choice begins; None for the first choice.
 
     Attributes:
-        choice_prefix: The beginning of a chunk, up to the content of the choice.
+        choice_prefix: The beginning of each chunk of the choice, before the content.
     """
 
     id_prefix: ClassVar[str]
@@ -57,7 +57,7 @@ class ChoiceEncoder(Encoder):
         self._request = request
         self._previous = previous
         self._fields: Fields = {}
-        self._usage: Fields | None = None  # of the choices so far
+        self._usage: Fields | None = None  # usage of this choice and all previous choices
         self._choices: list[Fields] = []
         usage = b',"usage":null' if request.include_usage else b""
         self._head = self.choice_prefix = b""
@@ -66,23 +66,23 @@ class ChoiceEncoder(Encoder):
 
     @abstractmethod
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Encode an event of the turn as chunks."""
+        """Encode a chat event as chunks."""
 
     @abstractmethod
     def _choice(self, events: Iterable[ui_events.UiEvent]) -> Fields:
-        """Return the choice for all events of a successful turn, without index and finish reason."""
+        """Return the choice for all events of a successful turn, without ``index`` and ``finish_reason``."""
 
     def feed(self, event: Event) -> bytes:
         """Encode an event of the task as frames."""
         return b"".join(map(self.encode, self.turn.feed(event)))
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last frame of a stream that ends before the turn ends."""
+        """Return the last frame of a stream whose turn has not ended."""
         self.failed = True
         return b"data: " + error.body() + b"\n\n"
 
     def complete(self, events: Iterable[ui_events.UiEvent], ended: ui_events.TurnEnded) -> Fields:
-        """Return the completion with this choice and the previous ones, after the turn ended successfully.
+        """Return the completion with this choice and all previous choices. The turn must have ended successfully.
 
         Args:
             events: All events of the turn.
@@ -125,7 +125,7 @@ class ChoiceEncoder(Encoder):
 
         Args:
             ended: The end of the turn.
-            content: The content of a chunk that has no text.
+            content: The content of a chunk without text.
         """
         if ended.error is not None:
             return self.fail(ended.error)

@@ -23,7 +23,7 @@ class CompletionEncoder(ChoiceEncoder):
     chunk_kind: ClassVar[str] = "text_completion"
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Encode an event of the turn as chunks."""
+        """Encode a chat event as chunks."""
         if isinstance(event, ui_events.TextAdded):
             return self._chunk(b'"text":' + encode_text(event.text)) if event.channel in _SHOWN else b""
         if isinstance(event, ui_events.TurnEnded):

@@ -1,6 +1,6 @@
-"""Routes of the Conversations API. A conversation is an A2A context; its items are the messages of the context.
+"""Routes of OpenAI's Conversations API. A conversation is an A2A context, and its items are the messages of the context.
 
-The metadata of a conversation, and items that a client adds, are stored as tasks that have ended and had no turn.
+The metadata of a conversation, and items that a client adds, are stored as tasks without a turn. These tasks have already ended.
 """
 
 import time
@@ -38,7 +38,7 @@ MAX_ITEMS = 20
 """Maximum number of items that one request adds."""
 
 _FACT = "apiConversation"
-_DELETED = "deletedItems"  # name of the message metadata with the numbers of deleted items
+_DELETED = "deletedItems"  # name of the metadata of a message that lists its deleted items
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -57,10 +57,10 @@ class _Item(NamedTuple):
     """An item of a message.
 
     Attributes:
-        fields: The item.
-        message: The message.
-        at: The position of the item among the items of the message.
-        number: The position that the item would have if no items of the message had been deleted.
+        fields: The JSON of the item.
+        message: The message that contains the item.
+        at: The position of the item among the current items of the message.
+        number: The position of the item among all items of the message, including deleted items.
     """
 
     fields: Fields
@@ -111,14 +111,14 @@ class StoredConversations:
         _, body = await self._endpoint.read(request, _read_body)
         name, record, caller = await self._find(request)
         record = _Record(record.created, body.metadata or {})
-        # If the record has no creation time, it is not stored yet: the context only contains messages.
+        # If the creation time is 0, no record is stored: the context was not created with this API, and has only messages.
         may_create = not record.created
         if not await self._operations.put_record(
             _task(name, record), caller, _record_name(name), may_create=may_create
         ):
-            raise _not_found(name, "id")  # deleted in the meantime
+            raise _not_found(name, "id")  # deleted after `_find`
         if may_create and not await self._operations.conversation(name, caller, 1):
-            # The new record is all that remains of the conversation.
+            # The messages were deleted after `_find`, so the new record is the only content of the conversation.
             await self._operations.delete_conversation(name, caller)
             raise _not_found(name, "id")
         return await json_response(_conversation(name, record))
@@ -151,13 +151,13 @@ class StoredConversations:
         return await json_response(_find_item(items, request.path_params["item_id"]).fields)
 
     async def _delete_item(self, request: Request) -> Response:
-        """Delete an item from the conversation. The response that created the item still contains it."""
+        """Delete an item from the conversation. The response that created the item still returns the item."""
         while True:
             items, name, caller = await self._items(request)
             item = _find_item(items, request.path_params["item_id"])
             rest = await run_bounded(cost_of([item.message]), _without_item, item)
             if await self._operations.replace_message(name, item.message, rest, caller):
-                break  # no other request has changed the message in the meantime
+                break  # no other request has changed the message since it was read
         _, record, _ = await self._find(request)
         return await json_response(_conversation(name, record))
 
@@ -180,7 +180,7 @@ class StoredConversations:
 async def find_conversation(operations: Operations, name: str, caller: Caller, *, param: str) -> _Record:
     """Return the record of a conversation of the caller.
 
-    A conversation is a context that was created with the API, or any other context with messages.
+    A conversation is a context that was created with this API, or any other context that has messages.
 
     Args:
         operations: Reads the store.
@@ -213,7 +213,7 @@ def _record_name(name: str) -> str:
 
 
 def _task(context_id: str, record: _Record | None = None) -> Task:
-    """Return a task that has ended. `Operations.put_record` replaces its id."""
+    """Return a task that has ended. `Operations.put_record` assigns another id to it."""
     facts = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
     status = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
     return Task(
@@ -247,7 +247,7 @@ def _read_body(body: Mapping[str, Any]) -> _Body:
 
 
 def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Convert items to messages. Each item with a user message becomes a separate message."""
+    """Convert items to messages. Each user item becomes a separate message."""
     found: list[Message] = []
     for _, group in groupby(enumerate(items), lambda each: each[0] if each[1].get("role") == "user" else -1):
         history = read_history(ResponsesConverter(), [item for _, item in group], param="items")
@@ -263,9 +263,9 @@ def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _items(messages: Sequence[Message]) -> list[_Item]:
-    """Convert messages to items in chronological order. Their ids are derived from the message ids."""
+    """Convert messages to items in chronological order. The ids of the items are derived from the message ids."""
     found: list[_Item] = []
-    # The last message with calls, because results can only be converted after their calls.
+    # The last message with calls. It is converted together with a message of results, because results need their calls.
     calling: list[Message] = []
     for message in messages:
         common = to_common_message(message)
@@ -295,7 +295,7 @@ def _find_item(items: Sequence[_Item], given: str) -> _Item:
 
 
 def _without_item(item: _Item) -> Message | None:
-    """Return the message without the parts of an item; None if no parts remain."""
+    """Return the message of an item without the parts of the item; None if no parts remain."""
     common = to_common_message(item.message)
     parts = common.content
 

@@ -1,6 +1,6 @@
-"""Requests of the Embeddings API. They are forwarded to a provider.
+"""Requests and responses of OpenAI's Embeddings API. The requests are forwarded to a provider.
 
-The API is described at https://platform.openai.com/docs/api-reference/embeddings. A request creates no task; only the usage is
+The API is described at https://platform.openai.com/docs/api-reference/embeddings. A request creates no task. Only its usage is
 stored.
 """
 
@@ -25,7 +25,7 @@ class EmbeddingRequest(LenientModel):
 
     Attributes:
         model: The name of the model.
-        input: A text, a list of tokens, or a list of texts or of lists of tokens.
+        input: A text, a list of tokens, a list of texts, or a list of lists of tokens.
         encoding_format: The encoding of the vectors; None for the provider's default.
         dimensions: The length of the vectors; None for the model's default.
     """
@@ -49,7 +49,7 @@ class _Response(msgspec.Struct):
 
 
 def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
-    """Read a request for embeddings.
+    """Validate a request for embeddings.
 
     Raises:
         OpenAIError: The request is not valid.
@@ -80,11 +80,11 @@ def _invalid(reason: str) -> OpenAIError:
 
 
 def encode_embeddings(body: bytes, model: str, provider: str) -> tuple[bytes, Usage | None, str]:
-    """Encode the response for the client. Return it with its usage and the model that the provider reported.
+    """Encode the response for the client. Return the JSON, the usage, and the model that the provider reported.
 
     Args:
         body: The provider's response.
-        model: The name of the model.
+        model: The name of the model in the client's response.
         provider: The provider, for the error message.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Input items of a response: the conversation up to the message of its request, as the model received it."""
+"""Input items of a response: all messages of the conversation up to the message that requested the response."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,18 +32,19 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
-    """Return the input items of a response in chronological order.
+    """Return the input items of a stored response in chronological order.
 
     Args:
         stored: The response.
-        messages: The messages of its conversation.
+        messages: The messages of the conversation.
     """
     received = received_messages(stored, messages)
     items = items_of(received, f"{stored.task.id}_{stored.turn}")
     decisions: dict[str, list[Fields]] = {}
     for call_id, pair in _decisions(received):
         decisions.setdefault(call_id, []).extend(pair)
-    # The converter adds a result to each call that has none. The results of these calls arrive later.
+    # These calls have no results yet, because their results arrive later. The converter adds a result to each call without
+    # a result. These results are omitted.
     waiting = {
         each.call_id for each in (*recorded_decisions(stored.message), *recorded_pending(stored.message))
     }
@@ -57,7 +58,7 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def _decisions(messages: Iterable[Message]) -> Iterator[tuple[str, list[Fields]]]:
-    """Yield the id of each call that was decided about, with the items of the request and the decision."""
+    """Yield the id of each call with a decision, and the items of the request and the decision."""
     turns: Counter[str | None] = Counter()
     calls: dict[str, ContentPartToolCall] = {}
     for message in messages:
@@ -72,16 +73,16 @@ def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[M
 
     Args:
         stored: The response.
-        messages: The messages of its conversation.
+        messages: The messages of the conversation.
     """
     ids = [message.message_id for message in messages]
-    # While a request waits for its turn, its message is not in the conversation yet.
+    # While a request waits for its turn, its message is not in the conversation.
     end = ids.index(stored.message.message_id) if stored.message.message_id in ids else len(ids)
     return [*messages[:end], stored.message]
 
 
 def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield messages without request options and approval decisions."""
+    """Yield the messages without options of the request and without approval decisions."""
     for message in messages:
         rest = without_decisions(message)
         if rest is not None:
@@ -93,7 +94,7 @@ def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
 
     Args:
         messages: The messages.
-        suffix: Part of the ids of the items, to make them unique.
+        suffix: A part of each item's id, which makes the ids unique.
     """
     common = map(to_common_message, shown_messages(messages))
     given = ResponsesConverter().from_history(History(conversation=tuple(common)))
@@ -116,7 +117,7 @@ def _parts(item: Fields) -> Sequence[Any]:
 
 
 def _part(part: Fields) -> Fields:
-    """Add the members that parts always have in responses of the API."""
+    """Add the members that the API always includes in a part."""
     if part.get("type") == "output_text":
         return {"annotations": [], "logprobs": [], **part}
     if part.get("type") == "input_image":

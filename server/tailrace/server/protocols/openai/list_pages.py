@@ -1,4 +1,4 @@
-"""Pagination of lists as in OpenAI's APIs, with ``limit``, ``order`` and ``after``."""
+"""Pagination of lists as in OpenAI's APIs, with the query parameters ``limit``, ``order`` and ``after``."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -31,7 +31,7 @@ def read_page_query(query: Mapping[str, str], *, order: str = "desc") -> PageQue
 
     Args:
         query: The query parameters by name.
-        order: The default order.
+        order: The default for ``order``.
 
     Raises:
         OpenAIError: A value is not valid.
@@ -50,7 +50,7 @@ def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
     """Return a page of a list.
 
     Args:
-        objects: All objects with their ids in chronological order.
+        objects: All objects of the list in chronological order. Each object has an ``id``.
         query: The query parameters.
 
     Raises:
@@ -77,7 +77,7 @@ def list_of(page: Sequence[Fields], *, has_more: bool) -> Fields:
     """Return the JSON object of a page.
 
     Args:
-        page: The objects of the page with their ids.
+        page: The objects of the page. Each object has an ``id``.
         has_more: True if there are further objects after the page.
     """
     return {

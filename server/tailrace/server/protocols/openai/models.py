@@ -12,17 +12,14 @@ from tailrace.wrappers.http.http_model import DirectModel
 from tailrace.wrappers.messages import clipped
 
 ANY_NAME = "*"
-"""The alias that matches all other names."""
+"""An alias with this name matches all names that are not listed."""
 
 MAX_NAME_LENGTH = 200
-"""Maximum length of a requested model name that the server does not list.
-
-The length is limited because every chunk repeats the name.
-"""
+"""Maximum length of a requested model name that is not listed. Every chunk repeats the name."""
 
 
 def embedding_targets(settings: Settings) -> Mapping[str, str]:
-    """Return the aliases of embedding models, with their targets."""
+    """Return the targets (``PROVIDER:MODEL``) of embedding models, by alias."""
     aliases = _aliases(settings)
     return {name: target for name, target in aliases.items() if target not in ("", settings.model)}
 
@@ -41,7 +38,7 @@ class ModelNames(ABC):
 
     @abstractmethod
     def known_name(self, name: str, caller: Caller) -> str:
-        """Return the name of an agent or embedding model.
+        """Return the name if it is the name of an agent or an embedding model, or if any name is allowed.
 
         Raises:
             OpenAIError: The model is unknown, or its name is not valid.
@@ -64,9 +61,9 @@ class ModelNames(ABC):
 
     @abstractmethod
     def accepts_native_tools(self, name: str) -> bool:
-        """Return whether a model accepts tools of the Responses API that are not functions.
+        """Return whether a model accepts native tools: tools of the Responses API that are not functions.
 
-        For an unknown model, return False.
+        Return False for an unknown model.
         """
 
     @abstractmethod
@@ -79,13 +76,13 @@ class ModelNames(ABC):
 
 
 class ServedModels(ModelNames):
-    """The agent and the embedding models of a server, by the names that clients may request.
+    """The agent of a server and its embedding models, by the names that clients may request.
 
     Args:
-        settings: Settings of the server; ``model`` and ``model_aliases`` are used.
-        names: The names of the agent. The first is its main name.
-        embeddings: The models for the targets that `embedding_targets` returns, by alias.
-        accepts_native_tools: True if the agent's model accepts tools of the Responses API that are not functions.
+        settings: Settings of the server. Only ``model`` and ``model_aliases`` are used.
+        names: The names of the agent. The first name is the main name.
+        embeddings: The embedding models by alias, for the targets that `embedding_targets` returns.
+        accepts_native_tools: True if the agent's model accepts native tools (see `ModelNames.accepts_native_tools`).
 
     Raises:
         ConfigurationError: The target of an alias is not an embedding model.
@@ -117,22 +114,22 @@ class ServedModels(ModelNames):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Close the connections of the embedding models when the block ends."""
+        """Run the block, and then close the connections of the embedding models."""
         async with AsyncExitStack() as stack:
             for model in self._embeddings.values():
                 stack.push_async_callback(model.aclose)
             yield
 
     def listed_for(self, caller: Caller) -> Sequence[str]:
-        """Return all names. They are the same for all callers."""
+        """Return all names. All callers get the same list."""
         return self._listed
 
     def accepts_native_tools(self, name: str) -> bool:
-        """Return whether the agent's model accepts these tools. The name is ignored."""
+        """Return whether the agent's model accepts native tools. The name is ignored."""
         return self._accepts_native_tools
 
     def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
-        """Select the agent. If the request has no name, the response contains the main name of the agent."""
+        """Return the name for the response. If the request has no name, return the main name of the agent."""
         if not name:
             return self._agent, caller
         if name in self._agent_names:
@@ -170,7 +167,7 @@ class ServedModels(ModelNames):
 
 
 def _checked(name: str) -> str:
-    """Return an unlisted name if a response can contain it."""
+    """Check that a response can contain an unlisted name, and return the name."""
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
         message = f"a model's name has at most {MAX_NAME_LENGTH} printable characters"
         raise OpenAIError(400, message, code="invalid_value", param="model")

@@ -1,4 +1,4 @@
-"""Validation of requests of Chat Completions, Completions and the Responses API.
+"""Validation of requests to OpenAI's Chat Completions, Completions and Responses APIs.
 
 The requests are described at https://platform.openai.com/docs/api-reference/chat/create and …/responses/create.
 """
@@ -44,7 +44,7 @@ MAX_PAIRS, MAX_NAME_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
 MAX_CHOICES = 16
 """Maximum number of choices of a request. Each choice is a task."""
 
-_MAX_KIND = 40  # maximum characters of a tool's type in a warning
+_MAX_KIND = 40  # maximum length of a tool type in a warning
 
 # Members of a request that its response repeats, with their default values.
 _ECHOED: Mapping[str, Any] = {
@@ -64,7 +64,7 @@ _ECHOED: Mapping[str, Any] = {
 
 
 class _Request(LenientModel):
-    """The members that all APIs share."""
+    """The members that the requests of all APIs share."""
 
     model: str | None = None
     stream: StrictBool | None = None
@@ -73,7 +73,7 @@ class _Request(LenientModel):
 
 
 class _ConversationRequest(_Request):
-    """The members that Chat Completions and the Responses API share."""
+    """The members that requests of Chat Completions and the Responses API share."""
 
     tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -114,7 +114,7 @@ class _StreamOptions(LenientModel):
 
 
 class _CompletionRequest(_Request):
-    """The members that Chat Completions and Completions share."""
+    """The members that requests of Chat Completions and Completions share."""
 
     stream_options: _StreamOptions | None = None
     n: StrictInt | None = None
@@ -131,11 +131,11 @@ class _CompletionRequest(_Request):
 
     @property
     def includes_usage(self) -> bool:
-        """True if the usage is sent at the end of the stream."""
+        """True if the stream ends with the usage."""
         return bool(self.stream_options is not None and self.stream_options.include_usage)
 
     def sampling(self) -> dict[str, Any]:
-        """Return the options that Chat Completions and Completions share."""
+        """Return the options for sampling that Chat Completions and Completions share."""
         return {
             "stop": _texts(self.stop),
             "seed": self.seed,
@@ -153,12 +153,12 @@ class _ChatRequest(_ConversationRequest, _CompletionRequest):
 
 
 def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False) -> ChatRequest:
-    """Read a request for a chat completion.
+    """Validate a request for a chat completion, and convert it.
 
     Args:
-        body: Its JSON.
+        body: The JSON of the request.
         header: The value of the header ``X-Conversation-Id``.
-        user_is_key: True to use the member ``user`` as the conversation key if the request has no other key.
+        user_is_key: True to use the member ``user`` as the key of the conversation if the request has no other key.
 
     Raises:
         OpenAIError: The request is not valid or not supported.
@@ -202,12 +202,12 @@ class _TextRequest(_CompletionRequest):
 
 
 def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
-    """Read a request for a text completion, and return a request for each choice.
+    """Validate a request for text completions, and return one request for each choice.
 
     Each prompt is the message of a separate conversation.
 
     Args:
-        body: Its JSON.
+        body: The JSON of the request.
 
     Raises:
         OpenAIError: The request is not valid or not supported.
@@ -295,13 +295,13 @@ def _conversation_key(metadata: Mapping[str, Any] | None, header: str, user: str
 def read_responses_request(
     body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False, native_tools: bool = False
 ) -> ChatRequest:
-    """Read a request for a response. The errors are those of `read_chat_request`.
+    """Validate a request for a response, and convert it. See `read_chat_request` for the errors.
 
     Args:
-        body: The same as for `read_chat_request`.
-        header: The same as for `read_chat_request`.
-        user_is_key: The same as for `read_chat_request`.
-        native_tools: True if the model accepts tools of the Responses API that are not functions.
+        body: See `read_chat_request`.
+        header: See `read_chat_request`.
+        user_is_key: See `read_chat_request`.
+        native_tools: True if the model accepts native tools: tools of the Responses API that are not functions.
     """
     try:
         request = _ResponseRequest.model_validate(body)
@@ -370,7 +370,7 @@ def read_responses_request(
 def _with_decisions(
     history: History, decisions: Sequence[ApprovalDecision]
 ) -> tuple[tuple[Message, ...], Message]:
-    """Return the result of `split_history`, and add the decisions to the new message."""
+    """Split the history as `split_history` does, and add the decisions to the new message."""
     if not decisions:
         return split_history(history, param="input")
     part = ContentPartData(data=decisions_data(decisions))
@@ -381,10 +381,9 @@ def _with_decisions(
 
 
 def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Return the items after the last item reference, and the id of the response to which the referenced item belongs.
+    """Return the items after the last item reference, and the id of the response that contains the referenced item.
 
-    The items before the reference are dropped, except for instructions: they repeat the conversation up to that response, which
-    the server has stored.
+    Items before the reference repeat the stored conversation up to this response. They are dropped, except for instructions.
 
     Raises:
         OpenAIError: The reference does not refer to an item of a response.
@@ -405,10 +404,7 @@ def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any
 
 
 def _echo(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Return the members of a request that its response repeats.
-
-    Each value is JSON in the form that clients of the API require.
-    """
+    """Return the members of the request that the response repeats, as JSON in the form that clients require."""
     echo = {name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()}
     echo["tools"] = [_echoed_tool(tool) for tool in echo["tools"]]
     return {name: _encoded(member) for name, member in echo.items()}
@@ -465,9 +461,9 @@ def _texts(given: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:
-    """Return the members of an object that has a type.
+    """Return the members of an object with a ``type``.
 
-    In Chat Completions, the members are nested in an inner object. In the Responses API, they are not.
+    In Chat Completions, the members are in a nested object. In the Responses API, they are in the object itself.
     """
     inner = fields.get(name) if nested else fields
     return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else None
@@ -479,7 +475,7 @@ def _function(tool: Mapping[str, Any], where: str, nested: bool) -> ToolDefiniti
 
 
 def _omission(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a warning about tools that are not sent to the model; empty if there are no such tools."""
+    """Return a warning that lists the types of omitted tools; empty if no tools are omitted."""
     if not tools:
         return ()
     kinds = ", ".join(dict.fromkeys(clipped(str(tool.get("type")), _MAX_KIND) for tool in tools))

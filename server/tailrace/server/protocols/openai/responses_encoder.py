@@ -1,11 +1,11 @@
-"""Encoder of the Responses API: the events of a stream, or the complete response.
+"""Encoder of OpenAI's Responses API: the events of a stream, or the complete response.
 
-The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning is
-an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
+The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning
+becomes an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
 ``response.failed``.
 
-The encoding depends only on the record of the request and on the events in the task's log. Therefore, the numbers and bytes of
-the encoded events are the same each time that the response is streamed.
+The encoding depends only on the record of the request and on the stored events of the task. Each time that a response is
+streamed, its events therefore have the same numbers and the same bytes.
 """
 
 import math
@@ -29,30 +29,30 @@ from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_co
 from tailrace.wrappers.openai_responses.tool_items import KEY
 from tailrace.wrappers.usage_details import UsageDetails
 
-# Reasons of incomplete responses, by finish reason of Chat Completions.
+# Reasons for incomplete responses in the Responses API, by finish reason in Chat Completions.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-_LARGE_OUTPUT = 40 * MAX_INLINE_COST  # bytes; events are up to 40 times as long as their texts
-# Part of each event that continues a text; other events may close a text, which repeats it.
+_LARGE_OUTPUT = 40 * MAX_INLINE_COST  # bytes; an encoded event is up to 40 times as long as its text
+# Every event that continues a text contains these bytes. Other events may end a text, and an event then repeats the text.
 _APPENDS = b'"append":true'
 
 NO_EVENTS = math.inf
-"""Value of ``after`` with which no events are encoded, if only the complete response is needed."""
+"""Value of ``after`` if only the complete response is needed: no events are encoded."""
 
 
 class _Part(NamedTuple):
-    """A type of content part.
+    """The description of a type of content part.
 
     Attributes:
-        item_prefix: The prefix of the item's ids.
-        item: The members of a new item with such parts.
+        item_prefix: The prefix of the item's id.
+        item: The members of a new item for parts of this type.
         parts: The name of the item's member that contains the parts.
-        part_index: The name of the event's member that contains the index of the part.
-        part_event: The prefix of the types of events about the part.
+        part_index: The name of the event member that contains the index of the part.
+        part_event: The prefix of the types of events for the part.
         fields: The members of a new part.
         text: The name of the part's member that contains the text.
-        text_event: The prefix of the types of events about the text.
+        text_event: The prefix of the types of events for the text.
     """
 
     item_prefix: str
@@ -80,13 +80,13 @@ _PARTS = {
 
 
 class _CallKind(NamedTuple):
-    """A type of tool call.
+    """The description of a type of tool call.
 
     Attributes:
-        item_prefix: The prefix of the item's ids.
-        type: The type of the items.
+        item_prefix: The prefix of the item's id.
+        type: The type of the item.
         text: The name of the item's member that contains the arguments.
-        text_event: The prefix of the types of events about the arguments.
+        text_event: The prefix of the types of events for the arguments.
     """
 
     item_prefix: str
@@ -112,7 +112,7 @@ def responses_usage(usage: Mapping[str, Any]) -> Fields:
     """Return the usage in the format of the Responses API.
 
     Args:
-        usage: The extension metadata ``usage`` of a task. The usage of the provider in it may have any format.
+        usage: The extension metadata ``usage`` of a task. It contains the usage of the provider in the provider's format.
     """
     details = UsageDetails.of(provider_usage(usage))
     return {
@@ -128,23 +128,23 @@ def responses_usage(usage: Mapping[str, Any]) -> Fields:
 
 
 def _namespace(call: ContentPartToolCall) -> Fields:
-    """Return the item member with the namespace of the called tool; empty if the tool has no namespace."""
+    """Return the member with the namespace of the called tool; empty if the tool has no namespace."""
     own = call.metadata.get(KEY)
     namespace = cast("Mapping[str, object]", own).get("namespace") if isinstance(own, Mapping) else None
     return {"namespace": namespace} if isinstance(namespace, str) else {}
 
 
 class ResponsesEncoder(Encoder):
-    """Encodes a turn as a response and its stream of events.
+    """Encodes a turn as a response and as the events of its stream.
 
     Args:
         request: The record of the request.
-        after: Only events with a higher ``sequence_number`` are encoded; -1 for all events, `NO_EVENTS` for none.
-        live: See `SerialTexts`. If False, replaced text is not an error.
+        after: Only events with a ``sequence_number`` above this number are encoded: -1 for all events, `NO_EVENTS` for none.
+        live: See `SerialTexts`. If False, text can be replaced without an error.
 
     Attributes:
         response: The current state of the response; empty before the first event.
-        error: The error that ended the response; None if there was none.
+        error: The error that ended the response; None if there is none.
     """
 
     def __init__(self, request: StoredRequest, *, after: float = -1, live: bool = True) -> None:
@@ -155,12 +155,12 @@ class ResponsesEncoder(Encoder):
         self._after = after
         self._sequence_number = 0
         self._item: Fields | None = None  # the open item, which contains text or reasoning
-        self._part: _Part | None = None  # the last part of the open item
-        self._place: Fields = {}  # the members that identify that part in events
-        self._delta_fields: Fields = {}  # the members that identify its text in events
+        self._part: _Part | None = None  # the newest part of the open item
+        self._place: Fields = {}  # the members of an event that identify the part
+        self._delta_fields: Fields = {}  # the members of an event that identify the part's text
         self._deltas: list[str] = []
         self._output_cost = 0  # the cost of the output so far
-        self._may_close = False  # the next text may belong to another part
+        self._may_close = False  # the next text may belong to another part, so the open part may close
         self._calls: dict[str, _Call] = {}
         self._output: list[Fields] = []
         self.response: Fields = {}
@@ -171,10 +171,7 @@ class ResponsesEncoder(Encoder):
         return b"".join(map(self.encode, self.turn.feed(event)))
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return the maximum cost of `feed` for events.
-
-        Some encoded events repeat the request or the output so far.
-        """
+        """Return the maximum cost of encoding these events. Some encoded events repeat the request or the output so far."""
         new = cost = super().cost(events)
         if self._echo_cost and (
             self.response.get("status") != "in_progress" or any(event.state is not None for event in events)
@@ -187,7 +184,7 @@ class ResponsesEncoder(Encoder):
         return cost
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
-        """Encode an event of the turn as events of the API."""
+        """Encode a chat event as events of the Responses API."""
         if isinstance(event, ui_events.TurnStarted):
             return self._start(event)
         if self.response["status"] == "queued":
@@ -213,9 +210,9 @@ class ResponsesEncoder(Encoder):
         return self._end(event) if isinstance(event, ui_events.TurnEnded) else b""
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last events of a stream that ends before the turn ends.
+        """Return the last events of a stream whose turn has not ended.
 
-        For a background response, return no events: the client resumes the stream.
+        A background response has no such events, because the client can resume the stream.
         """
         return b"" if self._request.background else self._fail(error)
 
@@ -264,9 +261,9 @@ class ResponsesEncoder(Encoder):
     # --- items --------------------------------------------------------------------------------------------------
 
     def _add_item(self, prefix: str, id_end: str, **fields: Any) -> tuple[Fields, Fields, bytes]:
-        """Add an item to the output. Return the item, the members that identify it in events, and the event.
+        """Add an item to the output. Return the item, the members that identify it in events, and the encoded event.
 
-        The id of the item ends with ``id_end``; if that is empty, with the index of the item.
+        The id of the item ends with ``id_end``, or with the index of the item if ``id_end`` is empty.
         """
         index = len(self._output)
         item: Fields = {"id": f"{prefix}_{self._suffix}_{id_end or index}", **fields}
@@ -275,7 +272,7 @@ class ResponsesEncoder(Encoder):
         return item, {"item_id": item["id"], "output_index": index}, frame
 
     def _open_part(self, part: _Part) -> bytes:
-        """Open a part of this type, unless it is already open."""
+        """Open a part of this type, unless the open part has this type."""
         if self._part is part:
             return b""
         item, frames = self._item, b""
@@ -304,7 +301,7 @@ class ResponsesEncoder(Encoder):
         return frames + self._event(f"{part.part_event}.done", **self._place, part=fields)
 
     def _close_item(self, status: str = "completed") -> bytes:
-        """Close the open item."""
+        """Close the open item, if there is one."""
         item = self._item
         if item is None:
             return b""
@@ -339,7 +336,7 @@ class ResponsesEncoder(Encoder):
         ) + self._event("response.output_item.done", output_index=place["output_index"], item=item)
 
     def _abandon_calls(self) -> None:
-        """Mark the calls in the output as incomplete, because the response is incomplete."""
+        """Mark all calls in the output as incomplete. The response is incomplete."""
         for call in self._calls.values():
             call.item[call.kind.text] = "".join(call.deltas)
             call.item["status"] = "incomplete"

@@ -1,4 +1,4 @@
-"""Routes of the Responses API. A response is one turn of a task; its stream is encoded from the task's log."""
+"""Routes of the Responses API. A response is one turn of a task. Its stream is encoded from the stored events of the task."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -50,7 +50,7 @@ class StoredResponses:
     """Creates, retrieves, streams, cancels and deletes responses.
 
     Args:
-        endpoint: Authenticates, reads and executes the requests.
+        endpoint: Authenticates and parses requests, and sends their messages.
         notifies: True if notifications about ended background responses are sent to the operator's webhook.
     """
 
@@ -70,13 +70,13 @@ class StoredResponses:
         }
 
     async def create(self, chat: ChatRequest, caller: Caller) -> Response:
-        """Send a request as a message, and return its response or its stream.
+        """Send the message of a request, and return the response or its stream.
 
-        A background response that is not streamed is returned as soon as its task is stored. All other responses are returned
-        when they are complete.
+        A background response without ``stream`` is returned as soon as its task is stored. Any other response without ``stream``
+        is returned when it is complete.
 
         Raises:
-            OpenAIError: The turn failed, the caller does not have the conversation, or the server is stopping.
+            OpenAIError: The turn failed, the conversation does not exist or is not the caller's, or the server is stopping.
             A2AError: See `ChatEndpoint.send`.
             StoreError: See `ChatEndpoint.send`.
         """
@@ -100,7 +100,7 @@ class StoredResponses:
         return await self._complete(events, request, caller)
 
     async def _repeat(self, known: EventStream, chat: ChatRequest, caller: Caller) -> Response:
-        """Return the response to an earlier message with the same idempotency key."""
+        """Return the response to an earlier request with the same idempotency key."""
         known.close()
         task = await self._operations.snapshot(known.task_id, caller)
         turn = await run_bounded(cost_of_task(task), _turn_of_key, task, hash_of(caller.send_key))
@@ -114,7 +114,7 @@ class StoredResponses:
         )
 
     async def _complete(self, events: TurnEvents, request: StoredRequest, caller: Caller) -> Response:
-        """Return the response when its turn has ended. Return a background response in its current state."""
+        """Wait for the end of the turn, and return the response. For a background response, do not wait."""
         encoder = ResponsesEncoder(request, after=NO_EVENTS)
         await _feed(encoder, events, first_only=request.background)
         headers = conversation_headers(encoder.turn)
@@ -140,7 +140,7 @@ class StoredResponses:
     async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
         """Stream a stored response.
 
-        If its events are no longer stored, the stream is created from a snapshot of the task. The events then have other numbers.
+        If the events are no longer stored, the stream is created from a snapshot of the task. Its events have other numbers.
 
         Raises:
             OpenAIError: The events are no longer stored, and the client has already received some of them.
@@ -163,8 +163,8 @@ class StoredResponses:
     async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
         """Return the current state of a response.
 
-        After the turn, it is the same as the response at the end of the stream. If the agent replaced text, it contains the new
-        text, which the stream cannot.
+        After the turn, this is the response at the end of the stream, with one exception: if the agent replaced text that was
+        already streamed, the stream ends with an error, and this method returns the response with the new text.
         """
         if stored.is_over:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
@@ -184,14 +184,14 @@ class StoredResponses:
         return await run_bounded(turn_cost(stored), encode)
 
     async def _cancel(self, request: Request) -> Response:
-        """Cancel a response. A response that has ended does not change."""
+        """Cancel a response. If the response has ended, return it unchanged."""
         stored, caller = await self._find(request)
         if not stored.is_over:
             try:
                 wanted = CancelTaskRequest(id=stored.task.id)
                 await self._operations.execute(Operation.CANCEL_TASK, wanted, caller)
             except TaskNotCancelableError:
-                pass  # the task has ended since it was read
+                pass  # the task ended after `_find`
             stored = await find_turn(self._operations, stored.id, caller, "response")
         return await json_response(await self._response(stored, caller))
 
@@ -222,7 +222,7 @@ class StoredResponses:
 
 
 def _turn_of_key(task: Task, key: str) -> int:
-    """Return the turn whose request has an idempotency key with this hash; the newest turn if none has it."""
+    """Return the turn whose request has an idempotency key with this hash, or the newest turn if there is no such request."""
     messages = [message for message in task.history if is_callers(message)]
     requests = [read_stored_request(message.metadata) for message in messages]
     turns = (at for at, request in enumerate(requests, 1) if request is not None and request.send_key == key)
@@ -250,7 +250,7 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
 
 
 def _streams(request: Request) -> bool:
-    """Return the query parameter ``stream``; False by default.
+    """Return the value of the query parameter ``stream``; False by default.
 
     Raises:
         OpenAIError: The value is not a boolean.
@@ -262,7 +262,7 @@ def _streams(request: Request) -> bool:
 
 
 def _starting_after(request: Request) -> int:
-    """Return the query parameter ``starting_after``; -1 by default.
+    """Return the value of the query parameter ``starting_after``; -1 by default.
 
     Raises:
         OpenAIError: The value is not a number.

@@ -1,7 +1,7 @@
 """Routes of OpenAI's APIs: Chat Completions, Responses, Completions, Embeddings and Models.
 
-A request becomes a message to a task, and the events of the task become the response. Each further choice of a request is a
-separate task.
+The message of a request is sent to a task, and the events of the task become the response. If a request has several choices, each
+choice is a separate task.
 """
 
 import logging
@@ -71,13 +71,13 @@ class OpenAIFacade:
     """Serves clients of OpenAI's APIs.
 
     Args:
-        operations: Executes the requests.
+        operations: Executes the operations of A2A.
         settings: Limits and intervals.
-        authenticator: Identifies callers. Clients of OpenAI's APIs send an API key in the header ``Authorization``, which is
-            accepted too.
+        authenticator: Identifies callers. The header ``Authorization`` may also contain an API key, because OpenAI's clients send
+            API keys in this header.
         models: The models that clients may request.
         gate: Limits the number of concurrent calls to providers.
-        user_is_key: True to use the member ``user`` as the conversation key if a request has no other key.
+        user_is_key: True to use the member ``user`` as the key of the conversation if a request has no other key.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class OpenAIFacade:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
     def _charged(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
-        """Return the caller with the cost of a request. Its messages, or each of its prompts, are repeated for each choice.
+        """Return the caller with the cost of all choices. Each choice repeats the request's messages, or one of its prompts.
 
         Raises:
             OpenAIError: The messages are too large for so many choices.
@@ -203,7 +203,7 @@ class OpenAIFacade:
         caller = self._charged(caller, choices)
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
-        # The key is the same for a repeated request, because some of its choices may exist.
+        # A repeated request has the same key, because some of its choices may already exist.
         key = hash_of(caller.send_key) if caller.send_key else uuid4().hex
         turns: list[tuple[EventStream, _Encoder]] = []
         try:
@@ -237,7 +237,7 @@ class OpenAIFacade:
 
 
 async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> Response:
-    """Wait until the turns of all choices have ended, and return a response with the complete object.
+    """Wait until the turns of all choices have ended. Return a response with the complete object.
 
     Raises:
         OpenAIError: A turn failed, or the server is stopping.
@@ -267,7 +267,7 @@ async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> R
 
 
 async def _events_of(stream: EventStream, turn: EventTranslator) -> tuple[list[ui_events.UiEvent], int]:
-    """Return all events of a turn, and the maximum cost of encoding them, for `run_bounded`."""
+    """Return all chat events of a turn, and the maximum cost of encoding them, for `run_bounded`."""
     events: list[ui_events.UiEvent] = []
     total = 0
     async with aclosing(stream.batches()) as batches:
@@ -284,7 +284,7 @@ async def _events_of(stream: EventStream, turn: EventTranslator) -> tuple[list[u
 def _credentials(request: Request) -> Credentials:
     """Return the credentials of a request.
 
-    A bearer token may also be an API key, because OpenAI's clients send API keys as bearer tokens.
+    Bearer tokens are also read as API keys, because OpenAI's clients send API keys as bearer tokens.
     """
     given = credentials_of(request)
     if given.bearer and not given.headers.get(_KEY_HEADER):

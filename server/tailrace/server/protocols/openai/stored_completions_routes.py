@@ -1,4 +1,4 @@
-"""Routes of stored chat completions (``store: true``). Like a response, a stored completion is one turn of a task."""
+"""Routes for stored chat completions (``store: true``). A stored completion is one turn of a task."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -44,9 +44,9 @@ from tailrace.wrappers.openai.converter import OpenAIConverter
 _KIND: Final = "chat.completion"
 
 MAX_PAGE_COST = 4096
-"""Maximum cost of the completions on one page (`turn_cost`), about 4 MiB.
+"""Maximum cost (see `turn_cost`) of the completions on one page; corresponds to about 4 MiB.
 
-A page has at least one completion even if it exceeds this cost.
+If the first completion exceeds this cost, the page contains only this completion.
 """
 
 
@@ -58,7 +58,7 @@ class StoredCompletions:
     """Lists, retrieves, updates and deletes stored chat completions.
 
     Args:
-        endpoint: Authenticates the requests.
+        endpoint: Authenticates and parses requests.
     """
 
     def __init__(self, endpoint: ChatEndpoint) -> None:
@@ -77,14 +77,15 @@ class StoredCompletions:
         }
 
     async def _list(self, request: Request) -> Response:
-        """Return a page of the caller's complete chat completions, in the order of their requests."""
+        """Return a page of the caller's successful chat completions in the order of their requests."""
         caller = await self._endpoint.authenticate(request)
         query = read_page_query(request.query_params, order="asc")
         wanted = _read_filter(request.query_params)
         after = read_turn_id(query.after, _KIND) if query.after else None
         page: list[Fields] = []
         has_more = True
-        # A listed completion may have failed, because the store only knows the state of its task.
+        # Failed completions are skipped here, because the query cannot exclude them: the store has only the state of the task. If
+        # no completion of a page remains, the next page is read.
         while has_more and not page:
             found = await self._operations.completions.list(
                 caller.owner,
@@ -101,7 +102,7 @@ class StoredCompletions:
                 try:
                     stored = await find_turn(self._operations, turn_id(*after, _KIND), caller, _KIND)
                     page.append(await self._completion(stored, caller))
-                except TaskNotFoundError:  # deleted in the meantime
+                except TaskNotFoundError:  # deleted after `list`
                     continue
                 except OpenAIError as error:
                     if error.status != HTTPStatus.NOT_FOUND:
@@ -121,7 +122,7 @@ class StoredCompletions:
         """Replace the metadata of a completion."""
         _, metadata = await self._endpoint.read(request, _read_metadata)
         stored, caller = await self._find(request)
-        await self._completion(stored, caller)  # for an incomplete completion, this raises an error
+        await self._completion(stored, caller)  # raises an error for an incomplete completion
         if not await self._operations.completions.replace_metadata(
             stored.task.id, stored.turn, caller.owner, metadata
         ):
@@ -129,10 +130,10 @@ class StoredCompletions:
         return await json_response(await self._completion(stored, caller))
 
     async def _completion(self, stored: StoredTurn, caller: Caller) -> Fields:
-        """Return a chat completion that is complete.
+        """Return a complete chat completion.
 
         Raises:
-            OpenAIError: The completion has failed, is not complete, or was deleted.
+            OpenAIError: The completion failed, is not complete, or was deleted.
         """
         found = await self._operations.completions.load(stored.task.id, stored.turn, caller.owner)
         events = await self._events(stored, caller)
@@ -144,7 +145,7 @@ class StoredCompletions:
         return {**completion, "metadata": found.metadata}
 
     async def _events(self, stored: StoredTurn, caller: Caller) -> list[ui_events.UiEvent]:
-        """Return the events of a turn that has ended. If they are no longer stored, create them from a snapshot of the task."""
+        """Return the chat events of a turn that has ended. If its events are no longer stored, use a snapshot of the task."""
         fold = _fold_of(stored)
         found: list[ui_events.UiEvent] = []
         if not stored.is_over:
@@ -162,7 +163,7 @@ class StoredCompletions:
         return await run_bounded(turn_cost(stored), lambda: _fold_of(stored).feed(stored.snapshot()))
 
     async def _delete(self, request: Request) -> Response:
-        """Delete the task of a completion, and the conversations of the further choices of the task's requests."""
+        """Delete the task of a completion, and the conversations of choices other than choice 0 of the same requests."""
         stored, caller = await self._find(request)
         for context_id in await run_bounded(turn_cost(stored), further_contexts, stored.task.history):
             await self._operations.delete_conversation(context_id, caller)
@@ -197,7 +198,7 @@ def _read_metadata(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_filter(query: Mapping[str, str]) -> CompletionFilter:
-    """Read the filter of a list: the parameter ``model``, and a parameter ``metadata[NAME]`` for each pair.
+    """Return the filter of a list: the parameter ``model``, and one parameter ``metadata[NAME]`` for each pair of metadata.
 
     Raises:
         OpenAIError: The metadata exceeds a limit of the API.
@@ -238,9 +239,9 @@ def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def _listed_message(message: Fields, message_id: str) -> Fields:
-    """Return a message whose content is a text.
+    """Return a message with text as its ``content``.
 
-    If it has several parts or other parts, they are in the member ``content_parts``.
+    If the message has several parts, or a part that is not text, the member ``content_parts`` contains the parts.
     """
     content: object = message.get("content")
     if not isinstance(content, list):

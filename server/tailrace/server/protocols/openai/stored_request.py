@@ -1,7 +1,7 @@
-"""Records of requests that created stored responses or completions.
+"""Records of requests whose responses or chat completions are stored.
 
-A record is a JSON text in the metadata ``apiRequest`` of the message. Therefore, the first event of the response in the task's
-log contains it, and any node can encode the response from the log, even after a restart.
+A record is a JSON text in the metadata ``apiRequest`` of the message. The first event of the response contains the message.
+Therefore, any node can encode the response from the events of the task, even after a restart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +16,11 @@ from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 Kind = Literal["response", "chat.completion"]
-"""The API of a request, named by the ``object`` of its result."""
+"""The API of a request. The value is the member ``object`` of the API's results."""
 
 
 class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of a request: the data on which the encoding of its result depends.
+    """The record of a request. It contains all data of the request that are needed to encode the result.
 
     Attributes:
         kind: The API of the request.
@@ -29,11 +29,11 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         is_stored: True if clients can retrieve the result.
         background: See `ChatRequest`.
         tools: The names of the client's tools.
-        custom_tools: The names of the client's custom tools, whose input is a text.
+        custom_tools: The names of the client's custom tools. The input of a custom tool is text.
         has_format: True if the request has an output format other than text.
         echo: See `ChatRequest`.
         warnings: See `ChatRequest`.
-        send_key: A hash of the idempotency key; empty without one.
+        send_key: A hash of the idempotency key; empty if there is no key.
         choices: See `ChatRequest`.
         choices_key: See `ChatRequest`.
     """
@@ -72,7 +72,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def to_json(self) -> str:
-        """Return the record as a JSON text. As a text, the names of its members are not converted to A2A names."""
+        """Return the record as a JSON text. In an object, A2A would convert the names of the members."""
         return msgspec.json.encode(self).decode()
 
 
@@ -82,12 +82,12 @@ def hash_of(send_key: str) -> str:
 
 
 def further_contexts(messages: Iterable[Message]) -> list[str]:
-    """Return the context ids for the further choices of stored chat completions.
+    """Return the context ids of all choices except choice 0 of stored chat completions.
 
     Args:
-        messages: Messages of the requests that created the completions; other messages are ignored.
+        messages: Messages of a conversation. Messages that created no stored chat completion are ignored.
     """
-    own = (message for message in messages if message.task_id)  # without the copies in a branch
+    own = (message for message in messages if message.task_id)  # copies in a branch have no task id
     requests = filter(None, (read_stored_request(message.metadata) for message in own))
     return [
         choice_context(request.choices_key, choice)

@@ -1,8 +1,8 @@
-"""The events of a stored response or completion, from the task's log or from a snapshot of the task.
+"""The events of a stored response or completion, read from the task's events or created from a snapshot of the task.
 
-A stream depends only on the log and always begins with the first event of the turn. Therefore, the stream of the original
-request, a resumed stream and a stream of another node have the same bytes. The events of a task are deleted some time after the
-task ends (``docs/storage.md``); then the response is created from a snapshot of the task.
+A stream depends only on the events of the task, and begins with the first event of the turn. Therefore, the original stream, a
+resumed stream and a stream of another node have the same bytes. Some time after the end of a task, its events are deleted
+(``docs/storage.md``). Later streams are created from a snapshot of the task.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -37,10 +37,10 @@ class StoredTurn(NamedTuple):
     """A response or completion of a caller. It is one turn of a task.
 
     Attributes:
-        id: The id of the response.
+        id: The id of the response or completion.
         task: The current state of the task, including its history.
         turn: The number of the turn.
-        message: The message of the request.
+        message: The caller's message that began the turn.
         request: The record of the request.
     """
 
@@ -52,26 +52,26 @@ class StoredTurn(NamedTuple):
 
     @property
     def is_newest(self) -> bool:
-        """Return whether the turn is the newest turn of the task."""
+        """True if the turn is the newest turn of the task."""
         return sum(map(is_callers, self.task.history)) == self.turn
 
     @property
     def is_over(self) -> bool:
-        """Return whether the turn has ended."""
+        """True if the turn has ended."""
         state = self.task.status.state
         return state.terminal or state.interrupted or not self.is_newest
 
     @property
     def has_started(self) -> bool:
-        """Return whether the agent has begun to process the request."""
+        """True if the agent has begun to process the request."""
         return self.is_over or self.task.status.state is not TaskState.SUBMITTED
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield one batch with the event that `snapshot` returns."""
+        """Yield one batch that contains only the event of `snapshot`."""
         yield [self.snapshot()]
 
     def snapshot(self) -> Event:
-        """Return an event with the task as it was at the end of the turn, or in its current state if the turn runs."""
+        """Return an event with the task at the end of the turn. If the turn is running, the task has its current state."""
         task = self.task
         if not self.is_newest:
             task = _as_of_turn(task, self.turn)
@@ -79,7 +79,7 @@ class StoredTurn(NamedTuple):
 
 
 def not_found(given: str, kind: Kind) -> OpenAIError:
-    """Return the error for a response that does not exist or belongs to another caller."""
+    """Return the error for a response or completion that does not exist or belongs to another caller."""
     return OpenAIError(404, f"{_NOUNS[kind]} with id '{given}' not found.", param="id")
 
 
@@ -89,7 +89,7 @@ def turn_id(task_id: str, turn: int, kind: Kind) -> str:
 
 
 def read_turn_id(given: str, kind: Kind) -> tuple[str, int]:
-    """Return the task id and the turn that the id of a response contains.
+    """Return the task id and the number of the turn in the id of a response or completion.
 
     The task id is empty if this server did not create the id.
     """
@@ -105,12 +105,12 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
 
     Args:
         operations: Reads the task.
-        given: The id of the response.
+        given: The id of the response or completion.
         caller: The caller.
-        kind: The API that created the response.
+        kind: The API that created it.
 
     Raises:
-        OpenAIError: The caller has no stored response with this id.
+        OpenAIError: The caller has no such stored response or completion.
         StoreError: The task cannot be read.
     """
     task_id, turn = read_turn_id(given, kind)
@@ -132,7 +132,7 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
 
 
 async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
-    """Return the events of a turn, from its first event on.
+    """Return the events of a turn from its first event on. If the turn is running, new events follow.
 
     Raises:
         EventsDropped: The events are no longer stored.
@@ -145,7 +145,7 @@ async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: 
 
 
 async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
-    """Return the events of a turn that has ended, for a response that is not a stream.
+    """Return the stored events of a turn that has ended, for a response without streaming.
 
     Raises:
         EventsDropped: The events are no longer stored.
@@ -158,8 +158,8 @@ class TurnEvents:
     """The events of a turn.
 
     Args:
-        stream: The events of the task. It begins with the first event of the turn or of the task.
-        turn: The number of the turn if the stream begins with the first event of the task; 0 if the stream begins with the turn.
+        stream: The events of the task, from the first event of the turn or of the task on.
+        turn: The number of the turn if ``stream`` begins with the first event of the task; 0 if it begins with the turn.
     """
 
     def __init__(self, stream: EventStream, turn: int = 0) -> None:
@@ -198,9 +198,9 @@ def _checked(events: Sequence[Event], last: int | None) -> int:
 
 
 class _Replay:
-    """Replays the events of a task up to a turn.
+    """Replays the events of a task up to the first event of a turn.
 
-    The first event of the turn is then an event with the task at that time.
+    This event is replaced with an event that contains the task at that time.
 
     Args:
         turn: The number of the turn.
@@ -211,7 +211,7 @@ class _Replay:
         self._record: TaskRecord | None = None
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events that belong to the turn; empty if the turn has not begun."""
+        """Return the events of the batch that belong to the turn; empty before the turn."""
         for at, event in enumerate(events):
             if self._record is None:
                 task = StreamResponse.from_json(event.body).task
@@ -230,9 +230,9 @@ class _Replay:
 
 
 def _as_of_turn(task: Task, turn: int) -> Task:
-    """Return a task as it was at the end of an earlier turn.
+    """Return the task at the end of an earlier turn.
 
-    The metadata is empty, because the metadata of that turn's last status is not stored.
+    The metadata is empty, because only the metadata of the task's last status is stored.
     """
     starts = [at for at, message in enumerate(task.history) if is_callers(message)]
     history = task.history[: starts[turn]]
@@ -253,5 +253,5 @@ def _as_of_turn(task: Task, turn: int) -> Task:
 
 
 def turn_cost(stored: StoredTurn) -> int:
-    """Return the maximum cost of encoding a turn from a snapshot of the task, for `run_bounded`."""
+    """Return the maximum cost of encoding a turn from a snapshot of its task, for `run_bounded`."""
     return cost_of_task(stored.task)

@@ -1,4 +1,4 @@
-"""Notifications about ended background responses, in the format of OpenAI's webhooks (``response.completed``, …)."""
+"""Notifications about ended background responses in the format of OpenAI's webhooks (``response.completed``, …)."""
 
 from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import encode_json
@@ -16,7 +16,7 @@ FORM = "openai"
 
 
 class ResponseNotifications:
-    """Writes notifications about ended responses; see `OperatorForm`.
+    """Creates notifications about ended responses; see `OperatorForm`.
 
     Args:
         settings: The settings of the webhook.

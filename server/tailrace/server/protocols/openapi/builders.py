@@ -26,12 +26,12 @@ ERRORS: Mapping[str, str] = {
 
 
 def reference(name: str) -> Json:
-    """Return a reference to a schema of the components."""
+    """Return a reference to a component schema."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def content(schema: Json, *media_types: str) -> Json:
-    """Return the ``content`` of a body: the schema for each media type; for JSON if no media type is given."""
+    """Return the ``content`` of a body: the schema for each media type. The default media type is JSON."""
     return {media_type: {"schema": schema} for media_type in media_types or (JSON_TYPE,)}
 
 
@@ -46,7 +46,7 @@ def nullable(schema: Json) -> Json:
 
 
 def object_of(required: Iterable[str] = (), /, **properties: Json) -> Json:
-    """Return the schema of an object. Optional members accept null, which is equivalent to omitting them."""
+    """Return the schema of an object. Optional members accept null, which is equivalent to a missing member."""
     names = list(required)
     schema: Json = {
         "type": "object",
@@ -74,7 +74,7 @@ def response(description: str, body: Json | None = None, links: Json | None = No
     """Return a Response Object.
 
     Args:
-        description: The description, one sentence.
+        description: The description (one sentence).
         body: The content of the body; None for no body.
         links: Links to operations that use values of the response.
     """
@@ -83,10 +83,10 @@ def response(description: str, body: Json | None = None, links: Json | None = No
 
 
 def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Json:
-    """Return the Response Object of each error status; all have the same schema.
+    """Return a Response Object for each error status. All of them have the same schema.
 
     Args:
-        schema: The name of the schema.
+        schema: The name of the component schema.
         codes: The HTTP statuses.
         media_types: The media types of the body; empty for JSON.
     """
@@ -109,10 +109,10 @@ def operation(
 
     Args:
         name: The ``operationId``.
-        summary: The summary, one line.
+        summary: The summary (one line).
         responses: The responses by status.
         tag: The group of the operation.
-        parameters: The parameters in path, query and headers.
+        parameters: The parameters in the path, the query and the headers.
         body: The schema of the JSON body; None for no body.
         body_required: True if a request without a body is rejected.
         public: True if the operation never requires authentication.
@@ -141,7 +141,7 @@ EVENT: Json = {
 
 
 def events_of(schema: str) -> Json:
-    """Return the schema of a server-sent event whose ``data`` conforms to a schema of the components."""
+    """Return the schema of a server-sent event whose ``data`` conforms to a component schema."""
     data = text(contentMediaType=JSON_TYPE, contentSchema=reference(schema))
     return {**EVENT, "properties": {**EVENT["properties"], "data": data}}
 

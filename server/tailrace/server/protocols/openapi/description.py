@@ -1,4 +1,4 @@
-"""The OpenAPI description of an application, for developers and tools. A2A clients need only the agent card."""
+"""The OpenAPI description of an application. It is for developers and tools. A2A clients need only the agent card."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -34,15 +34,15 @@ def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[s
     """Return the OpenAPI 3.1 description.
 
     Args:
-        addresses: The operations to describe; None for all operations of a server with all options.
-        security: The security schemes (``apiKey``, ``bearer``); empty if no authentication is required.
+        addresses: The operations to describe; None for all operations of a server on which all options are enabled.
+        security: The names of the security schemes (``apiKey``, ``bearer``); empty if no authentication is required.
 
     Raises:
-        KeyError: There is no description for one of the addresses.
+        KeyError: No operation is known for one of the addresses.
     """
     known = {
         **other_operations(),
-        **http_json_0_3(),  # overrides the operation of `pages` at the path that both describe
+        **http_json_0_3(),  # overrides `other_operations` for the path that both describe
         **json_rpc(),
         **openai_api(),
         **user_interfaces(),
@@ -70,7 +70,7 @@ def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[s
 
 
 def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
-    """Return the methods and paths of routes in the notation of OpenAPI, in the same order."""
+    """Return the method and path of each route as OpenAPI path templates, in the order of the routes."""
     return [
         (method, str(getattr(route, "path", "")).replace(":path}", "}"))
         for route in routes
@@ -79,7 +79,7 @@ def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
 
 
 def add_description_to(router: APIRouter, *, security: Mapping[str, Any]) -> None:
-    """Add the route of the description to a router. All other routes must already be in the router.
+    """Add the route of the description to a router. Call this after all other routes have been added.
 
     Args:
         router: The router.

@@ -1,4 +1,4 @@
-"""The operations of HTTP+JSON: version 1.0, with and without a tenant in the path, and version 0.3."""
+"""The operations of the HTTP+JSON binding: A2A 1.0, with and without a tenant in the path, and A2A 0.3."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -74,7 +74,7 @@ _CURSOR = text("The number of the last event that the client received.", pattern
 
 
 def http_json() -> dict[Address, Json]:
-    """Return the operations of 1.0, with and without a tenant in the path."""
+    """Return the operations of A2A 1.0, with and without a tenant in the path."""
     schemas = model_schemas()
     found: dict[Address, Json] = {}
     for prefix in ("", "/{tenant}"):
@@ -84,7 +84,7 @@ def http_json() -> dict[Address, Json]:
 
 
 def model_schemas() -> dict[str, Json]:
-    """Return the schemas of the requests and results of 1.0, by the names of their models."""
+    """Return the schemas of the requests and results of A2A 1.0, by class name."""
     models = {REQUESTS[each] for each in Operation}
     models |= {result for result in _RESULTS.values() if result is not None}
     pairs: list[tuple[type[A2AModel], JsonSchemaMode]] = [
@@ -98,7 +98,7 @@ def model_schemas() -> dict[str, Json]:
 
 
 def _accept_null(schema: Json) -> None:
-    """Extend the schema of a model, so that all optional members accept null, which means "not set"."""
+    """Change the schema of a model so that optional members accept null, which is equivalent to a missing member."""
     required = schema.get("required", ())
     properties: dict[str, Json] = schema.get("properties", {})
     for name, member in properties.items():
@@ -138,7 +138,7 @@ def _operation(route: Route, schemas: Mapping[str, Json], prefix: str) -> Json:
 
 
 def _links(route: Route, prefix: str) -> Json:
-    """Return links to operations that use the id of the created object."""
+    """Return links to operations that accept the id of the created object."""
     tenant = {"tenant": "$request.path.tenant"} if prefix else {}
     if route.operation is Operation.SEND_MESSAGE:
         taken = ("id", "$response.body#/task/id")
@@ -155,7 +155,7 @@ def _links(route: Route, prefix: str) -> Json:
 
 
 def _body_of(schema: Json, route: Route) -> Json:
-    """Return the schema of a request without the members that are in the path."""
+    """Return the schema of a request body: all members of the request that are not in the path."""
     members = {
         name: member for name, member in schema["properties"].items() if f"{{{name}}}" not in route.path
     }
@@ -164,7 +164,7 @@ def _body_of(schema: Json, route: Route) -> Json:
 
 
 def _parameters(route: Route, schema: Json) -> list[Json]:
-    """Return the parameters of a request. Members are in the path or, for a method without a body, in the query."""
+    """Return the parameters of a request: its members in the path and, for a method without a body, in the query."""
     found: list[Json] = []
     for name, member in schema["properties"].items():
         if f"{{{name}}}" in route.path:
@@ -181,7 +181,7 @@ def _of_streams(route: Route) -> list[Json]:
 
 
 def _given(member: Json) -> Json:
-    """Return the schema of a parameter without null, because a parameter that is not set is omitted."""
+    """Return the schema of a parameter without null. A parameter without a value is omitted."""
     while "anyOf" in member:
         member = next(each for each in member["anyOf"] if each.get("type") != "null")
     return {name: value for name, value in member.items() if name not in ("default", "title")}
@@ -271,7 +271,7 @@ _RESULTS_0_3: Mapping[Operation, Json] = {
 
 
 def http_json_0_3() -> dict[Address, Json]:
-    """Return the operations of 0.3."""
+    """Return the operations of A2A 0.3."""
     return {(route.method, route.path): _old_operation(route) for route in OLD_ROUTES}
 
 

@@ -1,4 +1,4 @@
-"""The operations outside the protocols: agent cards, health, metrics, usage, the playground, and the OpenAPI description."""
+"""Operations that belong to no protocol: agent cards, health, metrics, usage, the playground, the OpenAPI description."""
 
 from tailrace.server.http.operator_endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 from tailrace.server.http.playground import COMPONENT_PATH, EMBED_PATH, MODULE_PATHS
@@ -59,7 +59,7 @@ _USAGE_PARAMETERS = (
 
 
 def other_operations() -> dict[Address, Json]:
-    """Return all operations, each with GET and HEAD."""
+    """Return these operations, each for GET and HEAD."""
     card = content({"anyOf": [reference("AgentCard"), _OBJECT]})
     html, script = content(text(), "text/html"), content(text(), "text/javascript")
     health = content({"type": "object", "required": ["status"]})

@@ -78,7 +78,7 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
 
 
 def json_rpc() -> dict[Address, Json]:
-    """Return the operation of JSON-RPC for all versions."""
+    """Return the operation of the JSON-RPC binding. It is the same for all versions."""
     body = content(reference("JsonRpcResponse"))
     responses = {
         "200": response(
@@ -199,7 +199,7 @@ _MODEL: Json = {
 
 
 def _completion(kind: str) -> Json:
-    """Return the schema of a response with choices."""
+    """Return the schema of a chat completion or text completion."""
     return {
         "type": "object",
         "required": ["id", "object", "created", "model", "choices"],
@@ -503,7 +503,7 @@ def user_interfaces() -> dict[Address, Json]:
 
 
 def _as_text(responses: Json) -> Json:
-    """Return the error responses for the AI SDK: text, or JSON for errors that are raised before the endpoint runs."""
+    """Return the error responses of the AI SDK routes: text, or JSON for errors that occur before the endpoint runs."""
     return {
         code: {**each, "content": {TEXT_TYPE: {"schema": text()}, JSON_TYPE: {"schema": _OBJECT}}}
         for code, each in responses.items()
@@ -511,4 +511,4 @@ def _as_text(responses: Json) -> Json:
 
 
 SCHEMAS: Mapping[str, Json] = {**_RPC_SCHEMAS, **_OPENAI_SCHEMAS, **_UI_SCHEMAS}
-"""Schemas of these operations in addition to the schemas of A2A 1.0."""
+"""Schemas of these operations. The schemas of A2A 1.0 are not included."""
