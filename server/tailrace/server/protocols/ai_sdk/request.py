@@ -107,8 +107,7 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def _read_message(message: _UIMessage, where: str, *, has_decisions: bool) -> Iterator[Message]:
-    """Convert a client's message to messages of the conversation. An assistant's message becomes several messages if it has
-    steps.
+    """Convert a client's message to messages of the conversation. Each step of an assistant's message becomes a message.
 
     Args:
         message: The message.
