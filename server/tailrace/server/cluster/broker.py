@@ -36,7 +36,7 @@ _SETTINGS = {
     "appendfsync": ("always", "the events of the last seconds may be lost when it stops"),
     "maxmemory-policy": ("noeviction", "it may evict streams that are still read"),
 }
-"""The values of the broker's settings that prevent the loss of published events, with the consequence of other values."""
+"""For each setting of the broker: the value that prevents the loss of published events, and the consequence of other values."""
 
 
 class Broker:
@@ -66,7 +66,7 @@ class Broker:
         self._works = True
 
     def link(self) -> Link:
-        """Open another connection."""
+        """Create another connection. It is opened at its first use."""
         link = Link(self._address, self._timeout)
         self._connections.add(link)
         return link
@@ -74,13 +74,13 @@ class Broker:
     def subscriber(
         self, began: Callable[[bytes], None], on_message: Callable[[bytes, bytes], None]
     ) -> Subscriber:
-        """Open another connection for published messages. The arguments are as for `Subscriber`."""
+        """Create another connection, for published messages. The arguments are as for `Subscriber`."""
         subscriber = Subscriber(self._address, began, on_message, self._timeout)
         self._connections.add(subscriber)
         return subscriber
 
     def drop_buffers(self) -> None:
-        """Release the buffers of all connections, because they contain data of earlier replies."""
+        """Release the buffers of all connections. The buffers may contain data of a deleted task."""
         for connection in self._connections:
             connection.drop_buffer()
 
@@ -95,7 +95,7 @@ class Broker:
             return
         self._works = False
         self._failed.set()
-        if isinstance(error, ReplyError):  # subscribers log lost connections
+        if isinstance(error, ReplyError):  # other errors are lost connections, which subscribers log
             self.refuses = True
             logger.warning(
                 "the broker (TAILRACE_EVENTS) accepts no events; they are written to the database until it does: %s",

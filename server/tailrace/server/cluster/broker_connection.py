@@ -1,9 +1,9 @@
 """Connections to Valkey or Redis: pipelined commands, and subscriptions to channels.
 
-Each connection is an asyncio protocol on a transport. The client library only parses the URL and the replies. Commands are
-written immediately, even if other commands wait for replies; replies are assigned to commands in their order. A request therefore
-does not wait for the round trip of another request, during which the broker may write to its disk. All timeouts of a connection
-share one timer.
+Each connection is an asyncio protocol on a transport. The client library only parses URLs and replies, and encodes commands. A
+command is written immediately, even while earlier commands wait for replies. The broker replies in the order of the commands. A
+request therefore does not wait for the round trip of another request, during which the broker may write to its disk. All timeouts
+of a connection share one timer.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ logger = logging.getLogger("tailrace.server")
 TIMEOUT = 2.0
 """Seconds within which a connection must be established, and within which a command must get a reply.
 
-With a shorter time, a pause of a shared machine would count as a failure.
+With a shorter limit, a short pause of a busy machine would count as a failure.
 """
 
 PING_INTERVAL = 1.0
@@ -38,7 +38,7 @@ class Address(NamedTuple):
     """The address of a broker.
 
     Attributes:
-        connect: Opens a connection to the broker, with the protocol that the given function creates.
+        connect: Opens a connection to the broker. Its argument is a function that creates the asyncio protocol.
         greeting: The first commands of each connection: authentication, client name, and selection of the database.
     """
 
@@ -81,7 +81,7 @@ class _Exchange(asyncio.Protocol):
     """A connection, until it is closed.
 
     Attributes:
-        over: A future that gets the error when the connection ends.
+        over: A future. When the connection ends, its result is the error.
         on_message: Receives every reply, if the connection is subscribed to channels.
     """
 
@@ -105,7 +105,7 @@ class _Exchange(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, data: bytes, count: int, seconds: float) -> asyncio.Future[list[Any]]:
-        """Write commands, and return a future with their replies. An error is returned as a `ReplyError`.
+        """Write commands, and return a future with their replies. A reply may be a `ReplyError`, which is not raised.
 
         Raises:
             BrokerError: The connection is closed.
@@ -220,13 +220,13 @@ class Link:
         self._opening = anyio.Lock(fast_acquire=True)
 
     async def run(self, *commands: Command, waits: float = 0.0) -> list[Any]:
-        """Run commands in one round trip, and return their replies. An error is returned as a `ReplyError`.
+        """Run commands in one round trip, and return their replies. A reply may be a `ReplyError`, which is not raised.
 
         After a cancellation, it is unknown whether the commands ran. Commands of other callers are not affected.
 
         Args:
             commands: The commands, at least one.
-            waits: Seconds for which a command blocks at the broker. Other commands on this connection wait, too.
+            waits: Seconds for which a command may block at the broker. Meanwhile, later commands on this connection wait.
 
         Raises:
             BrokerError: There is no reply. It is unknown whether the commands ran.
@@ -259,7 +259,7 @@ class Link:
 
 
 class Script:
-    """A script that runs at the broker. It is sent to the broker only once.
+    """A script that runs at the broker. Its source is sent only if the broker does not have the script.
 
     Args:
         source: The Lua source.
@@ -277,7 +277,8 @@ class Script:
         Args:
             link: The connection.
             calls: The key and the arguments of each call.
-            accept: Returns whether an error is returned as the result of its call. The first other error is raised.
+            accept: Called with each error. If it returns True, the error becomes the result of its call. The first other error is
+                raised.
 
         Raises:
             ReplyError: A call failed with an error that ``accept`` does not accept. The other calls ran.
@@ -346,7 +347,7 @@ class Subscriber:
             channels: Returns the initial channels. It is called when the connection is open.
 
         Raises:
-            BrokerError: The connection failed. Messages that are published from now on are lost.
+            BrokerError: The connection failed. Messages that are published before the next connection are lost.
         """
         self._last = asyncio.get_running_loop().time()
         exchange = await _open(self._address, self._timeout)

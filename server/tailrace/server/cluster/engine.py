@@ -1,8 +1,8 @@
 """Engine of a cluster node. In addition to the engine of a single server, it handles tasks that run on other nodes.
 
-One node writes a task until the task or the node ends. PostgreSQL records which node writes a task. Every write operation
-(message, cancellation, webhook) is executed by that node; other nodes forward the operation to it. To read a task, a node follows
-the events of the task and needs no other node.
+Each task is written by one node until the task or the node ends. PostgreSQL records which node this is. That node executes every
+write operation (message, cancellation, webhook); other nodes forward such operations to it. Any node can read a task: it follows
+the events of the task in the broker and in PostgreSQL.
 """
 
 import logging
@@ -87,7 +87,7 @@ class ClusterEngine(Engine):
         self._following = Following(store, store.streams, self._reload)
         self._commands = Commands(broker, authentication, self._carry_out)
         self._known_nodes: set[str] | None = None
-        # Tasks of dead nodes that this node has claimed but not recovered yet, with their owners.
+        # Tasks of dead nodes that this node has claimed but not recovered yet: the caller of each task, by task id.
         self._orphans: dict[str, str] = {}
         self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._to_release: set[tuple[str, str]] = set()
@@ -204,9 +204,8 @@ class ClusterEngine(Engine):
     async def _locate(self, task_id: str, owner: str) -> TaskLocation | None:
         """Return the location of a task that another node writes.
 
-        Return None if this node writes the task, or if the task has ended or does not exist.
-
-        If the task waits for input and its node is dead, this node claims the task.
+        Return None if this node writes the task, or if the task has ended or does not exist. If the task waits for input and its
+        node is dead, this node claims the task, and None is returned.
 
         Raises:
             OverloadedError: The node of the task is dead, and no other node has taken over the task yet.
@@ -290,8 +289,8 @@ class ClusterEngine(Engine):
     async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
         """See `TasksOfOtherProcesses.fetch_snapshot`.
 
-        The snapshot comes from the node that writes the task. If there is no such node, it comes from the store and lacks the
-        missing events.
+        The snapshot comes from the node that writes the task. If there is no such node, it comes from the store, and may be older
+        than the deleted events.
         """
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
@@ -308,7 +307,7 @@ class ClusterEngine(Engine):
     async def _forget(self, task_id: str, owner: str) -> None:
         """Remove a deleted task from the memory of all nodes.
 
-        A node that does not reply detects the deletion when it reads the events of the task.
+        A node that does not reply detects the deletion when it next reads the events of the task.
         """
         await self._forget_here(task_id, owner)
 
@@ -336,7 +335,7 @@ class ClusterEngine(Engine):
         owner, name = active.owner, conversation_claim(active.record.context_id)
         async with self._turns.conversation(active):
             try:
-                # No other request can hold a new conversation. It is claimed together with the first event.
+                # A new conversation needs no claim here: the claim is written together with the first event.
                 if not active.holds_conversation:
                     await self._claim(owner, name, active.record.id)
                     active.holds_conversation = True
@@ -344,7 +343,7 @@ class ClusterEngine(Engine):
             finally:
                 state = active.record.state
                 is_over = active.record.number and (state.terminal or state.interrupted)
-                # Released together released together released together with the last event.
+                # In this case, the write of the last event has released the claim.
                 is_released = is_over and active.holds_conversation
                 active.holds_conversation = False
                 if active.error is not None or not is_released:
@@ -437,7 +436,7 @@ class ClusterEngine(Engine):
                 group.cancel_scope.cancel()
 
     async def _beat(self) -> None:
-        """Write heartbeats until cancelled. If other nodes have declared this node dead, restart it under a new name."""
+        """Write heartbeats until cancelled. If other nodes have declared this node dead, restart it under a new id."""
         while True:
             await anyio.sleep(self._interval)
             try:
@@ -452,7 +451,7 @@ class ClusterEngine(Engine):
                 logger.exception("the heartbeat of this node failed")
 
     async def _restart(self) -> None:
-        """Fail and remove the tasks of this node, which other nodes have taken over, and join under a new name."""
+        """Fail and remove the tasks of this node, because other nodes have taken them over. Then join under a new id."""
         logger.error(
             "other nodes declared this node dead and took over its tasks: it continues under a new name"
         )
@@ -486,7 +485,7 @@ class ClusterEngine(Engine):
             await anyio.sleep(self._interval)
 
     async def _take_over(self) -> None:
-        while self._broker.works:  # the broker has the events that a dead node published
+        while self._broker.works:  # only the broker has some events of dead nodes
             taken, webhooks = await self._shared.take_over()
             self._orphans.update(taken)
             if self._push is not None:
@@ -502,7 +501,7 @@ class ClusterEngine(Engine):
         self._known_nodes = present
 
     async def _recover_orphans(self) -> None:
-        # If the recovery of a task failed before, another node may have taken over the task since.
+        # If the recovery of a task failed before, another node may have taken over the task since then.
         owned = await self._shared.owned(self._orphans)
         self._orphans = {each: owner for each, owner in self._orphans.items() if each in owned}
         orphans = dict(self._orphans)
@@ -522,7 +521,10 @@ class ClusterEngine(Engine):
             raise
 
     def _without_orphans(self) -> Iterator[tuple[str, str]]:
-        """Yield tasks of dead nodes. Remove each from `_orphans` first, because it now belongs to this node."""
+        """Yield the tasks in `_orphans`.
+
+        Each task is removed first, so that this node no longer treats it as a task of another node.
+        """
         for task_id, owner in list(self._orphans.items()):
             self._orphans.pop(task_id, None)
             yield task_id, owner

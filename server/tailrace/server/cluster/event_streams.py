@@ -1,16 +1,16 @@
-"""The events of tasks in the broker. Each task has a stream, to which only the owner of the task can add entries.
+"""The streams of events in the broker, one for each task. Only the node that writes a task can add entries to its stream.
 
 Every entry is signed (`message_authentication`). Entries that are not authentic, or cannot be read, are skipped. The scripts
-below read unsigned fields, because the broker has no key. Because of a forged field, a script can only refuse an addition.
-PostgreSQL then decides whether this node owns the task (`ClusterStore`).
+below run at the broker, which has no key and cannot verify fields. The only effect of a forged field is that a script refuses an
+addition. `ClusterStore` then checks in PostgreSQL whether this node still writes the task.
 
 An entry has one or more consecutive events. Its id is ``<number of its last event>-0``, so that a subscriber that has received
-event *n* continues after ``n-0``. An entry also has the name of the node that wrote it. A node can only add to an empty stream,
-or after an entry of its own. A node that takes over a task first writes an entry without events, a fence (`TaskStreams.fence`).
-From then on, the broker refuses additions of the previous node.
+event *n* continues after ``n-0``. An entry also has the id of the node that wrote it. A node can only add to an empty stream, or
+after an entry of its own. A node that takes over a task first writes an entry without events, a fence (`TaskStreams.fence`). From
+then on, the broker refuses additions of the previous node.
 
-Added entries are also published on the channel with the name of the stream. The broker does not store publications, so a node
-that was not connected reads the stream.
+Added entries are also published on a channel with the same name as the stream. The broker does not store published messages, so a
+node that was not connected reads the stream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 LARGE_ENTRY = 1024 * 1024
-"""Size in bytes above which an entry is signed and verified in a thread. 32 MiB take 50 ms."""
+"""Size in bytes above which an entry is signed and verified in a thread. For 32 MiB, this takes 50 ms."""
 
 WORKING_TTL = 7 * 24 * 3600
 """Seconds after which the broker deletes the stream of a task that does not end."""
@@ -39,7 +39,7 @@ class Page(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         events: The events in order, without duplicates. There may be gaps.
-        is_full: Whether the stream may have more entries.
+        is_full: Whether the read returned the maximum number of entries, so that the stream may have more.
     """
 
     events: list[Event]
@@ -52,7 +52,8 @@ class Addition(msgspec.Struct, frozen=True):
     Attributes:
         task_id: The task.
         events: The events in order.
-        begins: Whether the stream may be empty, or end with an entry of another node. If not, either is an error.
+        begins: Whether this is the first addition of this node. Otherwise, it is an error if the stream is empty, or ends with an
+            entry of another node.
         ttl: Seconds after which the stream expires; 0 to leave its expiry unchanged.
     """
 
@@ -69,7 +70,7 @@ class Outcome(IntEnum):
     THERE = 1
     """The stream already has the events, because the reply to an earlier attempt was lost."""
     REFUSED = 2
-    """Nothing was added, because the last entry was written by another node, or is not an entry of a node."""
+    """Nothing was added, because the last entry was not written by this node."""
     MISSING = 3
     """Nothing was added, because the stream does not exist, although it should have earlier events."""
 
@@ -98,7 +99,10 @@ return tonumber(top)
 
 
 def stream_key(task_id: str) -> bytes:
-    """Return the key of a task's stream. With the braces, all keys of a task are on one node of a broker cluster."""
+    """Return the key of a task's stream.
+
+    Because of the braces, a Valkey or Redis cluster stores all keys of a task on one server.
+    """
     return b"tailrace:{%b}:events" % task_id.encode("utf-8", "surrogatepass")
 
 
@@ -125,7 +129,7 @@ def _numbered(last: int, items: list[bytes | tuple[bytes, str]]) -> list[Event]:
     return events
 
 
-# Errors of a key with a value of another program. All other errors concern the broker.
+# Errors of one key, because another program has written a value to it. All other errors concern the broker.
 _KEY_ERRORS = (
     "WRONGTYPE",
     "ERR The ID specified in XADD",
@@ -162,7 +166,7 @@ class TaskStreams:
         """Add events to several streams in one round trip. The broker has the events when this method returns.
 
         Args:
-            node: The name of this node.
+            node: The id of this node.
             additions: The additions, at most one for each task.
 
         Returns:
@@ -207,7 +211,7 @@ class TaskStreams:
         """Read the streams of several tasks like `read`, in one round trip.
 
         Args:
-            positions: The id of each task, and the number after which it is read.
+            positions: For each task, its id, and the number of the event after which to read.
             limit: The maximum number of entries of each stream.
         """
         keys = [stream_key(task_id) for task_id, _ in positions]

@@ -1,12 +1,12 @@
 """Authentication of all entries and messages that nodes exchange through the broker.
 
 Without authentication, a program with write access to the broker could add events to any task, and send commands to any node.
-Each entry and message therefore begins with a format version and an HMAC-SHA256 with a key of the installation (`SecretKeys`).
-The tag covers the body and its context: the name of the stream or channel and, for events, their position and the writing node.
-If an entry is moved to another task or position, or its node is changed, the tag no longer matches.
+Each entry and message therefore begins with a format version and an authentication tag: an HMAC-SHA256 with a key of the
+installation (`SecretKeys`). The tag covers the body and its context: the name of the stream or channel and, for events, their
+position and the writing node. If an entry is moved to another task or position, or its node is changed, the tag no longer
+matches.
 
-Entries that do not match are counted, logged and skipped. Subscribers do not fail because of them, but read the missing events
-from PostgreSQL.
+Entries with a wrong tag are counted, logged and skipped. Subscribers read the missing events from PostgreSQL.
 """
 
 import hmac
@@ -45,8 +45,9 @@ class Authentication:
     """Signs the entries that this node sends, and verifies those that it receives.
 
     Args:
-        keys: The keys of the installation. They are read at each use, because the stored secret may be loaded later.
-        observer: Receives rejected entries.
+        keys: The keys of the installation. They are read at each use, because the store may load the secret after this object is
+            created.
+        observer: Notified of rejected entries.
     """
 
     def __init__(self, keys: SecretKeys, observer: Observer = NO_OBSERVER) -> None:
@@ -61,13 +62,16 @@ class Authentication:
         Args:
             purpose: The kind of entry. Each kind has its own key.
             body: The content.
-            context: The location of the entry, which must be equal in `verify`. The number of parts depends only on the purpose.
+            context: The location of the entry. `verify` must be called with the same context. All contexts of a purpose have the
+                same number of parts.
         """
         key = self._keys.derive(f"broker {purpose}")
         return b"".join((_HEADER, _tag(key, body, context), body))
 
     def verify(self, purpose: Purpose, signed: bytes, *context: bytes) -> bytes:
-        """Return the body of an entry that `sign` created for the same purpose and context, with any accepted key.
+        """Return the body of an entry.
+
+        `sign` must have created the entry for the same purpose and context, with any accepted key.
 
         Raises:
             EntryRejected: The version or the tag does not match.
@@ -89,7 +93,7 @@ class Authentication:
         Args:
             purpose: The expected kind of entry.
             name: The name of the stream or channel.
-            reason: The reason. It must not have content of the entry.
+            reason: The reason. It must not include content of the entry.
         """
         self._observer.broker_entry_rejected(purpose)
         now = time.monotonic()

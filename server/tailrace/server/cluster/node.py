@@ -2,8 +2,8 @@
 
 A node has a row in the table ``nodes``, and regularly updates the time in this row (the heartbeat). A node without a row is dead.
 Another node removes the row if the heartbeat is too old; the node itself removes it when it stops. Every write transaction of a
-node checks its row (`Node.check`), so that a dead node cannot write. In addition, a node stops writing if it could not write a
-heartbeat within its time to live, by its own clock.
+node checks its row (`Node.check`), so that a dead node cannot write. In addition, a node stops writing when, by its own clock,
+its last heartbeat is older than its time to live.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ class Node:
         ttl: Seconds without a heartbeat after which a node is dead.
 
     Attributes:
-        id: The name of the node. Each `join` creates a new name. Empty before the first `join`.
+        id: The id of the node. Each `join` creates a new id. Empty before `join` and after `leave`.
         ttl: Seconds without a heartbeat after which a node is dead.
-        renamed: Set when the node gets another name. The event is then replaced with a new one.
+        renamed: Set when the node gets another id. A new event then replaces it.
     """
 
     def __init__(self, ttl: float) -> None:
@@ -51,11 +51,11 @@ class Node:
 
     @property
     def may_write(self) -> bool:
-        """Return whether the last heartbeat is, by this node's clock, so recent that no other node can have removed this node."""
+        """Return whether the last heartbeat is so recent, by this node's clock, that no other node can have removed this node."""
         return bool(self.id) and time.monotonic() - self._beat < self.ttl
 
     async def join(self, database: "NodeDatabase") -> None:
-        """Add a row with a new name for this node.
+        """Add a row with a new id for this node.
 
         Raises:
             StoreError: The row cannot be written.
@@ -82,13 +82,13 @@ class Node:
         return True
 
     async def remove_dead_nodes(self, database: "NodeDatabase") -> list[str]:
-        """Remove the nodes with a heartbeat that is too old, by the clock of the database, and return their ids.
+        """Remove the nodes whose heartbeat is too old by the clock of the database, and return their ids.
 
         Raises:
             StoreError: The database is not available.
         """
         oldest = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, self.ttl)
-        # The rows of nodes that have a running transaction are locked. The next call finds these nodes.
+        # A node with a running transaction has its row locked. The row is skipped, and a later call removes it.
         dead = select(nodes.c.id).where(nodes.c.beat < oldest).with_for_update(skip_locked=True)
         gone = delete(nodes).where(nodes.c.id.in_(dead.scalar_subquery())).returning(nodes.c.id)
         return list(await database.beside(lambda connection: connection.scalars(gone).all()))
@@ -107,7 +107,7 @@ class Node:
 
         Raises:
             NotOurs: Another node has removed this node.
-            StoreError: Another node may have removed this node.
+            StoreError: The last heartbeat is too old, so another node may have removed this node.
         """
         if not self.may_write:
             raise StoreError(
@@ -123,7 +123,7 @@ class NodeDatabase(PostgresqlDatabase):
 
     Args:
         url: The URL of the database.
-        node: This node. It has no name while the database is opened.
+        node: This node. It joins after the database is opened.
 
     Raises:
         ConfigurationError: The driver is not installed.
@@ -149,7 +149,8 @@ class NodeDatabase(PostgresqlDatabase):
                 return await connection.run_sync(work)
 
     def _session(self) -> dict[str, str]:
-        # If a node hangs during a transaction, the lock of its row must be released, so that other nodes can remove the row.
+        # If a node hangs during a transaction, the database ends the transaction after this time. This releases the lock of the
+        # node's row, so that other nodes can remove the row.
         idle = str(max(1, round(self._node.ttl * 500)))
         return {**super()._session(), "idle_in_transaction_session_timeout": idle}
 

@@ -1,14 +1,14 @@
 """Requests from one node to another.
 
-Each node has a channel at the broker, and replies are published on the requester's channel.
+Each node receives messages on its own channel of the broker. A reply is published on the channel of the requester.
 
-The broker does not store these messages, so they do not wait for its disk. A message without a receiver is published again as
-long as the requester waits. The requester waits for a limited time, and then raises a retryable error. Each request is executed
-at most once: nodes store the ids of recent requests, and ignore requests that are so old that the requester may no longer wait.
-The age is measured by the clock of the broker, so that a node that was suspended does not execute old requests.
+The broker does not store these messages, so they do not wait for its disk. If no node receives a message, it is published again.
+After a limited time without a reply, the requester raises a retryable error. Each request is executed at most once: a node stores
+the ids of recent requests, and ignores repeated requests. It also ignores old requests, because their requester may no longer
+wait. The age is measured by the clock of the broker, so that a node that was suspended does not execute old requests.
 
 Messages are signed (`message_authentication`) together with their channel and the time at which they were sent. If a third party
-publishes a recorded message again, it is rejected because of its id or its age.
+publishes a recorded message again, nodes reject the message because of its id or its age.
 """
 
 import logging
@@ -37,9 +37,9 @@ REQUEST_TIMEOUT = 5.0
 """Seconds within which another node must reply."""
 
 MAX_AGE = 4.0
-"""Seconds after its first publication during which the execution of a request may begin.
+"""Seconds after the first publication of a request during which its execution may begin.
 
-It is less than the time that requesters wait.
+The value is less than `REQUEST_TIMEOUT`, so that the requester still waits.
 """
 
 REPEAT_INTERVAL = 1.0
@@ -72,7 +72,10 @@ class Send(msgspec.Struct, tag=True, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The start of the stream of a message: the number after which it begins, and an event to send first, if any."""
+    """The start of the stream for a message.
+
+    The stream consists of the event ``first``, if any, and the events after the number ``after``.
+    """
 
     task_id: str
     after: int

@@ -1,8 +1,8 @@
 """The store of a node: PostgreSQL for the authoritative state, and the streams of the broker for most events.
 
 A write that changes the status, snapshot, history, webhooks or keys of a task is written to PostgreSQL, with its events. The
-events of all writes are added to the streams of the tasks. PostgreSQL is written first: if the node dies between the two, the
-stream lacks events, and every subscriber reads them from PostgreSQL. While the broker is not available, all events are written to
+events of all writes are added to the streams of the tasks. PostgreSQL is written first. If the node dies before it adds the
+events to the stream, every subscriber reads them from PostgreSQL. While the broker is not available, all events are written to
 PostgreSQL, and subscribers read them there.
 """
 
@@ -51,14 +51,14 @@ _DROPS_ALONE = text(
 
 
 class TaskLocation:
-    """The owner of a task: the node that writes it.
+    """The location of a task: the node that writes it.
 
     Attributes:
         task_id: The id of the task.
-        node: The owner, or None.
-        is_alive: Whether the owner is alive.
+        node: The id of the node, or None.
+        is_alive: Whether the node is alive.
         state: The state of the task in PostgreSQL.
-        has_turn: Whether a turn is running, or was running when the owner ended.
+        has_turn: Whether a turn is running, or was running when the node ended.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ClusterStore(Store):
         self._node = node
         self.streams = streams
         self._stream_ttl = max(1, round(stream_ttl))
-        # The tasks with a turn that this node runs, and whether this node has added to their streams.
+        # For each task whose turn this node runs: whether this node has added to the task's stream.
         self._ours: dict[str, bool] = {}
         # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._persisted: list[TaskWrite] = []
@@ -159,7 +159,10 @@ class ClusterStore(Store):
             raise TasksRefused(refused)
 
     async def _write_bound(self, bound: list[TaskWrite]) -> None:
-        """Write PostgreSQL's part of a batch in one transaction. If the batch is retried, skip writes that PostgreSQL has."""
+        """Write PostgreSQL's part of a batch in one transaction.
+
+        If the batch is retried, skip writes that PostgreSQL already has.
+        """
         persisted = set(map(id, self._persisted))
         missing = [write for write in bound if id(write) not in persisted]
         if missing:
@@ -232,7 +235,7 @@ class ClusterStore(Store):
                 for each, outcome in zip(additions, outcomes, strict=True):
                     self._ours[each.task_id] = True
                     if outcome is Outcome.REFUSED:
-                        # Another node took the task over, or the last entry is forged. PostgreSQL decides.
+                        # Either another node took the task over, or the last entry is forged. PostgreSQL has the answer.
                         contested.append(each)
                     elif outcome is Outcome.MISSING:
                         missing.append(each)
@@ -278,7 +281,7 @@ class ClusterStore(Store):
         self._ours[task_id] = True
 
     def forget_ours(self, unkept: Collection[str] = ()) -> None:
-        """Forget the tasks of this node, because it has a new name.
+        """Forget the tasks of this node, because it has a new id.
 
         Args:
             unkept: Tasks that have no persisted events, and whose turns no longer run. If a write in progress persisted their first
@@ -318,13 +321,13 @@ class ClusterStore(Store):
 
         Raises:
             EventsDropped: Neither the stream nor PostgreSQL has the next event.
-            StoreError: The stream or PostgreSQL cannot be read, and may have the next event.
+            StoreError: The stream or PostgreSQL cannot be read, although it may have the next event.
         """
         failure: BrokerError | None = None
         first = 0
         for attempt in range(2):
-            # Events may be added after the stream and before PostgreSQL is read. PostgreSQL may then have event 6 but not event 5, which
-            # is only in the stream. The second attempt finds event 5.
+            # Events may be added between the two reads. PostgreSQL may then have event 6, while event 5 is only in the stream.
+            # The second attempt finds event 5.
             try:
                 found = await self._read_stream(task_id, after, limit, max_bytes)
             except BrokerError as error:
@@ -344,7 +347,7 @@ class ClusterStore(Store):
         raise EventsDropped(first)
 
     def _has_expired(self, over_since: datetime) -> bool:
-        """Return whether the stream of a task that ended at this time has expired."""
+        """Return whether the stream of a task that ended at ``over_since`` has expired."""
         return datetime.now(UTC) - over_since > timedelta(seconds=self._stream_ttl)
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
@@ -374,9 +377,9 @@ class ClusterStore(Store):
         """Return consecutive events from PostgreSQL after a number.
 
         Returns:
-            Three values: the consecutive events after the number (empty if PostgreSQL does not have the next one); the lowest number
-            after ``after`` at which PostgreSQL has, or will have, an event (0 if there is none); and the time at which the task ended
-            (None before).
+            Three values: the consecutive events after the number (empty if PostgreSQL does not have the next one); the lowest
+            number after ``after`` at which PostgreSQL has, or will have, an event (0 if there is none); and the time at which the
+            task ended (None if it has not ended).
         """
 
         def work(connection: Connection) -> tuple[list[Event], int, datetime | None]:
@@ -408,7 +411,7 @@ class ClusterStore(Store):
     # --- ownership of tasks -------------------------------------------------------------------------------------
 
     async def locate(self, task_id: str, owner: str) -> TaskLocation | None:
-        """Return the node that owns a task; None if the caller ``owner`` has no such task."""
+        """Return the location of a task; None if the caller ``owner`` has no such task."""
         is_alive = exists().where(nodes.c.id == tasks.c.node).label("is_alive")
         query = select(tasks.c.node, tasks.c.state, is_alive, has_running_turn().label("has_turn"))
         rows = await self._read(query.where(tasks.c.id == task_id, tasks.c.owner == owner))
@@ -420,7 +423,7 @@ class ClusterStore(Store):
         )
 
     async def claim_task(self, task_id: str) -> list[PushConfig] | None:
-        """Make this node the owner of a waiting task that has no living owner.
+        """Claim, for this node, a task that waits for input and belongs to no living node.
 
         Returns:
             The webhooks of the task, to which this node delivers from now on; None if another node claimed the task first.
@@ -442,7 +445,7 @@ class ClusterStore(Store):
         """Claim up to `TAKE_OVER_BATCH` tasks whose turn was interrupted by the death of its node, and their webhooks.
 
         Returns:
-            The ids and owners of the tasks, and the webhooks in the format of `load_open_push_configs`.
+            The ids and callers of the tasks, and the webhooks in the format of `load_open_push_configs`.
         """
         node = self._node.id
         orphaned = or_(tasks.c.node.is_(None), ~exists().where(nodes.c.id == tasks.c.node))
@@ -463,7 +466,7 @@ class ClusterStore(Store):
         return await self._database.write(work)
 
     async def owned(self, task_ids: Collection[str]) -> set[str]:
-        """Return those of the given tasks that this node owns."""
+        """Return the ids of the given tasks that belong to this node."""
         query = select(tasks.c.id).where(tasks.c.id.in_(list(task_ids)), tasks.c.node == self._node.id)
         return {row.id for row in await self._read(query)}
 
@@ -474,13 +477,13 @@ class ClusterStore(Store):
     # --- claims -------------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, name: str, task_id: str | None = None) -> bool:
-        """Claim a name for this node, and return whether this node has the claim. Another living node may have it.
+        """Claim a name for this node. Return False if another living node has the claim.
 
         Args:
-            owner: The owner of the name.
+            owner: The caller. Different callers can have claims with the same name.
             name: The claimed name.
-            task_id: For a conversation, the task for whose turn the name is claimed. The claim then also fails while another task has
-                it whose turn is running, or was interrupted by the death of a node.
+            task_id: For a conversation, the task whose turn needs the claim. False is then also returned while another task has
+                the claim, and its turn is running or was interrupted by the death of its node.
         """
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)
@@ -556,7 +559,7 @@ def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addit
 
 
 def _ours_of(connection: Connection, task_ids: set[str], node: str) -> set[str]:
-    """Return those of the given tasks that this node owns."""
+    """Return the ids of the given tasks that belong to this node."""
     if not task_ids:
         return set()
     return set(connection.scalars(select(tasks.c.id).where(tasks.c.id.in_(task_ids), tasks.c.node == node)))

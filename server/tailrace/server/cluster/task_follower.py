@@ -58,7 +58,7 @@ class Following:
     Args:
         store: The store, which has the events that a stream lacks.
         streams: The streams of the tasks.
-        gone: Called with a task if its next event exists nowhere. Its record must be loaded again.
+        gone: Called with a task if its next event exists nowhere, so that its record must be loaded again.
     """
 
     def __init__(self, store: ClusterStore, streams: TaskStreams, gone: Any) -> None:
@@ -69,24 +69,24 @@ class Following:
         self._followed: dict[bytes, _Followed] = {}
         self._some = anyio.Event()
         self._subscriber = self._broker.subscriber(self._begin, self._take)
-        # The streams to read, because entries may not have been published to this node.
+        # The streams to read, because this node may have missed published entries.
         self._unread: dict[bytes, _Followed] = {}
         self._some_unread = anyio.Event()
         self._group: TaskGroup | None = None
 
     def follow(self, active: ActiveTask) -> None:
-        """Follow a task from its present number, as long as it has subscribers."""
+        """Follow a task from the number of its last event, as long as it has subscribers."""
         followed = _Followed(active)
         self._followed[followed.key] = followed
         self._some.set()
         self._subscriber.subscribe(followed.key)
 
     async def refresh(self, active: ActiveTask) -> None:
-        """Add all persisted events to a task, as far as the broker and the store are available."""
+        """Add all persisted events to a task. If the broker is not available, some may be missing."""
         try:
             await self._catch_up(active)
         except BrokerError:
-            pass  # the task keeps its present number until the broker is available again
+            pass  # the missing events are added when the broker is available again
 
     async def run(self) -> None:
         """Follow the tasks until this method is cancelled."""
@@ -119,7 +119,7 @@ class Following:
         if followed is None or active is None:
             self._drop(key)
             return
-        # A large entry is read from the stream instead, because there it is verified in a thread.
+        # A large entry is read from the stream instead, because `TaskStreams` then verifies it in a thread.
         if len(message) > LARGE_ENTRY or not feed(active, self._streams.read_message(key, message)):
             self._read_soon(followed)
         elif active.log.ended:
@@ -211,8 +211,8 @@ class Following:
             if active is not None:
                 await self._catch_up(active)
         except BrokerError:
-            pass  # the reader of the streams logs the error; the next read tries again
-        except StoreError as error:  # the next read tries again
+            pass  # the subscriber logs the error; the next poll tries again
+        except StoreError as error:  # the next poll tries again
             logger.warning("the events of a followed task cannot be read: %s", error)
         finally:
             followed.is_repairing = False

@@ -76,7 +76,7 @@ class CompletionStore:
     async def replace_metadata(
         self, task_id: str, turn: int, owner: str, metadata: Mapping[str, str]
     ) -> bool:
-        """Replace the metadata of a completion; return whether this owner has the completion.
+        """Replace the metadata of a completion. Return False if this owner has no such completion.
 
         Raises:
             StoreError: The transaction was rolled back.

@@ -24,7 +24,7 @@ Work = Callable[[Connection], T]
 
 
 class Database(ABC):
-    """Runs transactions on one database, which no other server has open."""
+    """Runs transactions on one database. No other server uses the database, unless the servers are nodes of a cluster."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -45,8 +45,8 @@ class Database(ABC):
         Cancellation ends only the wait; the transaction is still committed or rolled back completely.
 
         Args:
-            work: The statements. They are run again if the database was busy.
-            tasks: The ids of the tasks with events that ``work`` reads or changes.
+            work: The statements. They run again if the database was busy.
+            tasks: The ids of the tasks whose events ``work`` reads or changes.
 
         Raises:
             StoreError: The transaction was rolled back.
@@ -65,7 +65,7 @@ class Database(ABC):
         Args:
             rows: The events.
             work: Statements to run after the events are written.
-            tasks: The ids of the tasks with events that ``work`` reads or changes.
+            tasks: The ids of the tasks whose events ``work`` reads or changes.
             is_large: Whether the write takes long. A short write may run in the event loop.
 
         Raises:
@@ -80,12 +80,12 @@ class Database(ABC):
         await self.write(both, tasks=tasks)
 
     async def purge(self, *, is_patient: bool = True) -> bool:
-        """Remove deleted content from files and caches, as far as the database allows.
+        """Remove deleted content from the files and caches of the database.
 
-        By default, nothing is done: PostgreSQL removes it by itself (``VACUUM``).
+        The default does nothing, because PostgreSQL removes deleted content itself (``VACUUM``).
 
         Args:
-            is_patient: True to wait for readers of other programs, for some seconds.
+            is_patient: True to wait some seconds for other programs that read the database.
 
         Returns:
             Whether the content was removed; False if a reader prevented it.
@@ -109,7 +109,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_temporary(self, error: Exception) -> bool:
-        """Return whether an error is temporary. It is not if the database rejects this statement in particular."""
+        """Return whether the same statement may succeed later. It cannot if the database rejects the statement itself."""
 
     @abstractmethod
     def explain(self, cause: BaseException) -> str:
@@ -126,7 +126,7 @@ class Database(ABC):
 
 
 class _Translating(AbstractContextManager[None]):
-    """The context manager of `Database.translating`; not a generator, because every transaction uses it."""
+    """The context manager of `Database.translating`. A class is faster than a generator, and every transaction uses it."""
 
     __slots__ = ("_action", "_database", "_others")
 

@@ -1,8 +1,8 @@
 """Encryption of secrets in the database, with a key outside the database.
 
 The cipher is AES-256-GCM, with a key that is derived from the configured secret (`SecretKeys.is_configured`). An encrypted value
-is ``version (1 byte) | nonce (12 bytes) | ciphertext and tag``. Its context, which is the row that contains the value, is
-authenticated, too. A value that was copied to another row therefore cannot be decrypted.
+is ``version (1 byte) | nonce (12 bytes) | ciphertext and tag``. The identity of the row that contains the value is authenticated,
+too. A value that was copied to another row therefore cannot be decrypted.
 """
 
 import secrets

@@ -14,9 +14,9 @@ TAIL_BYTES = 8192
 """Maximum bytes of a task's events that are only in the journal: about two pages."""
 
 KEPT_ROWS = 512
-"""Number of the newest writes with events that remain in the journal. Events of older writes are moved to the table.
+"""Number of the newest writes, whose events remain in the journal. Events of older writes are moved to the table.
 
-The journal has twice as many rows, which are overwritten in turn.
+The journal has twice as many rows, which are overwritten cyclically.
 """
 
 _ROWS = 2 * KEPT_ROWS
@@ -24,7 +24,7 @@ _LOOK_ROWS = KEPT_ROWS // 2  # number of writes between two searches for events 
 _PAGE_ROW = 4032  # maximum bytes of a body with a row that fits into one page of 4 KiB
 _HEAD = struct.Struct(
     ">QI"
-)  # the number of the write, and the size of the events; padding follows the events
+)  # the number of the write, and the size of the events; the events and padding follow
 _OLD_FORMAT = 0x80  # minimum first byte of a body without a head, as versions before 0.2 wrote it
 
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
@@ -36,8 +36,8 @@ class _Tail:
 
     Attributes:
         rows: The events that may be only in the journal.
-        size: The bytes of the bodies of these events.
-        first: The number of the write with the first of these events. Without events, a number before the next write.
+        size: The bytes of the bodies in ``rows``.
+        first: The number of the write with the first event in ``rows``; without events, the number of an earlier write.
         last: The number of the last event of the task.
     """
 
@@ -58,9 +58,9 @@ class Journal:
     events of a task are moved to the table together when they fill `TAIL_BYTES`, when they are old, and before any other write to
     the task. Reads of a task's events include its `tail`. All methods except `tail` need the connection that writes.
 
-    The rows are overwritten in turn. A body is padded to the size of the body that it replaces, so that SQLite overwrites the row
-    in place. Deleting and inserting rows would change two to three times as many pages, including those of the tree and of the
-    list of free pages.
+    The rows are overwritten cyclically. A body is padded to the size of the body that it replaces, so that SQLite overwrites the
+    row in place. Deleting and inserting rows would change two to three times as many pages, including those of the tree and of
+    the list of free pages.
 
     Attributes:
         is_known: Whether the contents of the journal are known. If not, `load` has failed, and `write` calls it again first.
@@ -73,9 +73,9 @@ class Journal:
         self._position = 0
         self._sizes: dict[int, int] = {}  # size of the body of each row
         self._old: list[str] = []  # tasks with events that must be moved before their rows are overwritten
-        self._old_step = 1  # number of these tasks whose events are moved with one write
-        self._old_to = 0  # the number of the last write with such events
-        self._moved_to = 0  # the number of the last write with all events in the table
+        self._old_step = 1  # number of tasks in `_old` whose events are moved with one write
+        self._old_to = 0  # events up to this write must be moved
+        self._moved_to = 0  # events up to this write are in the table
 
     def tail(self, task_id: str) -> list[Row]:
         """Return the last events of a task in order, including all events that are only in the journal."""
@@ -87,7 +87,10 @@ class Journal:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Freeze the results of `tail` for the block, which runs a transaction while readers in other threads call `tail`."""
+        """Freeze the results of `tail` until the block ends.
+
+        The block runs a transaction, and other threads may call `tail` meanwhile.
+        """
         self._held = {task_id: list(tail.rows) for task_id, tail in self._tails.items()}
         try:
             yield
@@ -100,7 +103,7 @@ class Journal:
         Args:
             driver: The connection.
             rows: The events. Events of the same task are in order.
-            tasks: Tasks with events that must all be in the table afterwards, including the new events.
+            tasks: Tasks whose events must all be in the table afterwards, including the new events.
 
         Raises:
             sqlite3.Error: The write failed. A conflict with an existing event is detected only if the event does not continue the
@@ -130,7 +133,7 @@ class Journal:
                     continue
             direct.append(row)
             if task_id not in tasks:
-                # Otherwise, events of a task would alternate between the journal and the table.
+                # Move the tail too. Otherwise, events of a task would alternate between the journal and the table.
                 if tail is not None:
                     moved += tail.rows
                 tails[task_id] = _Tail(number, position)
@@ -162,7 +165,7 @@ class Journal:
             self._find_old(self._position - KEPT_ROWS)
 
     def _find_old(self, last: int) -> None:
-        """Find the tasks with events to move: events in writes up to this number."""
+        """Find the tasks with events in writes up to the number ``last``. These events must be moved to the table."""
         self._old_to = last
         for task_id, tail in list(self._tails.items()):
             if tail.first > last:
@@ -178,7 +181,7 @@ class Journal:
     def _move_old(self) -> list[Row]:
         """Return the old events of a few tasks, to move them.
 
-        Each write moves only a few, because all tasks wait for the write.
+        The events of all old tasks would make the write too long, and all tasks wait for it.
         """
         moved: list[Row] = []
         for task_id in self._old[-self._old_step :]:
@@ -218,7 +221,7 @@ class Journal:
                     query = "SELECT coalesce(max(number), 0) FROM events WHERE task_id = ?"
                     [last] = driver.execute(query, (task_id,)).fetchone()
                     tails[task_id] = tail = _Tail(last, position)
-                # All other events have been moved to the table, and may have been deleted from it since.
+                # All other events have been moved to the table, and may have been deleted from it since then.
                 if number == tail.last + 1:
                     if not tail.rows:
                         tail.first = position
@@ -248,10 +251,10 @@ class Journal:
 def _row_size(needed: int) -> int:
     """Return the size of a padded body.
 
-    The padding uses the rest of the pages of the row, so that a larger body can replace it.
+    The padding fills the last page of the row, so that a larger body can replace it.
 
-    Up to a page, the size is the next power of two. SQLite stores a larger body partly in the tree, and the rest in pages of
-    4,092 bytes.
+    Up to the size of a page, the padded size is the next power of two. SQLite stores the first 480 bytes of a larger body in the
+    tree, and the rest in pages of 4,092 bytes.
     """
     if needed <= _PAGE_ROW:
         return min(max(512, 1 << (needed - 1).bit_length()), _PAGE_ROW)

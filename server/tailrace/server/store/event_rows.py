@@ -15,7 +15,7 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 Row = tuple[str, int, bytes, str | None]
 """The columns of an event: task_id, number, body, state."""
 
-# Maximum rows of a statement; a row has four parameters, and older SQLite versions allow 999.
+# Maximum rows of a statement. A row has four parameters, and older SQLite versions allow 999 parameters.
 _MOST_ROWS = 128
 
 
@@ -33,8 +33,8 @@ def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
 def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple[Any, ...]]]:
     """Return INSERT statements for SQLite with their parameters.
 
-    One statement inserts many rows, because SQLite's driver releases the GIL for every statement, and then waits for it. The
-    numbers of rows are powers of two, so that the driver's cache has room for all statements.
+    One statement inserts many rows, because SQLite's driver releases and reacquires the GIL for every statement. The numbers of
+    rows are powers of two, so that there are few different statements, and the driver's cache has room for all.
 
     Args:
         rows: The rows to insert.
@@ -73,7 +73,8 @@ def load_events(
             return _with_tail(read_events(rows), tail, limit, max_bytes)
         if tail and tail[0].number == after + 1:
             return _with_tail([], tail, limit, max_bytes)
-        # The next event was deleted, does not exist yet, or was added in the meantime. One statement decides this consistently.
+        # The next event was deleted, does not exist yet, or was added in the meantime. The next statement distinguishes these
+        # cases.
         first = _first_kept(connection, task_id, after)
         if first > after + 1:
             raise EventsDropped(first)
@@ -85,7 +86,7 @@ def load_events(
 def rows_after(
     connection: Connection, task_id: str, after: int, limit: int, max_bytes: int | None
 ) -> Sequence[Any]:
-    """Return the rows of the events after number ``after``, within the limits of `load_events`. Sizes are read first."""
+    """Return the rows of the events after number ``after``, within the limits of `load_events`."""
     conditions = (events.c.task_id == task_id, events.c.number > after)
     if max_bytes is not None:
         sizes = select(func.length(events.c.body)).where(*conditions).order_by(events.c.number).limit(limit)
@@ -95,7 +96,7 @@ def rows_after(
 
 
 def count_within(max_bytes: int, sizes: Iterable[int]) -> int:
-    """Return the number of first items that have at most ``max_bytes`` in total; at least 1."""
+    """Return how many of the first items have at most ``max_bytes`` in total; at least 1."""
     return max(1, sum(total <= max_bytes for total in itertools.accumulate(sizes)))
 
 
@@ -128,7 +129,7 @@ def _first_kept_query() -> Any:
     return select(func.coalesce(first.scalar_subquery(), last.scalar_subquery() + 1, after + 1))
 
 
-# Created only once, because such a query is a reference cycle, and every subscriber uses it.
+# Created only once, because every subscriber uses the query, and each new query would be a reference cycle.
 _FIRST_KEPT = _first_kept_query()
 
 

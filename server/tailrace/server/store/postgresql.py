@@ -1,7 +1,7 @@
 """PostgreSQL: one connection that writes and holds an exclusive lock, and several connections that read.
 
-The lock belongs to the session of a connection, and only its holder writes. After a lost connection, the next connection acquires
-the lock before it writes. Two servers therefore never write at the same time.
+The lock belongs to the session of one connection, and only this connection writes. After a lost connection, the next connection
+acquires the lock before it writes. Two servers therefore never write at the same time.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from tailrace.server.store.schema_version import migrate_schema
 from tailrace.wrappers import ConfigurationError, StoreError
 
 READERS = 5
-"""Connections for reads. If all are in use, up to as many temporary connections are opened."""
+"""Number of connections for reads. If all are in use, the same number of temporary connections may be opened."""
 
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
 """Time limits in seconds for opening a connection, and for one statement."""
 
-# With these settings, the database detects a lost machine, and releases its lock, within a minute.
+# With these settings, the database detects within a minute that the server's machine was lost, and releases the lock.
 _SESSION = {
     "application_name": "tailrace",
     "jit": "off",  # slows down short statements
@@ -59,8 +59,8 @@ class PostgresqlDatabase(Database):
     """A PostgreSQL database.
 
     Args:
-        url: The URL of the database. ``sslmode``, and the folder of a socket as ``host``, are as in libpq. ``timeout`` and
-            ``command_timeout`` override `CONNECT_SECONDS` and `COMMAND_SECONDS`.
+        url: The URL of the database. As in libpq, it may have ``sslmode``, and ``host`` may be the folder of a socket.
+            ``timeout`` and ``command_timeout`` override `CONNECT_SECONDS` and `COMMAND_SECONDS`.
 
     Raises:
         ConfigurationError: The driver is not installed, or a timeout is not a number.
@@ -85,7 +85,8 @@ class PostgresqlDatabase(Database):
         if "sslmode" in query:
             query["ssl"] = query.pop("sslmode")
         self._url = url.set(drivername="postgresql+asyncpg", query=query)
-        # The time limit of a transaction including its connection; None to limit only connections and statements.
+        # The time limit of a transaction, including the time to connect. None: only the limits of connections and statements
+        # apply.
         self._seconds: float | None = None
         self._engine: AsyncEngine | None = None
         self._connection: AsyncConnection | None = None
@@ -219,9 +220,9 @@ def _state_of(error: BaseException) -> str:
 async def _complete_transaction(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine until it ends. A cancellation is raised only then.
 
-    An interrupted statement closes its connection. A cancelled caller must not close the writing connection, which holds the
-    lock. The coroutine runs in a separate task, because a shielded scope does not protect against cancellation from outside
-    anyio (gRPC).
+    If a statement is interrupted, the driver closes its connection. A cancelled caller must not close the writing connection,
+    which holds the lock. The coroutine runs in a separate task, because a shielded scope does not protect against cancellation
+    from outside anyio (gRPC).
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

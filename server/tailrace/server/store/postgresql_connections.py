@@ -1,7 +1,7 @@
-"""Time limits for PostgreSQL connections that were lost without a notification.
+"""Time limits for PostgreSQL connections that are lost, although no message reports this.
 
-Such a connection is detected only when a statement gets no reply. The driver would wait for a complete command timeout each for
-the statement, for its cancellation, and for closing the connection.
+Such a loss is detected only when a statement gets no reply. Without these limits, the driver would wait for three complete
+command timeouts: for the statement, for its cancellation, and for closing the connection.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 PING_SECONDS = 1.0
-"""Seconds within which an idle connection must reply before it is used. Otherwise, another connection is used."""
+"""Seconds within which an idle connection must reply before it is used. If it does not reply, another connection is used."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds within which a connection must close, including the cancellation of a statement. Otherwise, it is aborted."""
+"""Seconds within which a connection must close, including the cancellation of a statement. After this time, it is aborted."""
 
 
 class BoundedConnection(Connection):
     """A connection of the driver that closes within `CLOSE_SECONDS`.
 
-    The driver's own method waits for a command timeout; before version 0.32, it waits for the reply to a cancelled statement
-    without a limit.
+    The driver's own method waits for a command timeout. Before version 0.32 of the driver, it waits without a limit for the reply
+    to a cancelled statement.
     """
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — as the driver has it

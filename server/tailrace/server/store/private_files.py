@@ -1,6 +1,6 @@
 """Files and folders that only the user of the server can read, independent of the umask.
 
-On Windows, permissions are not changed, because there the permissions of the folder apply.
+On Windows, permissions are not changed, because files have the permissions of their folder.
 """
 
 import logging
@@ -37,7 +37,7 @@ def open_private_file(path: str) -> int:
 def make_private(*paths: str) -> None:
     """Change the mode of files that all users of the machine can open to 0600, and log a warning.
 
-    Files that only a group can open are unchanged, because this mode was set on purpose. Missing files are skipped.
+    Files that only a group can open are unchanged, because their mode was probably set on purpose. Missing files are skipped.
     """
     if os.name == "nt":
         return

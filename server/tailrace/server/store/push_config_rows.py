@@ -20,7 +20,7 @@ _MAX_LOGGED = 1000  # maximum number of webhooks that are logged because they ca
 class PushConfigRows:
     """Reads and writes rows of webhooks. They are encrypted if a key is configured.
 
-    Rows that were written without a key can be read. The next write encrypts them.
+    Rows that were written without a key can be read. When such a row is written again, it is encrypted.
 
     Args:
         keys: The keys of the installation.
@@ -45,7 +45,7 @@ class PushConfigRows:
             self._warn_of_credentials(webhook.config)
         values = {"dialect": webhook.dialect, "body": body, "node": node}
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-        # An update preserves ``delivered``, so that events that were delivered are not delivered again.
+        # An update does not change ``delivered``, so that delivered events are not delivered again.
         changed = connection.execute(update(push_configs).where(*conditions).values(values))
         if not changed.rowcount:
             key = {

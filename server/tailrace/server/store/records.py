@@ -17,7 +17,7 @@ from tailrace.wrappers import StoreError
 class EventsDropped(StoreError):
     """Events of an ended task were deleted (see `Retention`).
 
-    The snapshot of the task has their content, and can be sent instead.
+    The snapshot of the task has the content of these events, and can be sent instead of them.
 
     Args:
         first: The number of the first event that exists; if there is none, the number after the last event.
@@ -67,7 +67,7 @@ class PushConfig(msgspec.Struct, frozen=True):
         owner: The owner of the task.
         dialect: The protocol version of the request that set the webhook, and of the notifications.
         config: The caller's configuration, with the ids of the task and the webhook.
-        delivered: The number of the last event that was delivered, or whose delivery failed finally.
+        delivered: The number of the last event that was delivered, or is not delivered because all attempts failed.
     """
 
     owner: str
@@ -112,14 +112,14 @@ class StoredCompletion(msgspec.Struct, frozen=True):
 
 
 class AttemptState(StrEnum):
-    """The end of an attempt of a model call."""
+    """How an attempt of a model call ended."""
 
     FINAL = "final"
     """The response is complete, and the provider reported the usage."""
     UNREPORTED = "unreported"
     """The response is complete, but the provider reported no usage."""
     CUT = "cut"
-    """The response is incomplete, because it was interrupted or cancelled. The counts are those reported until then."""
+    """The response is incomplete, because it was interrupted or cancelled. The counts are those that were reported before."""
     ATTACHED = "attached"
     """The connection was lost. The next attempt received the rest of the response, and its usage includes this attempt."""
     FAILED = "failed"
@@ -151,7 +151,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
         output_tokens: Tokens of the output, including reasoning.
         reasoning_tokens: Tokens of reasoning.
         cost: The cost in 1e-9 US dollars; None if the price is unknown.
-        chunks: The number of chunks that arrived. With most providers, each has at least one token of output.
+        chunks: The number of chunks that arrived. With most providers, a chunk has at least one token of output.
     """
 
     turn: int
@@ -180,14 +180,14 @@ class TaskWrite(msgspec.Struct, frozen=True):
         owner: The owner.
         context_id: The conversation.
         events: New events in order. May be empty.
-        snapshot: The task as of the last event, to update the stored snapshot (at the beginning and the end of a turn); None to
-            keep the stored snapshot.
+        snapshot: The task as of the last event, which replaces the stored snapshot at the beginning and the end of a turn; None
+            to leave the stored snapshot unchanged.
         messages: Messages that are added to the conversation with these events.
         updated: The time of the new status; None if the events do not change the status.
         webhooks: New webhooks, which receive these and later events.
         send_key: The idempotency key of the message that caused the events; None if it has none.
-        holds_conversation: Whether the turn holds the lock of its conversation, so that other turns of the conversation wait.
-        is_large: Whether one of ``events`` is large, although it does not change the status.
+        holds_conversation: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
+        is_large: Whether an event is large that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: Whether lists of tasks contain the task, if this write creates it.
         usage: Attempts of model calls that ended before these events.
@@ -215,7 +215,7 @@ class StoredTask(msgspec.Struct, frozen=True):
     Attributes:
         task: The task as of event ``number``.
         number: The number of that event.
-        node: The node that owns the task; None for a task that has ended, and with a single server.
+        node: The node that writes the task; None if the task has ended, or if the server is not a node of a cluster.
     """
 
     task: Task
@@ -293,8 +293,8 @@ class Retention(msgspec.Struct, frozen=True):
     """The retention of tasks that have ended.
 
     Attributes:
-        events: Seconds after the end of a task during which its events are stored, so that a stream can be resumed. None: as long
-            as the task is stored.
+        events: Seconds after the end of a task during which its events are stored, so that a stream can be resumed. None: its
+            events are stored as long as the task.
         tasks: Seconds after the end of a task during which the task and its messages are stored. None: without limit.
         usage: Seconds after the end of an attempt during which its usage is stored. None: without limit.
     """

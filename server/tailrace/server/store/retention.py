@@ -1,9 +1,9 @@
 """Retention: deletes the events of ended tasks and, if configured, complete tasks and usage.
 
-Also completes deletions of tasks.
+It also completes deletions of tasks.
 
-The snapshot of an ended task is complete. Its events are only needed for clients that resume a stream soon after the end of the
-task, and for webhooks. Events that a webhook has not received yet are not deleted.
+The snapshot of an ended task is complete. Its events are only needed for webhooks, and for clients that resume a stream soon
+after the end of the task. Events that a webhook has not received yet are not deleted.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,13 @@ from tailrace.server.store.usage_store import drop_usage, forget_tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 BATCH = 500
-"""Maximum number of events and tasks that one transaction deletes. Writers wait for one or two milliseconds."""
+"""Maximum number of events and tasks that one transaction deletes. It takes one or two milliseconds, for which writers wait."""
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Maximum bytes of the rows that one transaction deletes, because SQLite overwrites them. At least one row is deleted."""
+"""Maximum bytes of the rows that one transaction deletes.
+
+They are limited because SQLite overwrites deleted rows. At least one row is deleted.
+"""
 
 _BATCH = 50  # maximum tasks in one transaction
 
@@ -82,7 +85,7 @@ def _drop_events(connection: Connection, found: Sequence[Row[str, int]], batch: 
     """Delete events of tasks up to the given event numbers, until the batch is full.
 
     Returns:
-        The tasks without remaining events to delete, and the remaining size of the batch.
+        The tasks whose events were all deleted, and the number of rows by which the batch can still grow.
     """
     done: list[str] = []
     for task_id, number in found:
@@ -111,7 +114,7 @@ def pending_deletion(connection: Connection) -> str | None:
 
 
 def drop_deleted(connection: Connection, task_id: str) -> bool:
-    """Delete a batch of the events of a deleted task; after the last batch, the record of its deletion.
+    """Delete a batch of the events of a deleted task. After the last batch, also delete the row in `deletions`.
 
     Return whether there may be more.
     """

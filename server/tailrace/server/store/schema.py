@@ -1,7 +1,7 @@
 """The tables after the newest migration, and the types of their columns.
 
 A change requires a migration (``migrations/versions``), and `HEAD` must be set to its number. Existing databases are migrated,
-and new databases are created from this module. A test compares the results.
+and new databases are created from this module. A test checks that both have the same tables.
 """
 
 from datetime import UTC, datetime
@@ -32,9 +32,10 @@ metadata = MetaData()
 
 
 class Name(TypeDecorator[str]):
-    """A string that is compared and ordered by its code points, as in Python.
+    """A string column. Strings are compared and ordered by their code points, as in Python.
 
-    PostgreSQL would compare by the rules of a language, and rejects NUL, which ids from callers may contain.
+    By default, PostgreSQL compares strings by the rules of a language. It also rejects NUL, which ids from callers may contain,
+    so NUL is escaped.
     """
 
     impl = Text
@@ -66,7 +67,7 @@ class Name(TypeDecorator[str]):
 
 
 class Time(TypeDecorator[datetime]):
-    """A time that is stored in UTC, because SQLite stores no time zone, and compares times as text."""
+    """A time column. Times are stored in UTC, because SQLite stores no time zone, and compares times as text."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -84,7 +85,7 @@ class Time(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-# SQLite automatically increments only columns with the type name INTEGER.
+# SQLite increments a column automatically only if its type is INTEGER.
 Position = BigInteger().with_variant(Integer, "sqlite")
 
 tasks = Table(
@@ -95,23 +96,23 @@ tasks = Table(
     Column("context_id", Name, nullable=False),
     Column("state", Text, nullable=False),
     Column("updated", Time, nullable=False),
-    # The snapshot has the state after event `number`. The table `events` has newer events.
+    # The snapshot is the task as of event `number`. The table `events` may have newer events.
     Column("number", Integer, nullable=False),
     Column("snapshot", LargeBinary, nullable=False),
     # False after retention has deleted the events.
     Column("events_kept", Boolean, nullable=False, server_default=true()),
-    # The node that owns the task, if several servers share the database; NULL for an ended task.
+    # The node that writes the task, if several servers share the database; NULL for an ended task.
     Column("node", Name),
-    # True if lists of tasks contain the task. Their indexes contain this column, because SQLite would otherwise read a complete
-    # snapshot to reach it.
+    # True if lists of tasks contain the task. The indexes for lists contain this column. Otherwise, SQLite would read the
+    # complete snapshot, which precedes this column in a row.
     Column("listed", Boolean, nullable=False, server_default=true()),
     Index("tasks_by_context", "owner", "context_id", "listed"),
     Index("tasks_by_time", "owner", "listed", "updated", "id"),
     Index("tasks_by_state_and_time", "state", "updated"),
 )
 
-# Finds the tasks with events to delete. SQLite uses the index only if the condition of the query is written like the condition of
-# the index. The first column has always the same value; it is included so that SQLite prefers this index.
+# Finds the tasks with events to delete. SQLite uses the index only if a query has the condition of the index in the same form. In
+# the index, the first column always has the same value; it is included so that SQLite prefers this index.
 tasks_with_events = Index(
     "tasks_with_events",
     tasks.c.events_kept,
@@ -120,7 +121,7 @@ tasks_with_events = Index(
     sqlite_where=text("events_kept = 1"),
 )
 
-# Not WITHOUT ROWID, because SQLite would read complete rows, which may have megabytes, to compare keys.
+# The table is not WITHOUT ROWID: SQLite would then read complete rows, which may have megabytes, to compare keys.
 events = Table(
     "events",
     metadata,
@@ -130,7 +131,7 @@ events = Table(
     Column("state", Text),
 )
 
-# The newest events on SQLite, before they are moved to their table (`tailrace.server.store.event_journal`); empty on PostgreSQL.
+# The newest events on SQLite, before they are moved to `events` (see `tailrace.server.store.event_journal`). Empty on PostgreSQL.
 journal = Table(
     "journal",
     metadata,
@@ -148,7 +149,10 @@ status_events = Index(
 
 
 def add_postgresql_types() -> None:
-    """Set the conditions of the indexes for PostgreSQL. In the definitions above, they would import SQLAlchemy's dialect."""
+    """Set the conditions of the indexes for PostgreSQL.
+
+    If the definitions above had them, SQLAlchemy's dialect would be imported.
+    """
     for index, condition in (
         (tasks_with_events, text("events_kept")),
         (status_events, events.c.state.is_not(None)),
@@ -176,7 +180,7 @@ push_configs = Table(
     Column("owner", Name, nullable=False),
     Column("dialect", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # The number of the last event that the webhook received.
+    # The number of the last event that was delivered, or is not delivered because all attempts failed.
     Column("delivered", Integer, nullable=False),
     # The node that delivers the notifications.
     Column("node", Name),
@@ -218,10 +222,11 @@ completion_metadata = Table(
 TABLES_OF_TASKS = (messages, push_configs, send_keys, completions, completion_metadata)
 """The tables with rows that belong to a task, except `tasks` and `events`. The rows are deleted with the task."""
 
-# The ids of tasks that callers deleted. A row exists until all events of the task are deleted, which takes several transactions.
+# The ids of tasks that callers deleted. A row exists until all events of its task are deleted, which may take several
+# transactions.
 deletions = Table("deletions", metadata, Column("task_id", Name, primary_key=True))
 
-# The attempts of model calls, for billing and budgets. When a task is deleted, its rows remain, but lose the task id.
+# The attempts of model calls, for billing and budgets. When a task is deleted, its rows remain, but without the task id.
 ledger = Table(
     "ledger",
     metadata,
@@ -245,7 +250,7 @@ ledger = Table(
     # In milliseconds since 1970.
     Column("started", BigInteger, nullable=False),
     Column("ended", BigInteger, nullable=False),
-    # Rows of deleted tasks have no task id, so they do not conflict.
+    # Rows of deleted tasks do not conflict, because NULL does not equal NULL.
     Index("ledger_by_attempt", "task_id", "turn", "attempt", unique=True),
     Index("ledger_by_caller", "caller", "ended"),
     Index("ledger_by_time", "ended"),

@@ -1,7 +1,7 @@
 """The version of a database, and its migration.
 
 A new database gets the current tables. For an older database, alembic runs the missing migrations (``migrations/``). The version
-is stored in one row, so that alembic is not imported if the database is up to date.
+is stored in one row, which is read without alembic. Alembic is only imported for a migration.
 """
 
 import logging
@@ -16,7 +16,8 @@ logger = logging.getLogger("tailrace.server")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-# Columns that our tables have in every version. They distinguish our tables from others with the same names.
+# Columns that tailrace's tables have in every version. They distinguish these tables from tables of other programs with the same
+# names.
 _OURS = {
     "tasks": {"id", "owner", "context_id", "state", "updated", "number", "snapshot"},
     "events": {"task_id", "number", "body", "state"},

@@ -1,8 +1,8 @@
 """The keys of an installation, which are derived from one secret.
 
 An installation is one server, or all servers that share a database. Its secret is the setting ``secret_key``, or a random secret
-that the store creates once (`SecretKeys.use_stored`). Each purpose has its own key, so that a leaked key does not affect
-other purposes.
+that the store creates once (`SecretKeys.use_stored`). Each purpose has its own key. If the key of one purpose leaks, other
+purposes are not affected.
 """
 
 import hmac
@@ -20,7 +20,7 @@ class SecretKeys:
 
     Args:
         configured: The setting ``secret_key``: secrets separated by commas, the current one first. Values that were created with
-            the other secrets are accepted. Empty to use the stored secret.
+            the other secrets are still accepted. Empty to use the stored secret.
 
     Raises:
         ConfigurationError: A secret is shorter than `MIN_SECRET_BYTES`.
@@ -35,7 +35,7 @@ class SecretKeys:
                     f"{MIN_SECRET_BYTES} are required; create one with: openssl rand -hex 32"
                 )
         self.is_configured = bool(given)
-        # A random secret is used until the store is open. No persisted value is derived before that.
+        # A random secret is used until the store is open. No value that is derived before then is persisted.
         self._secrets = given or [secrets.token_bytes(32)]
         self._derived: dict[str, list[bytes]] = {}
 
@@ -74,7 +74,7 @@ class SecretKeys:
 
     def external_ids(self, owner: str, *names: str) -> list[str]:
         """Return `external_id` for each accepted secret. The identifier for the current secret is first."""
-        # Lengths make the encoding injective: ("ab", "c") and ("a", "bc") differ.
+        # With the lengths, different arguments have different encodings: ("ab", "c") and ("a", "bc").
         encoded = [each.encode("utf-8", "surrogatepass") for each in (owner, *names)]
         message = b"".join(len(each).to_bytes(8, "big") + each for each in encoded)
         return [hmac.digest(key, message, sha256).hex()[:32] for key in self.derive_all("external ids")]

@@ -10,7 +10,7 @@ _NAME = "installation"
 
 
 def installation_secret(connection: Connection) -> bytes:
-    """Return the secret of the installation, and create it if it does not exist.
+    """Return the secret of the installation. Create it if it does not exist.
 
     Servers that start at the same time get the same secret, because the database stores only the first row.
     """

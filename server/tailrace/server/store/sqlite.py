@@ -1,10 +1,10 @@
-"""SQLite: one connection that writes, threads that read in parallel, and a file that no other process may open.
+"""SQLite: one connection that writes, threads that read in parallel, and a file that no other server may open.
 
 The driver blocks, and a cancelled caller cannot interrupt a transaction. Most transactions are short, and run in the event loop.
 They are written to SQLite's log without waiting for the disk (``synchronous=NORMAL``), and take less time than a round trip to a
-thread. If commits must survive a loss of power, all transactions run in the writing thread. Threads also run long transactions
-(reads, deletes and checks of many rows), checkpoints of the log, and any write while another program has the database locked. A
-database in memory has one connection, which the writing thread also uses for reads.
+thread. If commits must survive a loss of power, all transactions run in the writing thread. Threads run reads, writes of many or
+large rows, checkpoints of the log, and any write while another program has the database locked. A database in memory has one
+connection, which the writing thread also uses for reads.
 """
 
 import asyncio
@@ -33,20 +33,23 @@ READERS = 4
 """Number of threads for reads. Each has its own connection."""
 
 COPIED_ROWS = 10_000
-"""Number of written rows after which the log is copied into the file (a checkpoint)."""
+"""Number of written rows after which SQLite's write-ahead log is copied into the file (a checkpoint)."""
 
 LARGE_ROWS = COPIED_ROWS // 4
-"""Number of rows that a large write counts as, because the log grows by megabytes."""
+"""Number of rows as which a large write counts, because such a write adds megabytes to the log."""
 
 MAX_LOG_PAGES = 65_536
 """Number of pages (4 KiB) of the log above which writers wait for a checkpoint."""
 
 COPY_PATIENCE = 250
-"""Milliseconds for which such a checkpoint waits for readers, including those of other programs."""
+"""Milliseconds for which a checkpoint of such a large log waits for readers, including other programs."""
 
 PURGE_ATTEMPTS = 20
 PURGE_PAUSE = 0.1
-"""Attempts to empty the log after a deletion, because readers may prevent it; and seconds between two attempts."""
+"""Maximum number of attempts to empty the log after a deletion, and seconds between two attempts.
+
+Readers can make an attempt fail.
+"""
 
 Durability = Literal["process", "power"]
 """The failures that a commit survives: a crash of the process, or also a loss of power (``synchronous=FULL``)."""
@@ -60,14 +63,14 @@ class SqliteDatabase(Database):
     Args:
         url: The URL of the database. Without a file name, the database is in memory. The parameter ``timeout`` has the seconds to
             wait for a lock (default 5).
-        durability: The failures that a commit survives. With ``power``, commits wait for the disk, in the writing thread.
+        durability: The failures that a commit survives. With ``power``, commits run in the writing thread, and wait for the disk.
     """
 
     def __init__(self, url: URL, durability: Durability = "process") -> None:
         self._file = SqliteFile(url, READERS + 1, waits_for_disk=durability == "power")
         self._connection: Connection | None = None
         self._driver: Any = None  # the sqlite3 connection of `_connection`
-        self._pending: list[Future[Any]] = []  # work for the writing thread that has not ended
+        self._pending: list[Future[Any]] = []  # unfinished work of the writing thread
         self._patience = 0  # milliseconds to wait for a lock
         self._uncopied = 0  # rows written since the last checkpoint
         self._copying: Future[int] | None = None
@@ -141,7 +144,7 @@ class SqliteDatabase(Database):
         tasks: Collection[str] = (),
         is_large: bool = False,
     ) -> None:
-        """Write events (see `Database.append`): in the event loop, unless other writes wait or the write is large."""
+        """Write events (see `Database.append`). This runs in the event loop, unless other writes wait or the write is large."""
         write = partial(self._alone, rows, tasks)
         if work is not None:
             write = partial(self._with_work, rows, work, tasks)
@@ -192,7 +195,7 @@ class SqliteDatabase(Database):
                 raise
 
     def _retry_locked(self, write: Callable[[], T], patience: int | None = None) -> T:
-        """Write in the writing thread, and wait while another program has the database locked.
+        """Write in the writing thread. While another program has the database locked, wait.
 
         Args:
             write: Runs the transaction.
@@ -227,9 +230,11 @@ class SqliteDatabase(Database):
         return await asyncio.wrap_future(future)
 
     def _count(self, rows: int) -> None:
-        """Count written rows, and start a checkpoint after `COPIED_ROWS`. It runs in a thread, because it waits for the disk.
+        """Count written rows, and start a checkpoint after `COPIED_ROWS`.
 
-        SQLite overwrites the log from its beginning after a complete checkpoint without readers. With continuous reads and
+        The checkpoint runs in a thread, because it waits for the disk.
+
+        SQLite can reuse the log only after a complete checkpoint during which no reader uses the log. With continuous reads and
         writes, this never happens, and the log grows. If the log is too large, a checkpoint runs in the writing thread, and
         writers wait for it.
         """
@@ -290,7 +295,7 @@ class SqliteDatabase(Database):
         return is_purged
 
     def _is_log_emptied(self) -> bool:
-        """Try to copy the complete log into the file and to cut it to no length."""
+        """Try to copy the complete log into the file, and to truncate the log. Return whether this succeeded."""
         try:
             return self._copy_waited_for("TRUNCATE") == 0
         except StoreError as error:
@@ -310,7 +315,7 @@ class SqliteDatabase(Database):
                 raise
 
     def _renew_connections(self) -> None:
-        """Open new connections, because the old ones have deleted content in cached pages and in parameters of statements."""
+        """Open new connections, because the old ones may have deleted content in cached pages and in parameters of statements."""
         self._connected()
         with self.translating("open the store", sqlite3.Error):
             self._use_to_write(self._file.reconnect())

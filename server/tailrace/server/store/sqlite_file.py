@@ -27,7 +27,7 @@ logger = logging.getLogger("tailrace.server")
 
 CHECK_SECONDS = 5.0
 GLANCE_SECONDS = 1.0
-"""Maximum seconds for the check of a file for damage: after a crash (`CHECK_SECONDS`), or after the file was closed properly."""
+"""Maximum seconds for which a file is checked for damage: `CHECK_SECONDS` after a crash, otherwise `GLANCE_SECONDS`."""
 
 EXPLANATIONS = {
     sqlite3.SQLITE_BUSY: "another program has the database locked",
@@ -77,7 +77,8 @@ class SqliteFile:
         if self.path:
             create_private_folder(Path(self.path).parent)
             self._lock = _lock(f"{self.path}.lock")
-            # SQLite removes the log when the last connection closes, even if the file is damaged.
+            # After a crash, the lock file has a mark, and SQLite's log may exist. SQLite removes the log when the last connection
+            # closes, even if the file is damaged.
             is_unclean = bool(self._lock.read()) or _size(f"{self.path}-wal") > 0
             _mark(self._lock, b"open\n")
             # The files that SQLite creates have the same mode as this file.
@@ -100,7 +101,7 @@ class SqliteFile:
             is_ready = is_up_to_date(connection)
         if not is_ready:
             with connection.begin():
-                # Begin a transaction explicitly, because the driver begins one only at the first change of a row.
+                # Begin the transaction explicitly. Otherwise, the driver would begin it only at the first change of a row.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 migrate_schema(connection)
         return connection
@@ -130,7 +131,7 @@ class SqliteFile:
         is_complete, self._is_complete = self._is_complete, False
         self._connection = self.engine = self._lock = None
         try:
-            with ExitStack() as closing:  # close the connection first, and the engine even if this fails
+            with ExitStack() as closing:  # close the connection first; close the engine even if this fails
                 if engine is not None:
                     closing.callback(engine.dispose)
                 if connection is not None:
@@ -208,7 +209,7 @@ def _wait_for_disk(connection: Any, _record: object) -> None:
     """Configure a connection, so that commits survive a loss of power."""
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=FULL")
-    # For macOS, where the data may otherwise be only in the cache of the disk.
+    # On macOS, the data would otherwise be only in the cache of the disk.
     cursor.execute("PRAGMA fullfsync=ON")
     cursor.close()
 

@@ -83,7 +83,7 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
 """Maximum bytes of the stored messages of a conversation or a task that are loaded. The newest messages are loaded.
 
-Joining them for one request to the provider takes up to 20 ms, during which no other thread runs.
+For so many bytes, joining the messages for one request to the provider takes up to 20 ms, during which no other thread runs.
 """
 
 
@@ -98,7 +98,7 @@ class Store(StoreWrites):
             ``postgresql://USER:PASSWORD@HOST/DATABASE``.
         retention: The retention of events, tasks and usage.
         durability: The failures that a commit on SQLite survives; see `Durability`.
-        database: A database that is used instead of the one of the URL.
+        database: A database to use instead of the database of the URL.
 
     Attributes:
         completions: The stored chat completions.
@@ -122,11 +122,14 @@ class Store(StoreWrites):
 
     @property
     def keys(self) -> SecretKeys:
-        """Return the keys of the installation. They are persistent after the store is opened."""
+        """Return the keys of the installation. Before the store is opened, they may be temporary."""
         return self._keys
 
     def use_keys(self, keys: SecretKeys) -> None:
-        """Set the keys of the installation. This must precede `open`, which loads the stored secret into them."""
+        """Set the keys of the installation, before `open`.
+
+        If no secret is configured, `open` loads the stored secret into them.
+        """
         self._keys = keys
         self._webhook_rows = PushConfigRows(keys)
 
@@ -187,13 +190,13 @@ class Store(StoreWrites):
     async def load_events(
         self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]:
-        """Return the consecutive events after number ``after``, oldest first. The caller of this method checks the owner.
+        """Return the consecutive events after number ``after``, oldest first. The calling code must check the owner.
 
         Args:
             task_id: The task.
             after: The number of the last known event.
             limit: The maximum number of events.
-            max_bytes: The maximum bytes of bodies; at least one event is returned. None for no limit.
+            max_bytes: The maximum bytes of the bodies; None for no limit. If any event exists, at least one is returned.
 
         Raises:
             EventsDropped: The next event was deleted after the end of the task. The snapshot has its content.
@@ -212,7 +215,7 @@ class Store(StoreWrites):
     async def load_history(
         self, context_id: str, owner: str, limit: int
     ) -> tuple[list[Message], frozenset[str]]:
-        """Return messages like `load_conversation`, and the ids of those of their tasks that have a running turn."""
+        """Return messages like `load_conversation`, and the ids of their tasks that have a running turn."""
         running = select(tasks.c.id).where(
             tasks.c.owner == owner, tasks.c.context_id == context_id, has_running_turn()
         )
@@ -245,7 +248,8 @@ class Store(StoreWrites):
             owner: The owner.
             task_filter: The filter.
             after: The position after which the page begins; None for the first page.
-            limit: The maximum number of tasks. There are fewer if they have more than `MAX_PAGE_BYTES`, but at least one.
+            limit: The maximum number of tasks. If they have more than `MAX_PAGE_BYTES`, fewer tasks are returned, but at least
+                one.
 
         Returns:
             The tasks with their positions, and the number of matching tasks on all pages.
@@ -281,13 +285,13 @@ class Store(StoreWrites):
         return StoredPage(list(zip(positions, found, strict=True)), total, has_more=has_more)
 
     async def load_unfinished(self) -> list[tuple[str, str]]:
-        """Return id and owner of every task that has neither ended nor waits for its caller, by the time of its status."""
+        """Return id and owner of every task with a running or interrupted turn, ordered by the time of the status."""
         query = select(tasks.c.id, tasks.c.owner).where(has_running_turn()).order_by(tasks.c.updated)
         rows = await self._read(query)
         return [(row.id, row.owner) for row in rows]
 
     async def load_unended(self, context_id: str, owner: str, prefix: str = "") -> list[Task]:
-        """Return the tasks of a conversation that have neither ended nor wait for their caller, by the time of their status.
+        """Return the tasks of a conversation that have not ended and do not wait for input, ordered by the time of the status.
 
         Args:
             context_id: The conversation.
@@ -310,7 +314,7 @@ class Store(StoreWrites):
         return [row.id for row in await self._read(query.limit(limit))]
 
     async def put_record(self, task: Task, owner: str, *, may_create: bool = True) -> bool:
-        """Insert or replace a record: an ended task without events that lists of tasks do not contain.
+        """Insert or replace a record: an ended task without events, which is not included in lists of tasks.
 
         Args:
             task: The task.
@@ -369,18 +373,18 @@ class Store(StoreWrites):
         return bool(await self._read(select(push_configs.c.id).where(*conditions)))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
-        """Return every webhook that may have notifications to deliver, and whether events are undelivered."""
+        """Return every webhook that may have notifications to deliver, and for each, whether it has undelivered events."""
         return self._webhook_rows.read_open(await self._read(open_push_configs()))
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
-        """Delete a webhook, if it exists. The caller of this method checks the owner."""
+        """Delete a webhook, if it exists. The calling code must check the owner."""
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
         await self._database.write(
             lambda connection: connection.execute(delete(push_configs).where(*conditions))
         )
 
     async def mark_delivered(self, task_id: str, config_id: str, number: int) -> None:
-        """Persist that a webhook received an event. Do nothing if the webhook was deleted."""
+        """Store the number of the last delivered event of a webhook. Do nothing if the webhook was deleted."""
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
         change = update(push_configs).where(*conditions).values(delivered=number)
         await self._database.write(lambda connection: connection.execute(change))
@@ -398,9 +402,11 @@ class Store(StoreWrites):
     async def _newest_rows(
         self, *columns: ColumnElement[Any], conditions: Sequence[ColumnElement[bool]], limit: int | None
     ) -> list[Any]:
-        """Return columns of the newest messages within `MAX_CONVERSATION_BYTES`, at least one, oldest first.
+        """Return columns of the newest messages within `MAX_CONVERSATION_BYTES`, oldest first.
 
-        Sizes are read first, because PostgreSQL's driver loads all rows of a result.
+        If there are messages, return at least one.
+
+        The sizes are read before the messages, because PostgreSQL's driver loads all rows of a result.
         """
         position = messages.c.position
         sizes = select(position, func.length(messages.c.body).label("size")).where(*conditions)

@@ -43,7 +43,8 @@ class Bodies:
     """The JSON of the messages and snapshots of writes. It is encoded before the transaction begins.
 
     Args:
-        writes: The writes. They must exist as long as this object, which identifies their content by `id`.
+        writes: The writes. They must exist as long as this object, because the JSON is stored by the `id` of each message and
+            snapshot.
     """
 
     def __init__(self, writes: Sequence[TaskWrite]) -> None:
@@ -70,7 +71,7 @@ def keep_tasks(
         writes: The batch.
         bodies: The encoded bodies of at least these writes.
         webhooks: Writes the webhooks of the batch.
-        node: The node that owns the tasks; None for a single server.
+        node: The node that writes the tasks; None for a single server.
     """
     messages = [
         {
@@ -108,7 +109,7 @@ def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
 
 
 def _put_tasks(connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies, node: str | None) -> None:
-    """Insert or update the row of each task with one statement, although a batch may have several writes of a task."""
+    """Insert or update the row of each task. A batch may have several writes of a task; they are merged into one statement."""
     changes: dict[str, tuple[TaskWrite, dict[str, Any]]] = {}
     new: set[str] = set()
     for write in writes:
@@ -158,7 +159,7 @@ def _put_task(connection: Connection, write: TaskWrite, values: dict[str, Any], 
 
 
 def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, Any]) -> None:
-    """Write a task without new events. The snapshot gets the number of the last event that exists."""
+    """Write a task without new events. The number of the snapshot becomes the number of the task's last event."""
     where = (tasks.c.id == write.task_id, tasks.c.owner == write.owner)
     newest = {"number": _last_number(write.task_id, tasks.c.number)}
     changed = connection.execute(update(tasks).where(*where).values({**values, **newest}))
@@ -186,7 +187,7 @@ def put_record(connection: Connection, row: dict[str, Any], *, may_create: bool)
     )  # another server may have created the record at the same time
 
 
-# Created only once, because building a statement takes longer than running it.
+# Created once, because building such a statement takes longer than running it.
 _INSERT_MESSAGE = insert(messages)
 _INSERT_TASK = insert(tasks)
 _UPDATE_TASK = (
@@ -214,7 +215,7 @@ def _add_task(dialect: str) -> Executable:
 
 
 def _last_number(task_id: str, otherwise: Any) -> Any:
-    """Return an expression for the number of a task's last event."""
+    """Return an expression for the number of a task's last event; ``otherwise`` if there is none."""
     return func.coalesce(
         select(func.max(events.c.number)).where(events.c.task_id == task_id).scalar_subquery(), otherwise
     )

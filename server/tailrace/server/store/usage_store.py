@@ -71,9 +71,9 @@ class SpentUsage(msgspec.Struct, frozen=True):
     Attributes:
         provider: The provider.
         model: The requested model.
-        tokens: The sum of the reported tokens.
-        missing_tokens: An estimate of the unreported output of incomplete attempts: their chunks, less their reported output
-            tokens.
+        tokens: The sum of the reported input and output tokens.
+        missing_tokens: An estimate of the unreported output tokens of incomplete attempts: the number of chunks minus the
+            reported output tokens.
         cost: The sum of the known costs, in 1e-9 US dollars.
     """
 
@@ -95,7 +95,7 @@ class UsageStore:
         self._database = database
 
     async def sums(self, usage_filter: UsageFilter, group_by: Sequence[str], limit: int) -> list[UsageSum]:
-        """Return the usage of each group, in the order of the groups; at most ``limit`` + 1 groups.
+        """Return the usage of each group, ordered by the values of the group.
 
         Args:
             usage_filter: The filter.

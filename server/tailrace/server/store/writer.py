@@ -61,7 +61,8 @@ class StoreWrites:
         self._retention = retention
         self._in_doubt = False
         self._has_deletions = False  # deleted tasks may still have events
-        # Deleted content may be in the log of the database, also that of a process that ended during a deletion.
+        # False at the start, because an earlier process may have ended before the content that it deleted was removed from the
+        # log.
         self._is_purged = False
         self._keys = SecretKeys()
         self._webhook_rows = PushConfigRows(self._keys)
@@ -70,7 +71,7 @@ class StoreWrites:
         """Test whether the store accepts writes: insert a row and delete it in one transaction.
 
         Raises:
-            StoreError: The database accepts no writes, or no writes from this server.
+            StoreError: The database accepts no writes, or only writes of another server.
         """
         trial = {"owner": "", "name": f"trial:{uuid4().hex}"}
         this = (claims.c.owner == trial["owner"], claims.c.name == trial["name"])
@@ -91,7 +92,7 @@ class StoreWrites:
             await self._write(writes)
         except StoreError as error:
             # If the connection is lost during a commit, the result is unknown. The commit succeeded if the next attempt fails,
-            # and finds that the same events exist.
+            # and the database has the same events.
             was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
             if error.temporary or not was_in_doubt:
                 raise
@@ -117,9 +118,9 @@ class StoreWrites:
             await self._database.append(rows_of(writes), is_large=is_large)
 
     async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
-        """Encode the content of a transaction, in a thread if it is large, but not in the thread of `run_bounded`.
+        """Encode the content of a transaction. If it is large, use a thread, but not the thread of `run_bounded`.
 
-        In that thread, all tasks would wait for the request that is being processed.
+        In the thread of `run_bounded`, the writes of all tasks would wait for the requests that it processes.
         """
         return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
 
@@ -141,10 +142,10 @@ class StoreWrites:
     async def delete_task(self, task_id: str, owner: str) -> bool:
         """Delete a task with its events, webhooks and messages, and return whether the task existed.
 
-        The caller of this method ensures that no write of the task is running, and calls `purge` after the last deletion. The
+        The calling code must ensure that no write of the task is running, and must call `purge` after the last deletion. The
         deletion of a long task consists of many short transactions, so that other writes do not wait for it. An error, a crash or
-        a cancellation can interrupt the deletion. The task then either still exists, without some of its messages, and can be
-        deleted again; or it does not exist, and `drop_expired` deletes the rest of its events.
+        a cancellation can interrupt the deletion. Two results are possible. If the task still exists, some of its messages may be
+        missing, and it can be deleted again. If it does not exist, `drop_expired` deletes the rest of its events.
         """
         write, tasks = self._database.write, (task_id,)
         while await write(lambda connection: delete_messages(connection, task_id, owner)):
@@ -159,7 +160,7 @@ class StoreWrites:
     async def purge(self) -> None:
         """Remove deleted content from the files and caches of the database.
 
-        If a reader prevents that, `drop_expired` tries it again.
+        If a reader prevents the removal, `drop_expired` tries again.
         """
         self._is_purged = False
         self._is_purged = await self._database.purge()
@@ -199,16 +200,16 @@ class Distribution:
 class GroupWriter:
     """Writes the events of all tasks. No other code writes events.
 
-    There is no timer. All writes that arrive during a transaction form the next transaction. An idle store commits a write
+    All writes that arrive during a transaction form the next transaction. No timer is needed: an idle store commits a write
     immediately, and a busy store commits fewer, larger transactions.
 
-    Expired rows are deleted in small transactions between the other transactions. There are pauses between them, so that they
-    take a limited part of the time, regardless of the number of rows. After a failed transaction, the store is tested at
-    intervals (`StoreWrites.try_writing`), so that a server that is not ready becomes ready again without a new message.
+    Expired rows are deleted in small transactions between the other transactions. After each deletion, the writer pauses, so that
+    deletions take a limited part of the time, regardless of the number of rows. After a failed transaction, the store is tested
+    at intervals (`StoreWrites.try_writing`), so that a server that is not ready becomes ready again without a new message.
 
     Args:
         store: The store.
-        max_waiting: The maximum number of waiting events. If there are more, producers must wait (`room`).
+        max_waiting: The maximum number of waiting events. If there are more, producers must wait for `room`.
         retry_delays: Seconds between the attempts of a transaction that fails. After the last attempt, its writes fail.
         drop_interval: Seconds between two searches for expired rows.
         drop_pause: Seconds between two transactions that delete expired rows.
@@ -216,9 +217,9 @@ class GroupWriter:
         commit_failed: Called after each failed attempt to commit.
 
     Attributes:
-        last_error: The error of the last transaction or test; None if it succeeded.
+        last_error: The error of the last transaction or test; None if the last one succeeded.
         is_full: Whether too many events wait, so that producers must wait for `room`.
-        lag: The distribution of the seconds from the oldest event of a transaction to its commit.
+        lag: The distribution of the seconds between the arrival of the oldest event of a transaction and the commit.
         group_sizes: The distribution of the numbers of events in a transaction.
     """
 
@@ -297,8 +298,8 @@ class GroupWriter:
         self._wake()
 
     async def run(self) -> None:
-        """Write until `close` is called. If the store recovers during the retries, no write is lost."""
-        # Called only once, because it makes a system call before CPython 3.12.
+        """Write until `close` is called."""
+        # Called only once, because the call makes a system call in CPython versions before 3.12.
         loop = asyncio.get_running_loop()
         self._closed = self._no_retries = False
         self._failed = None
@@ -384,7 +385,7 @@ class GroupWriter:
         if error.temporary:
             self._settle(batch, error)
             return
-        # The store rejects the write of one of the tasks. Commit each task separately.
+        # The store rejects the write of at least one task. Commit each task separately.
         tasks: dict[str, list[_Write]] = {}
         for item in batch:
             tasks.setdefault(item[0].task_id, []).append(item)
@@ -424,7 +425,7 @@ class GroupWriter:
         return None
 
     def _withdraw(self, task_ids: set[str]) -> list[_Write]:
-        """Remove the waiting writes of tasks with a failed write, because their logs would have a gap."""
+        """Remove the waiting writes of tasks with a failed write. If they were committed, the logs would have a gap."""
         withdrawn = [item for item in self._waiting if item[0].task_id in task_ids]
         self._waiting = [item for item in self._waiting if item[0].task_id not in task_ids]
         self._count -= sum(len(write.events) for write, _, _ in withdrawn)
@@ -432,10 +433,10 @@ class GroupWriter:
         return withdrawn
 
     def _wake(self) -> None:
-        """Resume `run` in the tick after the next tick of the event loop.
+        """Resume `run` after other coroutines that are ready have run.
 
-        Other coroutines can run before. A new turn can thus send its request to the provider before its first event is written,
-        and a store that commits in the event loop does not block the loop for long.
+        A new turn can then send its request to the provider before its first event is written. This matters because a store may
+        commit in the event loop, which blocks the loop.
         """
         more, self._more = self._more, None
         if more is not None:
@@ -448,7 +449,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
-    """Return the writes with other content than events that do not change the status."""
+    """Return the writes that change more than the table of events: those with a new status, messages, webhooks, keys or usage."""
     further: list[TaskWrite] = []
     for write in writes:  # runs for every token, and a comprehension would be a function call
         if (
