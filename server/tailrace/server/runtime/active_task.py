@@ -37,15 +37,14 @@ class ActiveTask:
         scope: The cancel scope in which the turn runs.
         ending: The last status that a cancelled turn writes; None if the turn is not cancelled.
         new_messages: Messages to persist with the next event.
-        recorded_rounds: The number of the turn's model responses that are already in the conversation, if a crash interrupted the
-            turn.
-        recorded_attempts: The number of the turn's attempts of model calls that are already in the ledger, if a crash interrupted
-            it.
+        recorded_rounds: If a crash interrupted the turn, the number of its model responses that are already in the conversation.
+        recorded_attempts: If a crash interrupted the turn, the number of its attempts of model calls that are already in the
+            ledger.
         usage: Attempts of model calls to persist with the next event.
         round_calls: The ids of the tool calls in the last message that was added to the conversation.
         webhooks: Webhooks to persist with the next event. They receive this event.
         send_key: The idempotency key of the message that causes the next event. It is persisted with this event.
-        completion: The chat completion that the message of the next event requests. It is persisted with this event.
+        completion: The stored chat completion that the message creates. It is persisted with the next event.
         holds_conversation: True while the turn of this task holds the lock of the conversation.
         error: The store error that ended the task, because its events could not be persisted; None if there is none.
         followed: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
@@ -111,26 +110,26 @@ class CallContext(msgspec.Struct, frozen=True):
     """Data of a caller's request that is not part of the message. Nodes forward it to each other.
 
     Attributes:
-        named_in: The protocol version, if callers of this version choose task ids themselves, like in A2A 0.1. An unknown id then
-            creates a task. Empty if the server chooses the ids.
+        named_in: The protocol version, if callers choose task ids in this version (as in A2A 0.1). An unknown id then creates a
+            task. Empty if the server chooses the ids.
         protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
         send_key: The idempotency key of the message; empty if it has none. If a message with this key was accepted before, the
             server returns the task of that message. The key is stored as long as the task.
         fingerprint: The fingerprint of the request (see `Engine.sent_as`); empty to compute it from the message.
         cost: The number of JSON values in the request, including the messages that precede the new message.
-        record: An API's record of the request. It is stored in the metadata ``apiRequest`` of the message. May be empty.
+        record: Data about the request that an API stores, as JSON, in the metadata ``apiRequest`` of the message. Empty if there
+            is none.
         completion: The stored chat completion that the request creates; None for other requests.
-        operator_form: The name of the form of the operator's webhook that is notified when the turn ends; empty for no
-            notification.
+        operator_form: The format in which the operator's webhook is notified when the turn ends; empty for no notification.
         may_approve: True if the caller may approve tool calls. Requests of older nodes lack this field, which is then False.
         agent: The name of the agent that receives the message; empty if the server has only one agent.
-        follows: The turn whose conversation the message continues in a new one. The turn of the message waits for its end.
-            It is stored in the metadata ``follows`` of the message. None for other messages.
+        follows: If the message begins a branch, the turn after which the branch begins. The turn of the message waits until that
+            turn has ended. Stored in the metadata ``follows`` of the message. None for other messages.
     """
 
     named_in: str = ""
-    # The name of the member in messages between nodes.
+    # In messages between nodes, this field has the name ``spoken``.
     protocol_version: str = msgspec.field(default="1.0", name="spoken")
     extensions: tuple[str, ...] = ()
     send_key: str = ""
@@ -163,7 +162,7 @@ class PendingMessage:
         extensions: URIs of the activated extensions.
         number: The number of the message in the task, from 1.
         in_history: True if a crash interrupted the turn of the message, so that the message is already in the conversation.
-        preceding: Earlier messages of a new conversation, as the caller sent them.
+        preceding: Earlier messages of the conversation, which the caller sent with the first message.
         origin: The trace of the request; None if the request is not traced.
         cost: As for `CallContext`.
     """
@@ -254,7 +253,10 @@ class Subscription(LogCursor):
         self._max_lag = None
 
     async def wait_for_start(self) -> None:
-        """Wait until the first event is persisted, or until persisting it has failed. In this case, `read` raises the error."""
+        """Wait until the first event is persisted, or until persisting it has failed.
+
+        After a failure, `read` raises the error.
+        """
         if self.first is None:  # otherwise, the first event is already persisted
             await self._active.log.reach(self.after + 1)
 
@@ -262,7 +264,7 @@ class Subscription(LogCursor):
         """Yield the results of `read` up to the last event.
 
         Args:
-            until_interrupted: True to end also when a turn ends with the task waiting for its caller.
+            until_interrupted: True to also end when the task waits for its caller.
 
         Raises:
             StoreError: Events could not be persisted or read.
@@ -270,7 +272,7 @@ class Subscription(LogCursor):
         return read_batches(self.read, lambda event: until_interrupted and ends_turn(event.state))
 
     async def _read_missing(self) -> list[Event]:
-        """Read events that the log no longer has, or the events of the process that writes the task now."""
+        """Read events that the log no longer has. If another process writes the task now, read the events of that process."""
         while True:
             max_lag = self._max_lag if self.has_caught_up else None
             events = await self._tasks.read(self._active, self.after, max_lag=max_lag)
@@ -310,7 +312,10 @@ async def read_batches(
 
 
 def ends_turn(state: TaskState | None) -> bool:
-    """Return whether this state ends a turn. A turn may continue in AUTH_REQUIRED (see `continues_turn`)."""
+    """Return whether this state ends a turn.
+
+    One exception is not covered: a turn may continue in AUTH_REQUIRED (`continues_turn`).
+    """
     return state is not None and (state.terminal or state.interrupted)
 
 

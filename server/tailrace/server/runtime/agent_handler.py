@@ -55,7 +55,7 @@ class AgentHandler(Handler):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Connect the agent's tools while the block runs. At the end, disconnect the tools and close the model."""
+        """Connect the agent's tools until the block ends. Then disconnect the tools and close the model."""
         async with self._agent:
             yield
 
@@ -89,7 +89,10 @@ class AgentHandler(Handler):
                     yield item
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        """Return the updates of a turn in batches. If the provider fails, the task is failed, and keeps the received text."""
+        """Return the updates of a turn in batches.
+
+        If the provider fails, the task fails, and its artifacts keep the received text.
+        """
         return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
@@ -129,9 +132,9 @@ class AgentHandler(Handler):
     def _prepared(
         self, turn: Turn
     ) -> tuple[History, list[Update | MessageAdded], DecidedCalls | None, RequestOf]:
-        """Return the conversation, the first updates of the turn, its first calls, and a function for approval requests.
+        """Return the conversation, the first updates of the turn, its decided calls, and a function for approval requests.
 
-        If results of the caller are missing, the last of these updates ends the turn.
+        If the caller has not sent all results, the last of the first updates ends the turn.
 
         Raises:
             AgentError: As for `first_calls`.

@@ -1,10 +1,10 @@
 """Decisions of callers about tool calls that wait for an approval.
 
 `decided_message` checks the decisions in a message against the requests in the status of the task, and records the decisions in
-the metadata of the message. The message is an event of the task's log. The decision and the new state of the task are therefore
-one event, and two decisions about one call cannot both be accepted. `decided_calls` returns the calls that the turn of this
-message runs. Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and waits until this event is
-persisted. If the server crashes after that, the results of these calls are lost (`tailrace.server.runtime.lost_results`).
+the metadata of the message. The message is one event in the log of the task. This event contains the decision and changes the
+state of the task, so two decisions about one call cannot both be accepted. `decided_calls` returns the calls that the turn of
+such a message runs. Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and waits until this
+event is persisted. If the server then crashes, the results of these calls are lost (`tailrace.server.runtime.lost_results`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -75,7 +75,7 @@ def waiting_requests(task: Task) -> list[ApprovalRequest]:
 
 
 def decided_message(message: Message, task: Task | None, *, may_approve: bool) -> Message:
-    """Record the decisions in a caller's message in the metadata of the message.
+    """Return a caller's message with its decisions recorded in its metadata.
 
     Args:
         message: The message.
@@ -152,7 +152,7 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
 def results_after_stop(
     message: Message, calls: Sequence[ContentPartToolCall], executing: Collection[str]
 ) -> list[ContentPartToolResult]:
-    """Return results for decided calls of a turn that is not run again after the server stopped.
+    """Return results for the decided calls of a turn that the stop of a server interrupted, and that is not run again.
 
     Args:
         message: The message with the decisions.
@@ -174,7 +174,7 @@ def decided_ids(message: Message) -> frozenset[str]:
 
 
 def executing_ids(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """Return the ids of approved calls that had begun to run, from the extension's metadata of a task."""
+    """Return the ids of approved calls that had begun to run, from the extension metadata of a task."""
     ids: object = metadata.get("executing")
     return frozenset(map(str, cast("list[object]", ids))) if isinstance(ids, list) else frozenset()
 

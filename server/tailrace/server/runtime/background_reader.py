@@ -15,8 +15,8 @@ from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDe
 class BackgroundReader:
     """Reads batches in an asyncio task, and runs each filter stream in another asyncio task.
 
-    The next batch is read only when the previous batch was applied. All batches are read in the same asyncio task, because a
-    handler may have open cancel scopes.
+    The next batch is read only after the previous batch was filtered. All batches are read in the same asyncio task, because a
+    handler must enter and exit a cancel scope in the same asyncio task.
 
     Attributes:
         failure: The error of a filter stream; None if there is none.
@@ -34,7 +34,7 @@ class BackgroundReader:
 
     @asynccontextmanager
     async def running(self, group: TaskGroup) -> AsyncGenerator[None]:
-        """Run the asyncio tasks in a task group for the block. At its end, cancel them, and wait until they have ended."""
+        """Run the asyncio tasks in a task group until the block ends. Then cancel them, and wait until they have ended."""
         ended = anyio.Event()
         await group.start(self._run, ended)
         try:
@@ -51,7 +51,7 @@ class BackgroundReader:
         self._group.start_soon(self._work, stream)
 
     async def batches(self) -> AsyncGenerator[Sequence[Item]]:
-        """Yield the batches, and an empty batch whenever a filter stream has text.
+        """Yield the batches, and an empty batch whenever a filter stream has text to publish.
 
         Before the end of a text, and before an item that may repeat published texts, the filter streams process the text that
         they hold back.

@@ -24,9 +24,9 @@ from tailrace.wrappers import StoreError, Usage
 logger = logging.getLogger("tailrace.server")
 
 SETTLED_AFTER = 60_000
-"""Milliseconds after the end of an attempt within which every server has persisted the attempt.
+"""Milliseconds after the end of an attempt. After this time, every server has persisted the attempt.
 
-Sums of older attempts do not change.
+Sums of older attempts no longer change.
 """
 
 _FOREVER = 2**62
@@ -43,7 +43,7 @@ class BudgetExceededError(RateLimitError):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The member ``error`` in the last status of a turn that ended with this error."""
+        """The member ``error`` in the metadata of the last status of a turn that ended with this error."""
         return {
             "type": "budget_exceeded",
             "status": 429,
@@ -133,7 +133,10 @@ class Budgets:
         return RunningCall(units) if units else None
 
     def record(self, record: UsageRecord) -> None:
-        """Add the usage of an ended attempt to the periods in memory. Other periods will read it from the ledger."""
+        """Add the usage of an ended attempt to the periods in memory.
+
+        Periods that are added later read the usage from the ledger.
+        """
         for number, budget in self._budgets:
             window = self._windows.get((number, _key_of(budget, record.caller)))
             if window is not None and _concerns(budget, record.caller) and record.ended >= window.start:
@@ -185,7 +188,7 @@ class Budgets:
     async def _load(self, window: _Window, user: str, now: int) -> int:
         """Return the usage of a budget in a period according to the ledger.
 
-        The sum of settled attempts is stored, so that the attempts of a long period are read only once.
+        The window keeps the sum of the attempts before ``settled_at``, so that the attempts of a long period are read only once.
         """
         settled, since = window.settled, window.settled_at
         until = now - SETTLED_AFTER
@@ -231,7 +234,7 @@ class RunningCall:
                 raise _error_of(window)
 
     def end(self) -> None:
-        """Remove the call from the running calls. `Budgets.record` adds its usage."""
+        """Subtract the tokens of the call from the running usage. `Budgets.record` adds the final usage of the call."""
         for window, unit in self._units:
             window.running -= self._tokens * unit
         self._tokens = 0

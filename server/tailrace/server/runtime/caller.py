@@ -16,8 +16,7 @@ class Caller:
     Attributes:
         user: The authenticated name; empty without authentication.
         tenant: The tenant of the request; empty if the request names no tenant.
-        names_tasks_in: The protocol version, if callers of this version choose task ids themselves; empty if the server chooses
-            them.
+        names_tasks_in: The protocol version, if callers choose task ids in this version; empty if the server chooses the ids.
         protocol_version: The protocol version of the request.
         extensions: The activated extensions (see `Capabilities.activated`).
         send_key: The idempotency key of the message (header ``Idempotency-Key``); empty if there is none. A message with a key is

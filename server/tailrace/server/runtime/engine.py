@@ -1,8 +1,8 @@
 """The engine runs the tasks of a server. All protocols use it to start, find, cancel and delete tasks.
 
-A turn runs in the task group of the engine, not in the asyncio task of a request. Therefore, a client can disconnect at any time.
-Each event is applied to the record of its task (`TaskRecord`), stored by the `GroupWriter`, and then published to the `TaskLog`,
-from which subscribers read.
+A turn runs in the task group of the engine, not in the asyncio task of a request. Therefore, the turn continues if the client
+disconnects. Each event is applied to the record of its task (`TaskRecord`), stored by the `GroupWriter`, and then published to
+the `TaskLog`, from which subscribers read.
 """
 
 import logging
@@ -163,8 +163,8 @@ class Engine(TaskAccess):
         """Open the store, recover interrupted tasks and accept requests until the block ends.
 
         When the block ends, running turns have ``stop_grace`` seconds to end. If the block ends with an exception or a
-        cancellation, they have no time. Tasks that still run after that fail, and keep the text that was published. All events
-        are stored.
+        cancellation, they are stopped immediately. Tasks whose turns are stopped fail, and keep the text that was published. All
+        events are stored.
 
         Raises:
             StoreError: The store cannot be opened.
@@ -222,8 +222,8 @@ class Engine(TaskAccess):
             preceding: Earlier messages of a conversation that is new to this server. They are only used for a new task.
 
         Returns:
-            A subscription to the task, whose first event is the task. If the handler responds directly, its message. That message
-            is not stored, so a repeated request creates another message.
+            A subscription to the task; its first event is the task. If the handler responds directly, the message of the handler.
+            This message is not stored, so a repeated request creates another message.
 
         Raises:
             TaskNotFoundError: The task of the message does not exist or belongs to another caller.
@@ -243,8 +243,8 @@ class Engine(TaskAccess):
     def placing(self, context_id: str, owner: str, agent: str = "") -> AbstractAsyncContextManager[object]:
         """Return the lock to hold while a message is assigned to a conversation or branch and accepted.
 
-        For a handler that may respond directly, the returned context manager does nothing, because such a handler accepts a
-        message only with its first update.
+        For a handler that may respond directly, the returned context manager does nothing, because a message to such a handler is
+        accepted only with the first update of the handler.
 
         Args:
             context_id: Id of the conversation or of one of its branches.
@@ -284,11 +284,12 @@ class Engine(TaskAccess):
     async def delete_task(self, task_id: str, owner: str) -> None:
         """Delete a task with its events, webhooks and messages. If it has not ended, cancel it first.
 
-        The tasks that wait for the task (`WaitingTurns.dependents`) are cancelled before it, newest first, because the history of
-        their turns would contain the deleted content.
+        Tasks whose turns wait for this task (`WaitingTurns.dependents`) are cancelled before this task, the newest first.
+        Otherwise, the history of their turns would contain the deleted content.
 
-        If this call is cancelled, the task may be cancelled but not deleted, or the log of the database may still have content.
-        As after a crash, the store later deletes the remaining events of a deleted task (`StoreWrites.delete_task`).
+        If the caller of this method is interrupted, the task may be in the state CANCELED but not deleted, or the log of the
+        database may still have deleted content. The store later deletes the remaining events of a deleted task
+        (`StoreWrites.delete_task`).
 
         Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.
@@ -347,7 +348,9 @@ class Engine(TaskAccess):
     async def add_messages(
         self, task: Task, messages: Sequence[Message], owner: str, agent: str = ""
     ) -> None:
-        """Add messages to a conversation, with a task that has ended and had no turn. Lists of tasks do not contain the task.
+        """Add messages to a conversation.
+
+        They belong to a new task that has ended and had no turn. Lists of tasks do not contain it.
 
         Args:
             task: The task.
@@ -426,7 +429,7 @@ class Engine(TaskAccess):
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
     ) -> TaskPushNotificationConfig:
-        """Set a webhook of a task for the events from now on; see `PushNotifier.create`.
+        """Set a webhook of a task for future events; see `PushNotifier.create`.
 
         Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.

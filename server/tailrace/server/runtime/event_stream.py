@@ -23,8 +23,8 @@ class EventStream:
     Attributes:
         message: The agent's direct message; None if the source is a subscription. A direct message is the only event of the
             stream, and has the number 0.
-        read: Returns the next events, like `Subscription.read`; none after the last event. The result may also contain events
-            after the event that closes the stream.
+        read: Returns the next events, like `Subscription.read`; an empty sequence after the last event. The result may also
+            contain events after the event that closes the stream.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ async def filtered(
 ) -> AsyncGenerator[Sequence[Item]]:
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
-    Filters that work in the background have tasks in ``group``. These tasks end before the generator ends.
+    Filters that work in the background run in asyncio tasks of ``group``. These asyncio tasks end before the generator ends.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED. If ``batches`` raises an
     error, the text that the filters hold back is yielded before the error is raised. If the turn is cancelled, that text is
@@ -137,7 +137,10 @@ class _FilteredTurn:
                 self._values.checked.add("".join(self._texts.pop(artifact_id)))
 
     async def finish(self, error: Exception | None) -> tuple[list[Item], StatusUpdate | None]:
-        """Return the text that is held back. If the error's text must not be published, also return a status that replaces it."""
+        """Return the text that is held back.
+
+        If the text of the error must not be published, also return a status to publish instead.
+        """
         passed: list[Item] = []
         try:
             passed += await self._held()
@@ -197,7 +200,7 @@ class _FilteredTurn:
         return text
 
     def _check_outputs(self) -> None:
-        """Raise the error that a filter of the scope ``output`` found, because the response is complete."""
+        """Raise the error of a filter with the scope ``output``, if there is one. Call this only for a complete response."""
         if self._output_error is not None:
             raise self._output_error
 

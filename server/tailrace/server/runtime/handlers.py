@@ -50,9 +50,9 @@ class Turn:
         number: The number of the message in the task, from 1.
         accepted_output_modes: The media types that the caller accepts; empty for no restriction.
         metadata: The metadata of the request.
-        facts: The options of the request. Without options, they are those of the task's previous request.
+        facts: The options of the request. If the request has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
-        resumed: The number of messages after this message in the history, if a crash interrupted the turn.
+        resumed: If a crash interrupted the turn, the number of messages after this message in the history; otherwise 0.
         interrupted: The response that a crash interrupted; None if there is none.
         published: The artifacts of ``interrupted``. The handler may extend or replace artifacts that are open.
         max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
@@ -139,7 +139,7 @@ class Handler(ABC):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Hold the resources of the handler (connections, processes) while the server runs. By default, there are none.
+        """Hold the resources of the handler (connections, processes) until the block ends. By default, there are no resources.
 
         Raises:
             TailraceError: A resource is not available. The server then does not start.

@@ -55,7 +55,7 @@ def interrupted_response(
 
 
 def _attempts(record: TaskRecord, place: tuple[int, int]) -> list[Attempt]:
-    """Return the attempts of a response that was continued, the interrupted attempt last. Return none for any other response."""
+    """Return the attempts of a response that was continued, the interrupted attempt last; an empty list for other responses."""
     fact = as_mapping(record.extension_metadata.get("continuation"))
     if fact is None or (fact.get("turn", 1), fact.get("round", 1)) != place:
         return []

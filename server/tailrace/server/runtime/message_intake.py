@@ -199,7 +199,7 @@ class MessageIntake:
         return self._access.subscription(active, 0)
 
     def _checked(self, request: SendMessageRequest, call: CallContext) -> Message:
-        """Validate the message of a request. Return it with the options, an API's record, and the agent in its metadata."""
+        """Validate the message of a request. Return it with the options, the record of the API, and the agent in its metadata."""
         check_message(request.message)
         facts = check_request(request)
         handler = self._agents.find(call.agent).handler
@@ -269,7 +269,7 @@ class MessageIntake:
         active.webhooks = webhooks
         active.send_key = named and SendKey(*named, record.id)
         active.completion = _completion_of(call, record.id, number)
-        # No snapshot during a turn, because it cannot represent an open artifact.
+        # During a turn, no snapshot is stored, because a snapshot cannot represent an open artifact.
         self._turns.persist(active, (record.receipt(message, encoded),), snapshot=not active.running)
         number, snapshot = record.number, record.snapshot()
         if not active.running:
@@ -279,12 +279,12 @@ class MessageIntake:
         return self._access.subscription(active, number, first)
 
     async def _check_conversation(self, active: ActiveTask) -> None:
-        """Read the conversation. If the store fails, the message is thus rejected before anything changes."""
+        """Check that the conversation can be read, so that a message is rejected before anything changes if the store fails."""
         await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
     def _check_follow_up(self, active: ActiveTask, message: Message, call: CallContext) -> None:
         agent = agent_name_of(active.record.history[0])
-        if call.agent != agent:  # calls that wait for results or approvals are those of this agent
+        if call.agent != agent:  # calls that wait for results or approvals belong to this agent
             raise InvalidParamsError(
                 f"the task belongs to the agent {agent!r}, not to {call.agent!r}: send the message to the agent of the task",
                 metadata={"taskId": active.record.id},

@@ -79,8 +79,9 @@ def cost_of_checks(request: SendMessageRequest, cost: int) -> int:
 
     Args:
         request: The request.
-        cost: The number of JSON values of the request. If the request has a schema for the output, it is checked in a thread.
-            This may take much longer, because parts of the schema are checked as often as they are referenced.
+        cost: The number of JSON values of the request. If the request has a schema for the output, the check runs in a thread: it
+            may take much longer than the number of values suggests, because parts of the schema are checked as often as they are
+            referenced.
     """
     return MAX_INLINE_COST + 1 if "output" in extension_metadata(request.metadata) else cost
 
@@ -200,7 +201,10 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the open tool calls in the last message of an interrupted turn, or of the calls that it decides about."""
+    """Return the ids of the tool calls in the last message of an interrupted turn.
+
+    For a message of the caller, return the ids of the calls that it decides about.
+    """
     if not messages or messages[-1].role is not Role.AGENT:
         return decided_ids(messages[-1]) if messages else frozenset()
     return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)
@@ -257,8 +261,8 @@ def history_of(
         messages: The messages of the conversation, in the order in which they were stored.
         running: The ids of the tasks with a running turn.
         task_id: The id of the task of the turn.
-        is_resumed: True if ``messages`` already contains messages of this turn. These are returned last, although other tasks
-            may have begun turns after it.
+        is_resumed: True if ``messages`` already contains messages of this turn. These are returned last, even if other tasks
+            began turns after this turn.
     """
     turns = _turns_of(messages)
     newest = {turn[0].task_id: at for at, turn in enumerate(turns)}

@@ -76,7 +76,8 @@ class Operations:
         challenge: The value of ``WWW-Authenticate`` for an unauthenticated caller who requests the extended card; empty if the
             server has no authentication.
         limits: The limits on streams, tasks and messages; None for no limits.
-        observer: Receives the beginning of each stream.
+        approvers: Returns whether a caller may approve tool calls of its tasks.
+        observer: Notified when a stream begins.
         streams: The open SSE streams of the server; None to create a registry for these operations.
 
     Attributes:
@@ -128,7 +129,7 @@ class Operations:
         return await self._engine.dialect_of(task_id, caller.owner)
 
     def capabilities_for(self, caller: Caller) -> Capabilities:
-        """Return the capabilities of the agent that receives the messages of a caller. There is one agent by default."""
+        """Return the capabilities of the agent that receives the messages of a caller. By default, the server has one agent."""
         return self.capabilities
 
     async def execute(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
@@ -211,7 +212,7 @@ class Operations:
             raise
 
     async def read_events(self, task_id: str, caller: Caller) -> EventStream:
-        """Return the events of a task from the first one on, for a response that is not a stream and needs no permit of one.
+        """Return all events of a task, for a response that is not a stream. Such a response needs no permit.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -297,7 +298,7 @@ class Operations:
             A stream that begins with the current task; None if no message was sent with this key.
 
         Raises:
-            A2AError: The key was used for another message, or the stream is rejected.
+            A2AError: The key was used for another message, or the caller has too many streams.
             StoreError: The store cannot be read.
         """
         key = _checked_key(caller.send_key)
@@ -399,7 +400,7 @@ class Operations:
         return await self._engine.start(send, caller.owner, call, preceding=preceding)
 
     async def _before_branch(self, branch: object, message: Message, caller: Caller) -> list[Message]:
-        """Return the messages before the message to which the field ``branch`` of a new conversation's first message refers."""
+        """Return the messages with which a branch begins: those before the message that the field ``branch`` names."""
         match branch:
             case {"contextId": str(context_id), "messageId": str(message_id)}:
                 pass
@@ -489,7 +490,7 @@ def _checked_key(key: object) -> str:
 
 
 def _executed(task: Task, last: Event) -> Task:
-    """Return the task with the status of an event, because another message may have changed the status after this event."""
+    """Return the task with the status in an event. Another message may have changed the status after this event."""
     update = StreamResponse.from_json(last.body).status_update
     if update is None or task.status.state.terminal or task.status.state.interrupted:
         return task

@@ -31,8 +31,7 @@ def read_page_token(token: str, task_filter: TaskFilter) -> TaskPosition:
         with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
             fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             updated, task_id, fingerprint = fields
-            # The time is in UTC, like the times in the store. Near the first and last year, a time in another zone may have no
-            # valid year.
+            # The store compares times in UTC. The conversion to UTC fails for some times in the years 1 and 9999 (OverflowError).
             when = datetime.fromisoformat(updated)
             if when.tzinfo is not None and isinstance(task_id, str):
                 position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))

@@ -115,7 +115,7 @@ class PiiFilter(StreamFilter):
 
         Args:
             text: The text.
-            size: Number of characters to filter; None to leave out the end of the text, where an occurrence may be incomplete.
+            size: Number of characters to filter; None to exclude the end of the text, where an occurrence may be incomplete.
 
         Returns:
             The filtered text, and the number of characters of the original text that it replaces.

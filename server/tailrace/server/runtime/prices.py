@@ -20,10 +20,10 @@ NANO = 10**9
 MAX_COST = 1_000_000 * NANO
 """The maximum cost of an attempt. A higher cost results from a wrong count or price."""
 
-# Factor from a price in US dollars per million tokens to the unit of costs per token.
+# Factor that converts US dollars per million tokens to 1e-9 US dollars per token.
 _PER_TOKEN = Decimal(NANO) / 1_000_000
 
-# The names of providers in the package, by the names that Tailrace uses, if the names differ.
+# Maps tailrace's name of a provider to the name in the package, if the two differ.
 _PROVIDERS = {
     "openai-responses": "openai",
     "gemini": "google",

@@ -34,7 +34,7 @@ from tailrace.streaming.task.updates import StatusUpdate
 logger = logging.getLogger("tailrace.server")
 
 MAX_RESTARTS = 2
-"""Maximum number of restarts of one turn of a task, since the task itself may crash the process."""
+"""Maximum number of restarts of one turn of a task, because the turn itself may crash the process."""
 
 
 class InterruptedTasks:
@@ -98,7 +98,7 @@ class InterruptedTasks:
         return sorted(found, key=_by_turn)
 
     async def recover(self, active: ActiveTask) -> None:
-        """Restart the turn of a task, or fail the task. All published events are kept.
+        """Restart the turn of a task, or fail the task. All published events remain.
 
         Args:
             active: A task that `read` returned. After an error, the task can be passed to `read` again.
@@ -141,12 +141,12 @@ class InterruptedTasks:
         logger.warning("task %s was interrupted by a crash, and starts again", record.id)
         again = with_extension_metadata({}, restarts=restarts, restartedTurn=active.waiting[0].number)
         self._turns.persist(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
-        # Together with the messages that the task adds to the conversation.
+        # The messages in `ActiveTask.new_messages` are persisted with this event.
         await self._tasks.until_persisted(active, record.number)
         self._turns.run_soon(active, Permit.none())
 
     async def _publish_missing_results(self, active: ActiveTask) -> None:
-        """Publish results for tool calls that were decided about but have no result, before their task fails."""
+        """Before a task fails, publish results for its tool calls that have a decision but no result."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
             return
@@ -184,7 +184,7 @@ class InterruptedTasks:
         if agent.model:
             names = agent.provider, agent.model
             interrupted, _ = interrupted_response(active.record, turn, active.recorded_rounds)
-            # May be another model, for example a fallback.
+            # The interrupted response may be from another model, for example a fallback.
             if interrupted.attempts and interrupted.attempts[-1].model:
                 provider, _, name = interrupted.attempts[-1].model.partition(":")
                 names = provider, name
@@ -193,7 +193,7 @@ class InterruptedTasks:
 
 
 def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
-    """Return the messages of an interrupted task without a complete response in the conversation, in chronological order."""
+    """Return the caller's messages of an interrupted task that have no complete response yet, in chronological order."""
     turns = sum(map(is_callers, messages))
     is_open = bool(messages) and ends_in_round(messages[-1])
     if is_open:

@@ -136,7 +136,7 @@ class ServedAgents:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Acquire the resources of all handlers for the block. All turns run in the block.
+        """Hold the resources of all handlers until the block ends. All turns run in the block.
 
         Raises:
             TailraceError: A resource is not available.

@@ -66,7 +66,7 @@ class BackgroundStream(FilterStream):
     async def run(self, publish: Callable[[], None]) -> None:
         """Work in the background until `close` returns, or until the end of the turn cancels the call.
 
-        This method is not called for complete texts: `feed` and `close` filter them alone.
+        This method is not called for complete texts, which only `feed` and `close` filter.
 
         Args:
             publish: Function to be called when ``feed("")`` would return text or raise an error.
@@ -116,7 +116,7 @@ class FilterChain:
         filters: The filters.
         background: The streams that work in the background.
         output_error: The error that a filter of the scope ``output`` raised at the end of the text; None if there is none. It
-            ends the turn only if the response is complete, because otherwise the text may be incomplete.
+            ends the turn only if the response is complete. In an incomplete response, the text itself may be incomplete.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:

@@ -22,11 +22,11 @@ class OpenStreams:
 
     @asynccontextmanager
     async def cut_off(self, stopping: anyio.Event, after: float) -> AsyncGenerator[None]:
-        """Cancel the open streams when the server stops during the block.
+        """Cancel the open streams if the server stops before the block ends.
 
         Args:
             stopping: The event that is set when the server begins to stop.
-            after: Seconds after this event when the streams that are still open are cancelled.
+            after: Seconds from this event until the streams that are still open are cancelled.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self._cut_off, stopping, after)

@@ -16,7 +16,7 @@ MAX_HISTORY = 1000
 """Maximum number of messages of a history in a response. The newest messages are returned."""
 
 Turn = list[Message]
-"""A message of the caller, and all messages before the next message of the caller."""
+"""A message of the caller, and the messages that follow it up to the next message of the caller."""
 
 
 def with_agent_messages(task: Task, recorded: Sequence[Message], length: int | None = None) -> Task:
@@ -48,7 +48,10 @@ def _turns(messages: Iterable[Message]) -> list[Turn]:
 
 
 def _merged(turns: Sequence[Turn], recorded: Sequence[Turn]) -> list[Turn]:
-    """Add the messages of the conversation to the turns of a task. The last turns may not have any of these messages yet."""
+    """Add the messages of the conversation to the turns of a task.
+
+    For the last turns, the conversation may not have messages yet.
+    """
     merged: list[Turn] = []
     for number, (question, *statuses) in enumerate(turns):
         answers = recorded[number][1:] if number < len(recorded) else []

@@ -36,7 +36,7 @@ class TasksOfOtherProcesses(Protocol):
         ...
 
     def follow(self, active: ActiveTask) -> None:
-        """Follow a task: add its events to its record and its log, as long as the task has subscribers."""
+        """Add the events of the other process to the record and the log of a task, as long as the task has subscribers."""
         ...
 
     async def refresh(self, active: ActiveTask) -> None:
@@ -73,8 +73,8 @@ class TaskRegistry:
         # they would assign the same event numbers twice. The key includes the owner. A lookup of another caller's task therefore
         # reads the store, like a lookup of an unknown task, and takes the same time.
         self._active: WeakValueDictionary[tuple[str, str], ActiveTask] = WeakValueDictionary()
-        self._retirements = 0  # number of calls of `retire`
-        # Owners, by task id, of removed tasks that are still running according to the store.
+        self._retirements = 0  # number of calls of `end_following`
+        # Removed tasks that are still running according to the store: the owner of each task, by task id.
         self._failed: dict[str, str] = {}
         self._has_failed = anyio.Event()
 
@@ -103,7 +103,7 @@ class TaskRegistry:
             active.log.end()
 
     def end_following(self, task_id: str, owner: str) -> None:
-        """Remove a followed task after another process has become its writer. Its subscribers then look the task up again."""
+        """Remove a followed task, because another process now writes it. Its subscribers then look the task up again."""
         self._retirements += 1
         active = self._active.get((owner, task_id))
         if active is not None and active.followed:
@@ -112,7 +112,7 @@ class TaskRegistry:
             active.log.end()
 
     def in_order(self, task_ids: Collection[str], owner: str) -> list[str]:
-        """Return the ids of those tasks of an owner that are in memory, in the order in which they were added."""
+        """Return the ids of tasks of this owner that are in memory, in the order in which the tasks were added."""
         return [each for of_owner, each in self._active if of_owner == owner and each in task_ids]
 
     def in_memory(self, task_id: str, owner: str) -> ActiveTask | None:
@@ -244,8 +244,8 @@ class TaskRegistry:
     async def _revive(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
         """Add a task from the store. Return None if its writer may have changed since the store was read.
 
-        If this process has taken the task over in the meantime, it must not be added as a task of another process. Otherwise its
-        turn would run in this process, and `retire` would end its log.
+        If this process has taken the task over in the meantime, the task must not be added as a task of another process.
+        Otherwise, its turn would run in this process, but `end_following` would end its log.
         """
         record = await self._replayed(stored, owner)
         active = self._active.get((owner, record.id))

@@ -153,8 +153,8 @@ class TurnRunner:
         """Return the lock of a conversation within this process."""
         key = active.owner, active.record.context_id
         if active.holds_conversation and key in self._following:
-            # The task was taken over from another node. The turn that has the lock waits for the end of this task, so that to wait for
-            # the lock would be a deadlock.
+            # The task was taken over from another node. The turn that has the lock in this process waits until this task ends.
+            # Waiting for the lock here would therefore be a deadlock.
             return nullcontext()
         return ConversationLock(self._following, key)
 
@@ -186,7 +186,7 @@ class TurnRunner:
         this = asyncio.current_task()
         assert this is not None  # noqa: S101 — a coroutine runs in a task
         OWNER.set(active.owner)
-        # Connections that the turn opens keep its context alive, so the context must not keep the task alive.
+        # Connections that the turn opens keep its context (`contextvars`) alive, so the context must not keep the task alive.
         MAY_CANCEL.set(partial(self._may_cancel, ref(active)))
         has_next = True
         try:
@@ -219,8 +219,8 @@ class TurnRunner:
     async def _may_cancel(self, active: "ref[ActiveTask]") -> bool:
         """Return whether a turn that ends may cancel its response at the provider.
 
-        If the events of the task cannot be stored or the task belongs to another process, the response is not cancelled, because
-        the process that recovers the task may receive the response again.
+        Return False if the events of the task cannot be stored, or if the task belongs to another process. The process that
+        recovers the task may then receive the rest of the response.
         """
         task = active()
         if task is None or task.error is not None:
@@ -231,7 +231,7 @@ class TurnRunner:
     async def _turn(self, active: ActiveTask, reply: DirectReply | None) -> AsyncGenerator["_Turn"]:
         """Run the block as a turn, and store the last status of the turn.
 
-        The whole turn runs in one asyncio task, because a handler may keep cancel scopes open.
+        The complete turn runs in one asyncio task, because a handler must enter and exit a cancel scope in the same asyncio task.
         """
         lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
         async with LazyContext(lock) as conversation:
@@ -267,7 +267,8 @@ class TurnRunner:
                 active.begin_turn()  # from here on, a cancellation applies to the next turn
             else:
                 active.running = False
-            # The next turn of the conversation reads the messages of this turn from the store.
+            # Wait until all events are stored, because the next turn of the conversation reads the messages of this turn from the
+            # store.
             await active.log.reach(active.record.number)
 
     def in_parallel(self, active: ActiveTask) -> bool:
@@ -407,7 +408,7 @@ class TurnRunner:
         )
 
     async def _check_other_agents(self, messages: Sequence[Message], message: Message) -> None:
-        """Check the messages of callers to other agents in a conversation with the input filters of a message's agent.
+        """Apply the input filters of a message's agent to earlier messages of the conversation that were sent to other agents.
 
         Raises:
             BlockedMessageError: An input filter blocks a message.
@@ -480,7 +481,7 @@ class TurnRunner:
         return None
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
-        """Add a message to the conversation, together with the next event. The message contains all artifacts so far."""
+        """Add a message to the conversation, together with the next event. It contains the content of all artifacts so far."""
         record = active.record
         active.new_messages.append(
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})

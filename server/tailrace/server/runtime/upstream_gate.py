@@ -3,8 +3,8 @@
 A call waits if the maximum number of calls is in progress, or if its caller has reached the maximum for one caller. An
 authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so that slow
 calls of one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call. The
-calls of one caller begin in the order of their arrival. All anonymous callers count as one caller, without a maximum for this
-caller.
+calls of one caller begin in the order of their arrival. All anonymous callers count as one caller, to which no maximum for one
+caller applies.
 """
 
 from collections import deque
@@ -95,7 +95,7 @@ class UpstreamGate:
             self.leave(owner)
 
     async def enter(self, owner: str) -> None:
-        """Wait until a call to the provider may begin. `leave` must be called once at its end.
+        """Wait until a call to the provider may begin. When the call ends, `leave` must be called once.
 
         The wait can be cancelled.
 

@@ -1,8 +1,8 @@
 """Creates a record of the usage of each attempt of a model call, for the ledger in the store.
 
-An attempt is recorded when it ends. `ActiveTask.usage` contains the records until the next event of the task, which is persisted
-in the same transaction. Nothing is recorded for individual tokens. If a crash interrupts an attempt, the recovery of its task
-records the attempt (`UsageLedger.lost`).
+An attempt is recorded when it ends. `ActiveTask.usage` contains the records until they are persisted with the next event of the
+task. Nothing is recorded for individual tokens. If a crash interrupts an attempt, the recovery of its task records the attempt
+(`UsageLedger.lost`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -140,7 +140,7 @@ class UsageLedger:
         return self._counted(record, usage)
 
     def _counted(self, record: UsageRecord, usage: Usage) -> UsageRecord:
-        """Add the counts and the cost of usage to a record, report the record, and return it."""
+        """Complete a record with the counts and the cost of usage, report the record, and return it."""
         details = UsageDetails.of(usage.raw)
         record = msgspec.structs.replace(
             record,
@@ -284,7 +284,7 @@ class TurnUsage(RunObserver):
         self.add("", "", AttemptState.FINAL, self._began, usage, as_text(response.get("model")))
 
     def close(self) -> None:
-        """Release the task, because connections that the turn opened reference its context, and thereby this object."""
+        """Release the task. Connections that the turn opened may keep this object alive."""
         self._active = None
 
 
@@ -333,7 +333,7 @@ class _ObservedAttempt(ResponseObservation):
         failure = response.error
         if error is None and failure is None:
             is_complete = True
-        else:  # a response is complete if its end has arrived, even if it is closed before it is read
+        else:  # a response whose end has arrived is complete, even if the stream is closed before the end is read
             is_complete = failure is None and response.finished and self.chunks > 0
         if is_complete:
             return AttemptState.FINAL if response.usage is not None else AttemptState.UNREPORTED
@@ -401,7 +401,7 @@ class _LimitedAttempt(_ObservedAttempt):
 
 
 def _bounded(count: int) -> int:
-    """Limit a count to the range that sums in the database require."""
+    """Limit a count, so that sums in the database do not overflow."""
     return min(max(count, 0), _MAX_TOKENS)
 
 

@@ -11,7 +11,7 @@ from tailrace.streaming.a2a.models import Message, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 _CONSTANTS = frozenset(("channel", "finishReason", "finishReasons"))
-"""Members of the extension's metadata whose values are defined by the extension."""
+"""Members of the extension's metadata whose values the extension defines. They are not filtered."""
 
 _TEXTS = 256
 """Number of texts after which other tasks of the event loop may run."""
@@ -24,8 +24,8 @@ class ValueFilter:
         filters: The filters, in the order in which they are applied. All methods raise `BlockedError` if a filter raises it.
 
     Attributes:
-        checked: Texts, and data as JSON, that the filters of the scope ``content`` have passed. Messages that consist of such
-            texts are not passed to these filters again.
+        checked: Texts, and data as JSON, that the filters with the scope ``content`` have accepted. These filters do not check
+            messages that consist of such texts again.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:

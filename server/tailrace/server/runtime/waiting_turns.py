@@ -1,7 +1,7 @@
 """Turns that have not begun: turns that wait for earlier turns of their conversation, and branches of a turn that has not ended.
 
 A conversation in the store contains only the messages of turns that have begun. The messages of other turns are in their tasks.
-Both must be considered to find the position of a new message (`Operations.placing`).
+The position of a new message in its conversation depends on both (`Operations.placing`).
 
 If a message continues a turn that has not ended, and another message already follows that turn, the message begins a branch. The
 earlier messages of the branch do not exist yet. The task of the message therefore refers to the turn (`TurnReference`) and begins
@@ -32,7 +32,7 @@ MAX_COPIED = 10_000
 
 
 MAX_ROOT = 200
-"""Maximum number of characters of a conversation's id that the ids of its branches begin with."""
+"""Maximum number of characters that the id of a branch has in common with the id of its conversation."""
 
 
 class AcceptedMessages(NamedTuple):
@@ -67,7 +67,7 @@ class WaitingTurns:
         Raises:
             StoreError: The store cannot be read at present.
         """
-        # The order of the two reads matters, because a turn may begin between them.
+        # Read the tasks before the conversation. If a turn begins between the two reads, its message is then found in both.
         unended = await self._unended(context_id, owner)
         tasks = [await self._tasks.current(task, owner) for task in unended]
         begun = await self._access.conversation(context_id, owner, limit)
@@ -113,7 +113,7 @@ class WaitingTurns:
         """Return whether a turn of a task has begun, so that its message is in the conversation."""
         newest = await self._store.load_task_messages(
             task.id, owner, 1
-        )  # or a message that it was copied after
+        )  # this may be a copied message of a branch, which has no task id
         return any(message.task_id for message in newest)
 
     async def _unended(self, context_id: str, owner: str, prefix: str = "") -> list[Task]:

@@ -1,4 +1,4 @@
-"""Filters for lists of words and for regular expressions. They also find matches that several deltas contain together.
+"""Filters for lists of words and for regular expressions. They also find matches that span several deltas.
 
 They require the optional dependencies ``filters``: ``pip install 'tailrace[filters]'``.
 """
@@ -203,7 +203,7 @@ def read_filters(path: Path) -> tuple[StreamFilter, ...]:
 
 
 def _folded(text: str) -> tuple[str, Any]:
-    """Return a normalized text without case and composed characters, and the position in ``text`` of each of its characters."""
+    """Return the text without case and composed characters, and the position in ``text`` for each character of the result."""
     if text.isascii():
         return text.lower(), range(len(text))
     folded: list[str] = []
