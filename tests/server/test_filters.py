@@ -15,7 +15,8 @@ import pytest
 from pydantic import SecretStr
 
 from support.continuing import ContinuingServer
-from support.engines import engine_with, read, start
+from support.crashes import across_a_crash
+from support.engines import begin, engine_with, read, shown, start
 from support.live_server import serving
 from support.random_seeds import EVERY_TIME_OTHERS
 from support.rpc import Rpc, message
@@ -27,6 +28,7 @@ from tailrace.server.runtime.stream_filter import FilterStream, StreamFilter
 from tailrace.server.runtime.word_filters import RegexFilter, WordFilter
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
 from tailrace.wrappers import ConfigurationError, SSEDecoder
 
@@ -279,6 +281,35 @@ async def test_the_updates_of_a_custom_handler_are_filtered() -> None:
         events = await read(await start(engine))
     text = "".join(texts_of([json.loads(each.body) for each in events])["text"])
     assert text == "hello[blocked] [blocked] end"  # the caller's message is not filtered
+
+
+async def test_a_tool_call_that_a_crash_divides_is_published_when_it_is_complete(tmp_path: Path) -> None:
+    arguments = {"a": WORD}
+    artifact = Artifact(
+        artifact_id="c1", parts=(Part(text=""),), metadata={EXTENSION_URI: {"channel": "tool_call"}}
+    )
+    call = {"tool_calls": [{"call_id": "c1", "name": "look", "arguments": arguments}]}
+    complete = artifact.model_copy(update={"parts": (Part(data=call),)})
+    before = [*begin()[:1], ArtifactUpdate(artifact, last=False), TextDelta("c1", '{"a":')]
+    after = [TextDelta("c1", json.dumps(arguments)), ArtifactUpdate(complete)]
+    events = await across_a_crash(tmp_path, FILTERS, before, 3, after)
+    assert [json.loads(each.body).get("artifactUpdate", {}).get("append", False) for each in events] == [
+        False
+    ] * len(events)
+    assert json.dumps(WORD)[1:-1] not in "".join(each.body.decode() for each in events)
+    assert '"a":"[blocked]"' in events[-2].body.decode()
+
+
+async def test_halves_of_a_character_in_two_deltas_are_joined_before_they_are_filtered() -> None:
+    filters = (RegexFilter("x", max_match=8), WordFilter(["🌊"]))
+    deltas = ["a\ud83c", "\udf0ab\ud83c", "c\ud83c"]
+
+    async def handle(_: Turn) -> AsyncIterator[Item]:
+        for update in [*begin(), *(TextDelta("text", each) for each in deltas)]:
+            yield update
+
+    async with engine_with(handle, filters=filters) as engine:
+        assert shown(await read(await start(engine))) == "a[blocked]b\ufffdc\ufffd"
 
 
 async def test_the_error_of_a_filter_is_not_published_or_logged(caplog: pytest.LogCaptureFixture) -> None:

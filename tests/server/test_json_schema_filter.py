@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from support.crashes import across_a_crash
+from support.engines import begin, shown
 from support.live_server import serving
 from support.rpc import Rpc, message, streamed_text
 from support.upstream import Cut, Hang, ScriptedUpstream, Step, json_answer, openai_chunk, openai_stream, sse
@@ -15,6 +17,9 @@ from tailrace.server import Bounds, Settings, create_app
 from tailrace.server.runtime.json_schema_filter import JsonSchemaFilter
 from tailrace.server.runtime.stream_filter import BlockedError, StreamFilter
 from tailrace.server.runtime.word_filters import WordFilter
+from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.updates import ArtifactUpdate, TextDelta
 from tailrace.wrappers import ConfigurationError
 
 SCHEMA: dict[str, Any] = {
@@ -121,6 +126,23 @@ async def test_a_filter_before_changes_the_text_that_is_checked() -> None:
     filters = [WordFilter(["Rome"], '"'), JsonSchemaFilter(SCHEMA)]
     assert (await respond(openai_stream(['{"city": "Ro', 'me"}']), *filters))[0] == "FAILED"
     assert (await respond(openai_stream(['{"city": "Pa', 'ris"}']), *filters))[0] == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [('me"}', ""), ('me", "', "hidden"), ('me", "unit": "', "gram"), ('manesque"}', "")],
+)
+async def test_a_response_that_a_crash_divides_is_checked(tmp_path: Path, rest: str, problem: str) -> None:
+    artifact = Artifact(
+        artifact_id="text", parts=(Part(text='{"city": "Ro'),), metadata={EXTENSION_URI: {"channel": "text"}}
+    )
+    before = [*begin()[:1], ArtifactUpdate(artifact, last=False)]
+    after = [TextDelta("text", rest), TextDelta("text", problem, last=True)]
+    events = await across_a_crash(tmp_path, [JsonSchemaFilter(SCHEMA)], before, 3, after)
+    assert shown(events) == f'{{"city": "Ro{rest}'
+    ending = events[-1].body.decode()
+    assert ("TASK_STATE_COMPLETED" in ending) == (rest == 'me"}'), ending
+    assert ("content_filter" in ending) == (rest != 'me"}')
 
 
 async def test_a_stream_of_the_filter() -> None:

@@ -13,7 +13,8 @@ import anyio
 import pytest
 from pydantic import SecretStr
 
-from support.engines import engine_with, read, start
+from support.crashes import across_a_crash
+from support.engines import begin, engine_with, read, shown, start
 from support.live_server import serving
 from support.random_seeds import EVERY_TIME_OTHERS
 from support.rpc import Rpc, message, streamed_text
@@ -365,3 +366,12 @@ async def test_a_complete_text_is_checked_in_bounded_parts(caplog: pytest.LogCap
         with pytest.raises(BlockedError):
             await stream.close()
     assert WORD not in caplog.text
+
+
+async def test_a_flagged_text_that_a_crash_divides_ends_the_turn(tmp_path: Path) -> None:
+    async with moderation(window=100) as (moderated, endpoint):
+        before, after = [*begin("Hello. forbid")], [TextDelta("text", "den things.", last=True)]
+        events = await across_a_crash(tmp_path, [moderated], before, 3, after)
+    assert shown(events) == "Hello. forbid"
+    assert "content_filter" in events[-1].body.decode()
+    assert endpoint.requests[-1].json["input"] == "Hello. forbidden things."

@@ -17,17 +17,18 @@ from support.random_seeds import EVERY_TIME_OTHERS
 from support.rpc import Rpc, message, streamed_text
 from support.upstream import ScriptedUpstream, openai_chunk, openai_stream, sse
 from tailrace.server import Settings, create_app
-from tailrace.server.runtime.pii_filter import MAX_HELD, PiiFilter
+from tailrace.server.runtime.pii_filter import MAX_PART, PiiFilter
 from tailrace.server.runtime.stream_filter import BlockedError
 from tailrace.wrappers import ConfigurationError
 
 CASES = int(os.environ.get("TAILRACE_TEST_FILTER_CASES", "50"))
 """Random divisions of a text; the torture run takes more."""
 
-EMAIL, CARD, PHONE, IBAN = (
+EMAIL, CARD, PHONE, DIVIDED, IBAN = (
     "jo.doe@example.com",
     "4111 1111 1111 1111",
     "+44 20 7946 0958",
+    "+44 20 7946. 0959",
     "DE89370400440532013000",
 )
 
@@ -43,16 +44,22 @@ async def passed(pii: PiiFilter, *pieces: str) -> list[str]:
     return [*[await stream.feed(piece) for piece in pieces], await stream.close()]
 
 
+MORE = "More text follows" * 8
+"""Text that is longer than the overlap of two sentences, without the end of a sentence."""
+
+
 @pytest.mark.parametrize(
     ("pieces", "expected"),
     [
-        (["Write to jo.d", "oe@example.com", ". Then", " wait"], ["", "", "Write to [EMAIL_ADDRESS]. ", "", "Then wait"]),
-        (["Card 4111 1111", " 1111 1111\nEnd"], ["", "Card [CREDIT_CARD]\n", "End"]),
+        (["Write to jo.d", "oe@example.com", ". ", MORE], ["", "", "", "Write to [EMAIL_ADDRESS]. ", MORE]),
+        (["Card 4111 1111", f" 1111 1111\n{MORE}"], ["", "Card [CREDIT_CARD]\n", MORE]),
         (["Call +44 20 7946 0958"], ["", "Call [PHONE_NUMBER]"]),
         (["SSN 536-22-1234, IP 10.1.2.3."], ["", "SSN [US_SSN], IP [IP_ADDRESS]."]),
-        (["Version 1.2. Done? ", "Yes"], ["Version 1.2. Done? ", "", "Yes"]),
+        (["Version 1.2. Done? ", "Yes", MORE], ["", "", "Version 1.2. Done? ", f"Yes{MORE}"]),
+        (["Call +44 20. ", f"7946 0958 today. {MORE}"], ["", "Call [PHONE_NUMBER] today. ", MORE]),
+        (["Call 415. 5", "55. 2671"], ["", "", "Call [PHONE_NUMBER]"]),
     ],
-)  # fmt: skip
+)
 async def test_personal_data_is_replaced_across_deltas(
     pii: PiiFilter, pieces: list[str], expected: list[str]
 ) -> None:
@@ -62,7 +69,20 @@ async def test_personal_data_is_replaced_across_deltas(
 @pytest.mark.timeout(3000)
 async def test_the_result_does_not_depend_on_the_deltas(pii: PiiFilter) -> None:
     chance = random.Random(None if EVERY_TIME_OTHERS else 1)
-    spans = [EMAIL, CARD, PHONE, IBAN, "word", "and more words", "é🌊。", "x" * 400, "The end.", "12", "\n"]
+    spans = [
+        EMAIL,
+        CARD,
+        PHONE,
+        DIVIDED,
+        IBAN,
+        "word",
+        "and more words",
+        "é🌊。",
+        "x" * 400,
+        "The end.",
+        "12",
+        "\n",
+    ]
     for _ in range(CASES):
         text = " ".join(chance.choices(spans, k=chance.randrange(20)))
         cuts = sorted(chance.choices(range(len(text) + 1), k=chance.randrange(12)))
@@ -72,21 +92,22 @@ async def test_the_result_does_not_depend_on_the_deltas(pii: PiiFilter) -> None:
         assert not any(each in published for each in (EMAIL, CARD, IBAN))
 
 
-@pytest.mark.parametrize("offset", range(MAX_HELD - 160, MAX_HELD + 4, 4))
+@pytest.mark.parametrize("offset", range(MAX_PART - 160, MAX_PART + 4, 4))
 async def test_a_long_sentence_is_divided_between_occurrences(pii: PiiFilter, offset: int) -> None:
     text = ("x" if offset % 8 else "word ") * 400
     text = text[:offset] + f" {EMAIL} " + "more " * 300
     published = await passed(pii, *text)
     assert EMAIL not in "".join(published)
     assert "".join(published) == text.replace(EMAIL, "[EMAIL_ADDRESS]")
-    assert len(published[-1]) < MAX_HELD
+    assert len(published[-1]) < MAX_PART
 
 
 async def test_a_filter_without_a_replacement_ends_the_turn() -> None:
     stream = PiiFilter(["CREDIT_CARD"], replacement=None).open()
-    assert await stream.feed(f"Write to {EMAIL}. Pay with 4111 1111") == f"Write to {EMAIL}. "
+    assert await stream.feed(f"Write to {EMAIL}. Pay with 4111 1111") == ""
+    assert await stream.feed(f" 1111 1111, {MORE}") == f"Write to {EMAIL}. "
     with pytest.raises(BlockedError):
-        await stream.feed(" 1111 1111.\n")
+        await stream.close()
 
 
 async def test_an_analyzer_finds_entities_of_its_own() -> None:
@@ -96,6 +117,27 @@ async def test_an_analyzer_finds_entities_of_its_own() -> None:
     )
     staff_filter = PiiFilter(["STAFF_ID"], "<{entity}>", analyzer=analyzer)
     assert "".join(await passed(staff_filter, "Ask E-12", "345 today")) == "Ask <STAFF_ID> today"
+
+
+NAMES = PatternRecognizer(
+    "NAME", "name", patterns=[Pattern("name", r"J\.\s+R\.\s+R\.\s+Tolkien|Jo\s+Doe", 0.8)]
+)
+"""Recognizes names that contain ends of sentences, as language models do."""
+
+
+@pytest.mark.parametrize("name", ["J. R. R. Tolkien", "J.\nR.\nR.\nTolkien", "Jo\nDoe"])
+@pytest.mark.parametrize("before", ["", "x" * (MAX_PART - 8), "word " * 202, "One. " * 30])
+async def test_a_name_with_ends_of_sentences_is_replaced_for_any_deltas(name: str, before: str) -> None:
+    analyzer = AnalyzerEngine(
+        RecognizerRegistry([NAMES]), NoOpNlpEngine([{"lang_code": "en", "model_name": "none"}])
+    )
+    names = PiiFilter(["NAME"], analyzer=analyzer)
+    text = f"{before} It is by {name}. And by {name}.\n{name}"
+    expected = text.replace(name, "[NAME]")
+    assert "".join(await passed(names, text)) == expected
+    for position in range(len(before), len(text)):
+        assert "".join(await passed(names, text[:position], text[position:])) == expected
+    assert "".join(await passed(names, *text)) == expected
 
 
 async def test_personal_data_is_not_sent_stored_or_logged(
@@ -148,6 +190,8 @@ def test_unknown_entities_are_refused() -> None:
         PiiFilter(["NOTHING"])
     with pytest.raises(ConfigurationError, match="no recognizer finds anything"):
         PiiFilter([])
+    with pytest.raises(ConfigurationError, match=r"max_match .* from 1 to 256, not 1024"):
+        PiiFilter(max_match=1024)
 
 
 def test_without_the_extra_the_error_names_it() -> None:

@@ -1,11 +1,11 @@
 """Tasks that a crash interrupted, after the next start of the server."""
 
-import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
 
+from support.crashes import copied_as_after_a_crash
 from support.engines import Turns, engine_with, start
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.streaming import Event, TaskState
@@ -18,14 +18,6 @@ async def last_event(subscription: Subscription, *, until_interrupted: bool = Fa
             async for batch in subscription.batches(until_interrupted=until_interrupted)
             for event in batch
         ][-1]
-
-
-def copied_as_after_a_crash(path: Path, to: Path) -> str:
-    """Copy a database whose server runs; return the address of the copy."""
-    to.mkdir()
-    for name in (path.name, f"{path.name}-wal"):
-        shutil.copy(path.with_name(name), to / name)
-    return f"sqlite:///{to}/{path.name}"
 
 
 async def test_crashes_in_different_turns_do_not_fail_a_task(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tailrace.server.runtime.value_filter import ValueFilter
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata
-from tailrace.streaming.task.task_record import agent_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta
 from tailrace.wrappers import TailraceError
 
@@ -33,11 +33,16 @@ _HANDLER_FAILED = "the agent failed; its error contains text that a filter block
 
 
 async def filtered(
-    batches: AsyncGenerator[Sequence[Item]], filters: tuple[StreamFilter, ...], group: TaskGroup
+    batches: AsyncGenerator[Sequence[Item]],
+    filters: tuple[StreamFilter, ...],
+    group: TaskGroup,
+    record: TaskRecord,
 ) -> AsyncGenerator[Sequence[Item]]:
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
-    Filters that work in the background run in asyncio tasks of ``group``. These asyncio tasks end before the generator ends.
+    Filters that work in the background run in asyncio tasks of ``group``. These asyncio tasks end before the generator ends. If an
+    update extends an artifact of ``record`` that began in an earlier turn or before a crash, the filters also receive its published
+    text.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED. If ``batches`` raises an
     error, the text that the filters hold back is yielded before the error is raised. If the turn is cancelled, that text is
@@ -50,7 +55,7 @@ async def filtered(
             reader = BackgroundReader(batches)
             await stack.enter_async_context(reader.running(group))
             batches = await stack.enter_async_context(aclosing(reader.batches()))
-        turn = _FilteredTurn(filters, reader)
+        turn = _FilteredTurn(filters, reader, record)
         while True:
             try:
                 items = await anext(batches)
@@ -77,8 +82,11 @@ async def filtered(
 class _FilteredTurn:
     """Filters the updates of one turn."""
 
-    def __init__(self, filters: tuple[StreamFilter, ...], reader: BackgroundReader | None) -> None:
+    def __init__(
+        self, filters: tuple[StreamFilter, ...], reader: BackgroundReader | None, record: TaskRecord
+    ) -> None:
         self._filters = filters
+        self._record = record
         self._reader = reader
         self._values = ValueFilter(filters)
         self._keeps_texts = any(each.scope == "content" for each in filters)
@@ -116,7 +124,7 @@ class _FilteredTurn:
         """Create the filters of a text.
 
         Args:
-            artifact: The artifact of the text; None if the artifact began before a crash.
+            artifact: The artifact of the text; None if it is unknown.
         """
         is_output = artifact is not None and _channel_of(artifact) in ("", "text")
         filters = self._filters
@@ -126,6 +134,20 @@ class _FilteredTurn:
         if self._reader is not None:
             for stream in chain.background:
                 self._reader.start(stream)
+        return chain
+
+    async def _continue(self, artifact_id: str) -> FilterChain | None:
+        """Create the filters of an artifact that has published text; None for a tool call, which is held back until it is complete."""
+        found = (each for each in self._record.artifacts if each.artifact_id == artifact_id)
+        artifact = next(found, None)
+        if artifact is None:
+            return self._chain()
+        if _channel_of(artifact) == "tool_call":
+            return None
+        chain = self._chain(artifact)
+        text = "".join(part.text or "" for part in artifact.parts)
+        await chain.resume(text)
+        self._keep(artifact_id, text, last=False)
         return chain
 
     def _keep(self, artifact_id: str, text: str, *, last: bool) -> None:
@@ -182,7 +204,7 @@ class _FilteredTurn:
 
     async def _delta(self, item: TextDelta) -> list[Item]:
         if item.artifact_id not in self._open:  # the artifact began before a crash
-            self._open[item.artifact_id] = self._chain()
+            self._open[item.artifact_id] = await self._continue(item.artifact_id)
         chain = self._open[item.artifact_id]
         text = ""
         if chain is not None:
@@ -216,6 +238,8 @@ class _FilteredTurn:
 
     async def _artifact(self, item: ArtifactUpdate) -> ArtifactUpdate:
         given = item.artifact
+        if item.append and given.artifact_id not in self._open:
+            self._open[given.artifact_id] = await self._continue(given.artifact_id)
         chain = self._open.pop(given.artifact_id, None)
         if not item.append:
             chain = None

@@ -29,18 +29,20 @@ ENTITIES = (
 )
 """The default entities. They are recognized by patterns and check digits."""
 
-MAX_HELD = 1024
-"""Maximum number of characters that a stream holds back."""
+MAX_PART = 1024
+"""Maximum number of characters that are published together. A longer sentence is divided."""
 
-_OVERLAP = 128  # characters that two consecutive parts of a sentence longer than MAX_HELD share
 _SENTENCE_END = re.compile(r"""[.!?\u2026]["'\u2019\u201d\xbb)\]]*\s|[\u3002\uff01\uff1f\n]""")
+
+
+_Span = tuple[int, int, str]  # start, end, entity
 
 
 class PiiFilter(StreamFilter):
     """Replaces personal data with the name of its entity, or ends the turn.
 
-    A sentence is held back until it is complete, and then analyzed in a thread. A sentence longer than `MAX_HELD` is analyzed in
-    parts.
+    A sentence is held back until it and the following ``max_match`` characters are complete, and then analyzed in a thread. A
+    sentence longer than `MAX_PART` is analyzed in parts.
 
     Args:
         entities: The types of personal data, by the names that Presidio uses.
@@ -51,9 +53,10 @@ class PiiFilter(StreamFilter):
         language: The language of the recognizers.
         analyzer: An analyzer with other recognizers, for example with a language model that recognizes names of persons. None for
             the recognizers of Presidio that need no language model.
+        max_match: Maximum length of an occurrence that is reliably found if it continues after the end of a sentence.
 
     Raises:
-        ConfigurationError: There are no entities, or no recognizer finds one of them.
+        ConfigurationError: There are no entities, no recognizer finds one of them, or ``max_match`` is not valid.
         ImportError: The optional dependencies are not installed.
     """
 
@@ -65,7 +68,12 @@ class PiiFilter(StreamFilter):
         threshold: float = 0.4,
         language: str = "en",
         analyzer: "AnalyzerEngine | None" = None,
+        max_match: int = 128,
     ) -> None:
+        if not 0 < max_match <= MAX_PART // 4:
+            raise ConfigurationError(
+                f"max_match of a filter of personal data must be from 1 to {MAX_PART // 4}, not {max_match}"
+            )
         self._analyzer = analyzer or _create_analyzer(language)
         known = self._analyzer.get_supported_entities(language)
         unknown = sorted(set(entities) - set(known))
@@ -77,81 +85,110 @@ class PiiFilter(StreamFilter):
         self._replacement = replacement
         self._threshold = threshold
         self._language = language
+        self._overlap = max_match + 1  # one more character, because an occurrence ends at the end of a word
 
     def open(self) -> FilterStream:
         """Create the stream for a text."""
         return _PiiStream(self)
 
-    def passed(self, text: str, *, is_end: bool) -> tuple[str, str]:
-        """Return the complete sentences of a text after filtering, and the rest of the text.
+    def size(self, text: str) -> int:
+        """Return the number of characters that are needed before the beginning of a text can be published; 0 if it is unknown."""
+        end = self._end(text)
+        return end + self._overlap if end else 0
+
+    def passed(self, text: str, *, is_end: bool) -> tuple[str, str, int]:
+        """Filter the beginning of a text.
+
+        The division into parts depends only on the text, so that the result does not depend on the deltas.
 
         Args:
             text: The text.
             is_end: True if no further text follows.
 
+        Returns:
+            The filtered text, the rest of the text, and the size that the rest must have before it can be filtered.
+
         Raises:
             BlockedError: The text contains personal data, and the filter ends the turn.
         """
         passed: list[str] = []
-        position = 0
-        while position < len(text):
-            end = _sentence_end(text, position)
-            if end is not None:
-                passed.append(self._replaced(text[position:end], end - position)[0])
-                position = end
-            elif len(text) - position >= MAX_HELD:
-                part, size = self._replaced(text[position : position + MAX_HELD], None)
-                passed.append(part)
-                position += size
-            elif is_end:
-                passed.append(self._replaced(text[position:], len(text) - position)[0])
-                position = len(text)
-            else:
+        size = 0
+        while text:
+            end, size, spans = self._part(text[: 2 * MAX_PART], is_end=is_end)
+            if not end:
                 break
-        return "".join(passed), text[position:]
+            passed.append(self._replaced(text[:end], spans))
+            text = text[end:]
+        return "".join(passed), text, size
 
-    def _replaced(self, text: str, size: int | None) -> tuple[str, int]:
-        """Filter the beginning of a text.
+    def _part(self, text: str, *, is_end: bool) -> tuple[int, int, list[_Span]]:
+        """Return the end of the part with which a text begins, the size that the text must have, and the occurrences.
 
-        Args:
-            text: The text.
-            size: Number of characters to filter; None to exclude the end of the text, where an occurrence may be incomplete.
-
-        Returns:
-            The filtered text, and the number of characters of the original text that it replaces.
+        The end is 0 if the text does not have this size. The size is 0 if it is unknown.
         """
+        end: int = self._end(text) or (len(text) if is_end else 0)
+        while end:
+            size = end + self._overlap
+            if size > len(text) and not is_end:
+                return 0, size, []
+            spans = self._spans(text[:size])
+            crossing = [stop for start, stop, _ in spans if start < end < stop]
+            if not crossing:
+                return end, 0, spans
+            end = crossing[0]  # an occurrence continues after the end of the sentence
+            if end > MAX_PART:
+                return end, 0, spans
+        return 0, 0, []
+
+    def _end(self, text: str) -> int:
+        """Return the end of the first sentence, or the position at which a long sentence is divided; 0 if there is none yet."""
+        found = _SENTENCE_END.search(text, 0, MAX_PART)
+        if found is not None:
+            return found.end()
+        if len(text) < MAX_PART:
+            return 0
+        limit = MAX_PART - self._overlap
+        return text.rfind(" ", limit // 2, limit) + 1 or limit
+
+    def _spans(self, text: str) -> list[_Span]:
+        """Return the occurrences in a text, sorted and without overlaps."""
         results = self._analyzer.analyze(
             text, self._language, entities=self._entities, score_threshold=self._threshold
         )
-        spans: list[tuple[int, int, str]] = []  # sorted, without overlaps
+        spans: list[_Span] = []
         for each in sorted(results, key=lambda each: (each.start, -each.end, -each.score)):
-            if self._replacement is None:
-                raise BlockedError
             if spans and each.start < spans[-1][1]:
                 start, end, entity = spans.pop()
                 spans.append((start, max(end, each.end), entity))
             else:
                 spans.append((each.start, each.end, each.entity_type))
-        if size is None:
-            size = _cut(text, spans)
+        return spans
+
+    def _replaced(self, text: str, spans: Sequence[_Span]) -> str:
+        """Replace the occurrences that begin in a text."""
         passed: list[str] = []
         position = 0
         for start, end, entity in spans:
-            if start < size:
-                passed += (text[position:start], str(self._replacement).replace("{entity}", entity))
-                position = end
-        passed.append(text[position:size])
-        return "".join(passed), size
+            if start >= len(text):
+                break
+            if self._replacement is None:
+                raise BlockedError
+            passed += (text[position:start], self._replacement.replace("{entity}", entity))
+            position = end
+        passed.append(text[position:])
+        return "".join(passed)
 
 
 class _PiiStream(FilterStream):
     def __init__(self, pii: PiiFilter) -> None:
         self._pii = pii
         self._held = ""
+        self._size = 0  # the text is not filtered before it has this size; 0 if it is unknown
 
     async def feed(self, text: str) -> str:
         self._held += text
-        if _sentence_end(self._held, 0) is None and len(self._held) < MAX_HELD:
+        self._size = self._size or self._pii.size(self._held)
+        if not self._size or len(self._held) < self._size:
             return ""
         return await self._pass(is_end=False)
 
@@ -159,24 +196,10 @@ class _PiiStream(FilterStream):
         return await self._pass(is_end=True) if self._held else ""
 
     async def _pass(self, *, is_end: bool) -> str:
-        passed, self._held = await to_thread.run_sync(lambda: self._pii.passed(self._held, is_end=is_end))
+        passed, self._held, self._size = await to_thread.run_sync(
+            lambda: self._pii.passed(self._held, is_end=is_end)
+        )
         return passed
-
-
-def _sentence_end(text: str, start: int) -> int | None:
-    """Return the end of the sentence that begins at a position; None if the sentence is incomplete or longer than `MAX_HELD`."""
-    found = _SENTENCE_END.search(text, start, start + MAX_HELD)
-    return None if found is None else found.end()
-
-
-def _cut(text: str, spans: Sequence[tuple[int, int, str]]) -> int:
-    """Return the position at which to divide a long sentence: between words, and not inside an occurrence."""
-    limit = len(text) - _OVERLAP
-    cut = text.rfind(" ", limit // 2, limit) + 1 or limit
-    for start, end, _ in spans:
-        if start < cut < end:
-            return start or end
-    return cut
 
 
 def _create_analyzer(language: str) -> "AnalyzerEngine":

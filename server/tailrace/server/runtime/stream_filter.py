@@ -6,6 +6,8 @@ from typing import Literal
 
 import anyio.lowlevel
 
+from tailrace.wrappers.messages import join_surrogates
+
 _SLICE = 4096  # maximum characters of one call; longer calls would block the event loop
 
 
@@ -124,23 +126,49 @@ class FilterChain:
         self.output_error: BlockedError | None = None
         self._streams = [each.open() for each in filters]
         self.background = [each for each in self._streams if isinstance(each, BackgroundStream)]
+        self._half = ""  # the first half of a surrogate pair, at the end of the text so far
+        self._published = 0  # number of characters of the filtered text that were published before `resume`
+
+    async def resume(self, text: str) -> None:
+        """Restore the state of the filters for a text that was filtered and published before, for example before a crash.
+
+        Args:
+            text: The published text. `feed` and `close` do not return it again.
+        """
+        self._published = len(text)
+        await self.feed(text)
 
     async def feed(self, text: str) -> str:
         """Return the text that all filters have passed. An empty argument returns the text that passed in the background."""
-        if len(text) > _SLICE:
-            passed: list[str] = []
-            for start in range(0, len(text), _SLICE):
-                passed.append(await self.feed(text[start : start + _SLICE]))
-                await anyio.lowlevel.checkpoint()
-            return "".join(passed)
+        if self._half or not text.isascii():
+            text, self._half = self._half + text, ""
+            if "\ud800" <= text[-1:] <= "\udbff":
+                text, self._half = text[:-1], text[-1]
+            text = join_surrogates(text)
+        if len(text) <= _SLICE:
+            return self._unpublished(await self._pass(text))
+        passed: list[str] = []
+        for start in range(0, len(text), _SLICE):
+            passed.append(await self._pass(text[start : start + _SLICE]))
+            await anyio.lowlevel.checkpoint()
+        return self._unpublished("".join(passed))
+
+    async def _pass(self, text: str) -> str:
         for stream in self._streams:
             if text or isinstance(stream, BackgroundStream):
                 text = await stream.feed(text)
         return text
 
+    def _unpublished(self, text: str) -> str:
+        if self._published:
+            size = min(self._published, len(text))
+            self._published -= size
+            return text[size:]
+        return text
+
     async def close(self) -> str:
         """Return the text that the filters still hold back."""
-        text = ""
+        text = join_surrogates(self._half)
         for given, stream in zip(self.filters, self._streams, strict=True):
             if text:
                 text = await stream.feed(text)
@@ -150,4 +178,4 @@ class FilterChain:
                 if given.scope != "output":
                     raise
                 self.output_error = error
-        return text
+        return self._unpublished(text)

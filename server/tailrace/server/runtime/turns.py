@@ -298,7 +298,7 @@ class TurnRunner:
         agent = running.resources.enter_context(self._agents.turn(turn.message))
         batches = await agent.handler.begin(turn)
         assert self.group is not None  # noqa: S101 — the turn runs in it
-        return filtered(batches, agent.filters, self.group) if agent.filters else batches
+        return filtered(batches, agent.filters, self.group, active.record) if agent.filters else batches
 
     async def _wait_for_followed_turn(self, active: ActiveTask) -> None:
         """If the turn is the first of a branch, wait until the turn that it follows has ended, and load the earlier messages."""
