@@ -1,4 +1,4 @@
-"""Authentication of the callers of one agent, in a server with several agents."""
+"""Authentication of the callers of one agent on a server with several agents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,18 +13,18 @@ SUBJECT = "subject:"
 """Prefix of entries that permit the subject (``sub``) of a bearer token."""
 
 Permission = Callable[[Caller], bool]
-"""Returns whether a caller may use an agent."""
+"""A function that returns whether a caller may use an agent."""
 
 
 def parse_callers(callers: Sequence[str] | None) -> Permission:
-    """Return the function that decides whether a caller may use an agent.
+    """Return a function that decides whether a caller may use an agent.
 
     Args:
-        callers: Names of callers with API keys, and ``subject:NAME``, ``scope:NAME`` or ``role:NAME`` for callers with bearer
-            tokens. None for all callers.
+        callers: Names of callers with API keys, or entries for bearer tokens: ``subject:NAME``, ``scope:NAME`` or
+            ``role:NAME``. None to permit all callers.
 
     Raises:
-        ConfigurationError: A value contains a colon but has none of these forms.
+        ConfigurationError: An entry contains a colon, but is not one of these entries.
     """
     if callers is None:
         return lambda _: True
@@ -40,7 +40,7 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
 
 
 class AgentAuthenticator(Authenticator):
-    """Accepts only callers who may use an agent. The tasks of a caller at this agent are separate from those at other agents.
+    """Accepts only callers who may use an agent. Tasks of the same caller at different agents are separate.
 
     Args:
         authenticator: Authenticates the callers.
@@ -54,11 +54,11 @@ class AgentAuthenticator(Authenticator):
         self._permits = permits
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity with the namespace of the agent.
+        """Return the identity of the caller with the agent's name as its namespace.
 
         Raises:
             AuthError: The caller is not authenticated, or may not use the agent.
-            OverloadedError: As for `Authenticator.authenticate`.
+            OverloadedError: See `Authenticator.authenticate`.
         """
         identity = await self._authenticator.authenticate(credentials)
         if not self._permits(Caller(identity.user, claims=identity.claims)):
@@ -84,9 +84,9 @@ class ReplaceableKeys(Authenticator):
         self.current = current
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the caller with the API key of the credentials."""
+        """Return the caller who has the API key of the credentials."""
         return await self.current.authenticate(credentials)
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return the scheme of an API key."""
+        """Return the security scheme for API keys."""
         return self.current.schemes()

@@ -1,8 +1,8 @@
-"""The interface of authenticators, and authentication by API keys.
+"""The interface of authenticators, and an authenticator for API keys.
 
-An `Authenticator` maps the credentials of each request to an `Identity`. No other code of the server reads credentials. Bearer tokens
-(JWT) are in `tailrace.server.auth.bearer`. To support another scheme, write a subclass of `Authenticator`.
-`tailrace.server.auth.authenticator_factory` creates an authenticator from the settings.
+An `Authenticator` maps the credentials of each request to an `Identity`. No other code of the server reads credentials. The
+authenticator for bearer tokens (JWT) is in `tailrace.server.auth.bearer`. To support another scheme, write a subclass of
+`Authenticator`. `tailrace.server.auth.authenticator_factory` creates an authenticator from the settings.
 """
 
 import hmac
@@ -33,14 +33,14 @@ logger = logging.getLogger("tailrace.server")
 class Credentials:
     """The credentials of a request, independent of the protocol.
 
-    Credentials in a cookie or in the query authenticate only requests that read. Browsers add cookies to requests of any page, and
-    queries appear in links and logs. `bearer` and `api_key` therefore ignore both if ``reads`` is False. An authenticator that reads
-    the cookie header itself must do the same, or prevent forged requests in another way.
+    Credentials in a cookie or in the query authenticate only requests that read data, because browsers add cookies to requests of
+    any page, and queries appear in links. `bearer` and `api_key` therefore ignore the cookie and the query if ``reads`` is False.
+    An authenticator that reads the cookie header itself must do the same, or must prevent forged requests in another way.
 
     Attributes:
-        headers: The headers, by name in lower case.
-        query: The query parameters, for clients that cannot set headers (``EventSource`` in a browser).
-        reads: True if the method is GET or HEAD, so that the request changes nothing (RFC 9110, section 9.2.1).
+        headers: The headers by lower-case name.
+        query: The query parameters. Some clients, such as an ``EventSource`` in a browser, cannot set headers.
+        reads: True if the method is GET or HEAD. Such a request changes nothing (RFC 9110, section 9.2.1).
     """
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -49,19 +49,19 @@ class Credentials:
 
     @property
     def bearer(self) -> str:
-        """The bearer token from the header Authorization, the query ``access_token``, or the cookie; empty if there is none."""
+        """The bearer token in the header Authorization, the query ``access_token`` or the cookie; empty if there is none."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip()
         return self._read_query_or_cookie(TOKEN_QUERY)
 
     def has_bearer(self, token: str) -> bool:
-        """Return whether `bearer` equals this token. The duration of the comparison does not depend on the token."""
+        """Return whether `bearer` equals a token. The duration of the comparison does not depend on the token."""
         return hmac.compare_digest(self.bearer.encode(), token.encode())
 
     @property
     def api_key(self) -> str:
-        """The API key from the header ``X-API-Key``, the query ``api_key``, or the cookie; empty if there is none."""
+        """The API key in the header ``X-API-Key``, the query ``api_key`` or the cookie; empty if there is none."""
         return self.headers.get(API_KEY_HEADER.lower(), "") or self._read_query_or_cookie(API_KEY_QUERY)
 
     def _read_query_or_cookie(self, parameter: str) -> str:
@@ -73,8 +73,8 @@ class Credentials:
 def _cookie(header: str, name: str) -> str:
     """Return the value of a cookie; empty if the header does not contain the cookie.
 
-    The header is a list of pairs (RFC 6265, section 5.4). Pairs of other programs on the same host may violate the grammar of the
-    standard, so each pair is parsed separately.
+    The header is a list of pairs (RFC 6265, section 5.4). Each pair is parsed separately, because other programs on the same host
+    may set cookies that violate the grammar of the standard.
     """
     for pair in header.split(";"):
         given, _, value = pair.strip().partition("=")
@@ -90,9 +90,9 @@ class Identity:
     """An authenticated caller.
 
     Attributes:
-        user: The name of the caller; tasks belong to this name. Empty for an anonymous caller.
-        claims: More data about the caller, for a handler or for an extended card.
-        namespace: The name of the agent to which tasks belong, in a server with several agents. Empty if the server has one
+        user: The name of the caller, who owns the tasks that are created with it. Empty for an anonymous caller.
+        claims: Further data about the caller, for handlers and extended cards.
+        namespace: On a server with several agents, the name of the agent to which the tasks belong. Empty on a server with one
             agent, and for access to the tasks of all agents.
     """
 
@@ -110,15 +110,15 @@ class Authenticator(ABC):
 
         Raises:
             AuthError: The credentials are missing, invalid, or insufficient.
-            OverloadedError: The credentials cannot be verified at present. The caller can try again.
+            OverloadedError: The credentials cannot be verified at present. The client can try again later.
         """
 
     @abstractmethod
     def schemes(self) -> Mapping[str, Any]:
-        """Return the security schemes for the agent card by name, in the format of A2A 1.0. A caller must use one of them."""
+        """Return the security schemes for the agent card, by name, in the format of A2A 1.0. A caller must use one of them."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Run background work during the block, which lasts as long as the server runs. By default, there is none."""
+        """Run background work during the block. The server runs inside the block. By default, there is no background work."""
         return nullcontext()
 
 
@@ -126,11 +126,11 @@ class Anonymous(Authenticator):
     """Accepts all callers as anonymous."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return an empty identity."""
+        """Return an identity without a name."""
         return Identity()
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return no schemes."""
+        """Return no security schemes."""
         return {}
 
 
@@ -138,8 +138,8 @@ class ApiKeys(Authenticator):
     """Authenticates callers by API keys.
 
     Args:
-        keys: The key of each caller, by the caller's name. During a key rotation, a caller may have several keys. Only
-            digests of the keys are stored.
+        keys: The API keys by the name of the caller. During a key rotation, a caller may have several keys. Only digests of the
+            keys are stored.
 
     Raises:
         ConfigurationError: There are no keys, a name or a key is empty, or two callers have the same key.
@@ -150,7 +150,7 @@ class ApiKeys(Authenticator):
         for user, given in keys.items():
             for key in (given,) if isinstance(given, str) else given:
                 if not user:
-                    # A caller with an empty name would own the tasks of unauthenticated callers.
+                    # An empty name is the name of unauthenticated callers, so the caller would own their tasks.
                     raise ConfigurationError("TAILRACE_CALLER_KEYS: a name is empty; write NAME:KEY")
                 if not key:
                     raise ConfigurationError(f"TAILRACE_CALLER_KEYS: the key of {user!r} is empty")
@@ -164,7 +164,7 @@ class ApiKeys(Authenticator):
         self._users = list(users.items())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the caller with this API key. It is compared with all keys, so that the duration discloses nothing."""
+        """Return the caller who has the API key. All keys are compared, so that the duration discloses no key."""
         given = credentials.api_key
         digest = _digest(given)
         found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
@@ -174,19 +174,19 @@ class ApiKeys(Authenticator):
         return Identity(found[0])
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return the scheme of an API key in a header."""
+        """Return the security scheme for API keys in a header."""
         return {"apiKey": {"apiKeySecurityScheme": {"location": "header", "name": API_KEY_HEADER}}}
 
 
 class AnyOf(Authenticator):
-    """Accepts callers that at least one of several authenticators accepts.
+    """Accepts callers that any of several authenticators accepts.
 
-    If all authenticators reject a caller, one of their errors is raised, in this order of preference: the error of an
-    authenticator that knows the caller but requires more permissions; the error of an authenticator whose credentials were
-    present; the error of the first authenticator. The challenge of the error lists the schemes of all authenticators.
+    If all authenticators reject a caller, the error of one authenticator is raised. The first error that applies is raised: an
+    error that reports insufficient permissions, an error about credentials that were present, the error of the first
+    authenticator. The challenge of the error lists the schemes of all authenticators.
 
     Args:
-        authenticators: The authenticators, at least one.
+        authenticators: The authenticators; at least one.
     """
 
     def __init__(self, *authenticators: Authenticator) -> None:
@@ -204,13 +204,13 @@ class AnyOf(Authenticator):
             except OverloadedError as error:
                 unavailable = unavailable or error
         if unavailable is not None:
-            raise unavailable  # this authenticator might have accepted the caller
+            raise unavailable  # another attempt may succeed
         first = min(errors, key=lambda error: (not error.forbidden, not error.presented))
         first.challenge = ", ".join(dict.fromkeys(error.challenge for error in errors))
         raise first
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return the schemes of all authenticators."""
+        """Return the security schemes of all authenticators."""
         return {name: scheme for each in self._authenticators for name, scheme in each.schemes().items()}
 
     @asynccontextmanager
@@ -223,7 +223,7 @@ class AnyOf(Authenticator):
 
 
 class Reporting(Authenticator):
-    """Logs each rejected caller with the reason, but without credentials (A2A 1.0, section 13.1).
+    """Logs each rejected caller and the reason, without credentials (A2A 1.0, section 13.1).
 
     Args:
         authenticator: Authenticates the callers.
@@ -233,7 +233,7 @@ class Reporting(Authenticator):
         self._authenticator = authenticator
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity from the wrapped authenticator, or log its error and raise it."""
+        """Return the identity from the wrapped authenticator. Log an error of this authenticator, and raise it again."""
         try:
             return await self._authenticator.authenticate(credentials)
         except AuthError as error:
@@ -242,7 +242,7 @@ class Reporting(Authenticator):
             raise
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return the schemes of the wrapped authenticator."""
+        """Return the security schemes of the wrapped authenticator."""
         return self._authenticator.schemes()
 
     def running(self) -> AbstractAsyncContextManager[None]:

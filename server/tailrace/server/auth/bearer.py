@@ -20,13 +20,13 @@ logger = logging.getLogger("tailrace.server")
 
 
 class JwtBearer(Authenticator):
-    """Authenticates callers by signed tokens (JWT, RFC 7519) of an issuer that publishes its keys (JWK Set, RFC 7517).
+    """Authenticates callers by signed tokens (JWT, RFC 7519). The issuer publishes the keys of its signatures (RFC 7517).
 
     Args:
-        jwks_url: The URL of the issuer's keys. `tailrace.server.auth.jwks` documents when they are fetched.
-        issuer: The required ``iss`` claim; empty to accept all issuers.
-        audience: The required ``aud`` claim; empty to accept all audiences.
-        scopes: The scopes that a token must have in its ``scope`` or ``scp`` claim. All of them are required.
+        jwks_url: The URL of the issuer's keys. `tailrace.server.auth.jwks` describes when they are fetched.
+        issuer: The required value of the claim ``iss``; empty to accept all issuers.
+        audience: The required value of the claim ``aud``; empty to accept all audiences.
+        scopes: The required scopes. The claim ``scope`` or ``scp`` of a token must contain all of them.
 
     Raises:
         ConfigurationError: The URL is not an HTTP URL.
@@ -41,7 +41,7 @@ class JwtBearer(Authenticator):
         self._scopes = tuple(scopes)
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the subject and the claims of the token. Raises `OverloadedError` if the issuer's keys are unavailable."""
+        """Return the subject and the claims of the token. Raise `OverloadedError` if the issuer's keys are unavailable."""
         token = credentials.bearer
         if not token:
             raise AuthError("a bearer token is required in Authorization", challenge=_CHALLENGE)
@@ -55,7 +55,8 @@ class JwtBearer(Authenticator):
         except jwt.PyJWTError as error:
             raise _not_valid(str(error)) from None
         except (TypeError, ValueError, ArithmeticError, RecursionError):
-            # PyJWT raises these errors for values out of range, and if the signature does not fit the type of the key.
+            # PyJWT raises these errors for values that are out of range, and for a signature that does not fit the type of the
+            # key.
             raise _not_valid("it cannot be read, or its signature does not fit the type of its key") from None
         missing = set(self._scopes) - _scopes_of(claims)
         if missing:
@@ -68,12 +69,12 @@ class JwtBearer(Authenticator):
         return Identity(_user(claims), claims)
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return the scheme of HTTP bearer authentication with a JWT."""
+        """Return the security scheme for bearer authentication with a JWT."""
         return {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "JWT"}}}
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fetch keys in the background before they expire, and log once which claims are not checked."""
+        """Fetch keys in the background before they expire. At the start, log which claims are not checked."""
         warning = unchecked_claims(self._issuer, self._audience)
         if warning:
             logger.warning("%s", warning)
@@ -92,7 +93,7 @@ class JwtBearer(Authenticator):
 
 
 def unchecked_claims(issuer: str, audience: str) -> str:
-    """Return a warning about claims that are not checked; empty if both issuer and audience are configured."""
+    """Return a warning about claims that are not checked; empty if the issuer and the audience are configured."""
     missing = [
         name
         for name, value in (
@@ -110,7 +111,7 @@ def unchecked_claims(issuer: str, audience: str) -> str:
 
 
 def _user(claims: Mapping[str, Any]) -> str:
-    """Return the user name for a token: issuer and subject, so that names of different issuers are different.
+    """Return the user name for a token. It contains issuer and subject, so that names of different issuers are different.
 
     Raises:
         AuthError: The issuer or the subject is too long, or has characters that a name cannot have.
@@ -125,7 +126,7 @@ def _user(claims: Mapping[str, Any]) -> str:
 
 
 def _key_of(token: str) -> tuple[str, str]:
-    """Return the key id and the algorithm in the header of a token. Only these are read before the signature is verified.
+    """Return the key id and the algorithm in a token's header. No other part of an unverified token is used.
 
     Raises:
         PyJWTError: The text is not a token, the token has no key id, or its algorithm is not accepted.

@@ -1,15 +1,15 @@
 """Fetches and caches the public keys of a token issuer (a JWK Set, RFC 7517).
 
-Concurrent callers share one fetch. If the issuer is unavailable, slow or returns an invalid set, cached keys remain in use for
-`MAX_AGE`. Without cached keys, callers receive an error that they can retry.
+Concurrent callers share one fetch. If the issuer is unavailable, slow or returns an invalid set, cached keys are used until they
+reach `MAX_AGE`. Without cached keys, a caller receives an error and can try again.
 
 ==============  ======  =============================================================================================
 constant        value   meaning
 ==============  ======  =============================================================================================
 `TIMEOUT`       5 s     maximum duration of one fetch, from connecting to the last byte
-`FRESH`         5 min   age at which keys are fetched again while they remain in use
-`MAX_AGE`       1 h     age at which keys expire, so that withdrawn keys are no longer accepted
-`PAUSE`         5 s     pause after a failed fetch, and between two fetches for unknown key ids
+`FRESH`         5 min   age after which keys are fetched again; the cached keys are used in the meantime
+`MAX_AGE`       1 h     age at which keys expire, so that keys that the issuer has withdrawn are rejected
+`PAUSE`         5 s     pause after a failed fetch, and between fetches for unknown key ids
 ==============  ======  =============================================================================================
 """
 
@@ -45,28 +45,28 @@ _ALGORITHMS_BY_TYPE: Mapping[tuple[object, object], tuple[str, ...]] = {
     ("OKP", "Ed25519"): ("EdDSA",),
     ("OKP", "Ed448"): ("EdDSA",),
 }
-"""The algorithms by the type and the curve of a key (RFC 7518, section 3.1; RFC 8037, section 3.1)."""
+"""The algorithms by type and curve of a key (RFC 7518, section 3.1; RFC 8037, section 3.1)."""
 
 ALGORITHMS = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
-"""Accepted signature algorithms. Algorithms with a shared secret (HS256) are not accepted, since the keys are public."""
+"""Accepted signature algorithms. Algorithms with a shared secret (HS256) are rejected, because the keys are public."""
 
 SigningKeys = Mapping[tuple[str, str], jwt.PyJWK]
-"""Keys by key id and algorithm. A key with an ``alg`` member is used only for this algorithm (RFC 8725, section 3.1)."""
+"""Keys by id and algorithm. A key with the member ``alg`` is used only for this algorithm (RFC 8725, section 3.1)."""
 
-_MAX_BYTES = 1024 * 1024  # maximum size of a key set; usual large sets have about 10,000 bytes
+_MAX_BYTES = 1024 * 1024  # maximum size of a key set; even large key sets have only about 10,000 bytes
 
 logger = logging.getLogger("tailrace.server")
 
 
 class UnusableKeysError(Exception):
-    """The response of an issuer is not a set of keys for signatures."""
+    """The response of an issuer contains no keys for signatures."""
 
 
 def read_keys(body: bytes) -> SigningKeys:
     """Return the signature keys of a JWK Set by key id and algorithm.
 
-    A key without ``alg`` is returned for each algorithm of its type. Keys for encryption, keys of unknown types and keys without an
-    id are ignored (RFC 7517, section 5). If two keys have the same id and algorithm, the first one is used.
+    A key without ``alg`` is returned once for each algorithm of its type. Encryption keys, keys of unknown types and keys without
+    an id are ignored (RFC 7517, section 5). If several keys have the same id and algorithm, the first key is used.
 
     Args:
         body: The JWK Set as JSON.
@@ -91,7 +91,7 @@ def read_keys(body: bytes) -> SigningKeys:
 
 
 def _read_member(member: Any) -> Iterator[jwt.PyJWK]:
-    """Yield the key of a member of a JWK Set once for each algorithm for which it may be used."""
+    """Yield the key in a member of a JWK Set, once for each algorithm for which it may be used."""
     if not isinstance(member, dict):
         return
     fields = cast("dict[str, Any]", member)
@@ -102,7 +102,7 @@ def _read_member(member: Any) -> Iterator[jwt.PyJWK]:
         try:
             yield jwt.PyJWK(fields, algorithm)
         except (jwt.PyJWTError, TypeError, ValueError, LookupError, AttributeError):
-            return  # PyJWT raises many types of errors for invalid keys
+            return  # PyJWT raises errors of many types for invalid keys
 
 
 def _verifies(fields: Mapping[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def _algorithms_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
 class IssuerKeys:
     """The keys of one issuer.
 
-    While `running` is active, a background task renews the keys. Otherwise, a call of `find` renews them.
+    While `running` is active, a background task fetches the keys again. Otherwise, `find` fetches them.
 
     Args:
         url: The URL of the JWK Set. Redirects are not followed.
@@ -157,7 +157,7 @@ class IssuerKeys:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fetch keys in background tasks while the block runs, so that the cancellation of a caller does not cancel a fetch."""
+        """Fetch keys in background tasks during the block. The cancellation of a caller then does not cancel a fetch."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
@@ -168,10 +168,10 @@ class IssuerKeys:
                 tasks.cancel_scope.cancel()
 
     async def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
-        """Return the key with this id for this algorithm; None if the issuer publishes no such key.
+        """Return the key with an id and an algorithm; None if the issuer publishes no such key.
 
-        An unknown key id causes a fetch, because the issuer may have a new key. There is at most one such fetch in `PAUSE`
-        seconds, so that invented ids cause no load. Cancellation ends only the wait of this caller.
+        An unknown key id causes a fetch, because the issuer may have published a new key. There is at most one such fetch in
+        `PAUSE` seconds, so that clients cannot cause load with invented ids. Cancellation ends only the wait of this caller.
 
         Raises:
             OverloadedError: The issuer is unavailable. The error contains the time to wait before a retry.
@@ -211,7 +211,7 @@ class IssuerKeys:
         )
 
     async def _renew(self) -> None:
-        """Renew the keys, in the background if `running` is active."""
+        """Fetch the keys again; in the background if `running` is active."""
         if self._tasks is None:
             if self._under_way is None:
                 await self._fetch()
@@ -219,11 +219,11 @@ class IssuerKeys:
             self._tasks.start_soon(self._run_fetch, self._begin_fetch())
 
     async def _fetch(self) -> None:
-        """Wait for the current fetch, or start a fetch. Return immediately during the pause after a failure."""
+        """Wait for the current fetch or for a new fetch. During the pause after a failure, return immediately."""
         before = self._fetches
         while self._fetches == before:
             if self._under_way is not None:
-                await self._under_way.wait()  # if the fetch was cancelled, the loop starts another fetch
+                await self._under_way.wait()  # if the fetch is cancelled, the loop starts another fetch
             elif self._is_failing:
                 return
             elif self._tasks is not None:
@@ -243,10 +243,10 @@ class IssuerKeys:
             self._fetched_at = self._clock()
             self._failing_until = -math.inf
             self._fetches += 1
-        except Exception as error:  # the server continues with the keys that it has
+        except Exception as error:  # cached keys remain in use
             self._failing_until = self._clock() + PAUSE
             self._fetches += 1
-            # Only the class name for errors of libraries, because the message of some errors contains the complete URL.
+            # For other errors, only the class name is logged, because the messages of libraries may contain the complete URL.
             reason = str(error) if isinstance(error, UnusableKeysError) else type(error).__name__
             logger.warning(
                 "the keys of the token issuer at %s cannot be fetched: %s",

@@ -1,1 +1,1 @@
-"""HTTP for every protocol: request checks and bodies, connections, SSE responses, CORS, caching, static pages."""
+"""HTTP code that all protocols share: request checks, bodies, connections, SSE responses, caching, static pages."""

@@ -1,4 +1,4 @@
-"""A page with links to the agents of a server with several agents, and a catalog of the agents for programs (RFC 9727)."""
+"""On a server with several agents: a page with links to the agents, and a catalog of the agents for programs (RFC 9727)."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ class ListedAgent:
     """An agent of the server.
 
     Attributes:
-        path: The path of the agent, relative to the path of the server, with a slash at the end.
+        path: The path of the agent relative to the path of the server. It ends with a slash.
         name: The name on the agent card.
         description: The description on the agent card.
         has_page: Whether the agent has a playground.
@@ -42,12 +42,12 @@ class ListedAgent:
 
 
 class AgentsPage:
-    """Serves the page and the catalog. Redirects the path of an agent without a final slash to the path with the slash.
+    """Serves the page and the catalog. Redirects the path of an agent without a final slash to the agent's path.
 
     Args:
         agents: The agents.
-        guard: Determines the host of the URLs if there is no public URL.
-        public_url: The public URL of the server; if empty, the URL of each request is used.
+        guard: Returns the host of the URLs if there is no public URL.
+        public_url: The public URL of the server. If it is empty, the URLs have the host of the request.
     """
 
     def __init__(self, agents: Sequence[ListedAgent], guard: RequestGuard, public_url: str) -> None:
@@ -82,7 +82,7 @@ class AgentsPage:
         )
 
     async def _catalog(self, request: Request) -> Response:
-        """Return the catalog: links from the catalog to the agents, and from each agent to its card."""
+        """Return the catalog. It has links to the agents, and a link from each agent to the agent card."""
         base = self._public_url.rstrip("/")
         if not base:
             authority = self._guard.authority(request.scope)
@@ -108,7 +108,7 @@ class AgentsPage:
 
 
 async def _redirect(request: Request) -> Response:
-    """Redirect from a path without a final slash to the path with the slash."""
+    """Redirect from a path to the same path with a final slash."""
     return RedirectResponse(f"{request.url.path.rpartition('/')[2]}/")
 
 

@@ -10,15 +10,15 @@ MAX_AGE = 60
 """Seconds for which a client may use a cached response (``Cache-Control: max-age``)."""
 
 MAX_AGE_OF_VERSION = 365 * 24 * 3600
-"""Seconds for which a client may use a response whose URL contains its version."""
+"""Seconds for which a client may use a cached response if the URL contains the version of the response."""
 
 
 def this_second() -> datetime:
-    """Return the current time with the precision of HTTP dates: one second."""
+    """Return the current time, rounded down to one second, the precision of HTTP dates."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
-_SINCE = this_second()  # most responses depend on the settings, which are read at startup
+_SINCE = this_second()  # most responses depend only on the settings, which are read at startup
 
 
 def cached_response(
@@ -32,15 +32,15 @@ def cached_response(
     headers: dict[str, str] | None = None,
     media_type: str = "application/json",
 ) -> Response:
-    """Return a response with ``ETag`` and ``Last-Modified``, or 304 if the client has the current version.
+    """Return a response with ``ETag`` and ``Last-Modified``. If the client has the current version, return 304.
 
     Args:
         request: The request.
         body: The body of the response.
-        vary: The request headers on which the body depends, as the value of ``Vary``.
+        vary: The value of ``Vary``: the names of request headers on which the body depends.
         private: True if only the cache of this client may store the response.
-        since: The time of the last change of the body (`this_second`).
-        immutable: True if the URL contains this version of the body, so that the response never changes.
+        since: The time of the last change of the body, rounded by `this_second`.
+        immutable: True if the URL contains the version of the body. The response then never changes.
         headers: Additional headers.
         media_type: The media type of the body.
     """
@@ -59,7 +59,7 @@ def cached_response(
 
 
 def version_of(body: bytes) -> str:
-    """Return a hash of a body, for entity tags and URLs."""
+    """Return a hash of a body, which is used in entity tags and URLs."""
     return sha256(body).hexdigest()[:16]
 
 

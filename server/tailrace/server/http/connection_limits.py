@@ -1,18 +1,19 @@
-"""Limits for the connections of ``tailrace serve``: their number, and the time and size of request headers.
+"""Limits of ``tailrace serve`` for connections: their number, and the time and size of request headers.
 
-An idle connection needs a file descriptor of the server. When the maximum number of connections is reached, the server closes an
-idle connection for each new connection: the oldest one without a running request. Idle connections therefore never block new
-clients. If all connections have a running request, the server accepts `RESERVED` more connections for health probes, and rejects
-other requests on them with 503.
+Each connection needs a file descriptor of the server. If a client connects when the maximum number of connections is open, the
+server closes an idle connection: of the connections without a running request, the one that has been idle longest. Idle
+connections therefore never block new clients. If all connections have a running request, the server accepts `RESERVED` additional
+connections for health probes. It rejects other requests on these connections with 503.
 
-A client may send requests before it has received the responses to earlier requests (HTTP pipelining). These requests wait in memory,
-so the server closes a connection that sends more than `MAX_QUEUED_REQUESTS`.
+A client may send requests before it has received the responses to earlier requests (HTTP pipelining). These requests wait in
+memory. The server therefore closes a connection that has more than `MAX_QUEUED_REQUESTS` waiting requests.
 
-The size of headers, of chunk extensions and of the trailers of a chunked body is limited. Trailers are discarded and never become
-headers of a request.
+The size of headers, of chunk extensions and of the trailers of a chunked body is limited. Trailers are discarded, so that they
+never become headers of a request.
 
 The operating system limits the number of file descriptors (``ulimit -n``). Without a free descriptor, a server cannot accept
-connections, open its database, or call a model. The default maximum therefore leaves a quarter of the descriptors free.
+connections, open its database, or call a model. The default maximum of connections therefore leaves a quarter of the descriptors
+free.
 """
 
 import asyncio
@@ -40,10 +41,10 @@ RESERVED = 16
 """Number of additional connections for health probes."""
 
 MAX_HEADER_BYTES = 256 * 1024
-"""Maximum bytes of a request header, or of the data between two parts of a chunked body."""
+"""Maximum bytes of a request header, and of the data between two parts of a chunked body."""
 
 MAX_QUEUED_REQUESTS = 32
-"""Maximum number of requests of one connection that wait to be processed."""
+"""Maximum number of waiting requests of one connection."""
 
 logger = logging.getLogger("tailrace.server")
 
@@ -53,7 +54,7 @@ _CONNECTION: ContextVar["_Connection | None"] = ContextVar("tailrace_connection"
 
 
 def default_max_connections() -> int:
-    """Return three quarters of the process's file descriptor limit, minus `RESERVED`; 0 (no limit) if there is no limit."""
+    """Return three quarters of the process's limit of file descriptors, minus `RESERVED`; 0 (no limit) without such a limit."""
     if resource is None:
         return 0
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -61,16 +62,15 @@ def default_max_connections() -> int:
 
 
 class _Connection:
-    """The state of one connection. The contexts of requests reference this object, so it is small.
+    """The state of one connection. The object is small, because the contexts of requests keep it in memory.
 
     Attributes:
         transport: The transport; None after the connection is closed.
         requests: The number of running requests.
-        queued: The number of requests with a complete header that have not begun.
-        in_body: True if the header of the last request is complete but its body is not.
+        queued: The number of requests whose header is complete, but that have not begun.
+        in_body: True if the header of the last request is complete, but its body is not.
         pending_bytes: The number of bytes since the last complete header, part of a body, or request.
-        since: The time at which the connection began to wait for a request or the rest of a header, in seconds of
-            `time.monotonic`.
+        since: The time (`time.monotonic`) at which the connection began to wait for a request or for the rest of a header.
     """
 
     __slots__ = ("in_body", "pending_bytes", "queued", "requests", "since", "transport")
@@ -93,19 +93,19 @@ class ConnectionLimits:
 
     Args:
         max_connections: The maximum number of open connections; 0 for no limit.
-        header_timeout: Seconds that a connection may be open without a running request. The timeout restarts when the last
-            request of the connection ends, and with the first byte of the next header.
+        header_timeout: Seconds for which a connection may be open without a running request. The timeout restarts when the last
+            running request of the connection ends, and when the first byte of the next header arrives.
     """
 
     def __init__(self, max_connections: int, header_timeout: float) -> None:
         self._max = max_connections
         self._timeout = header_timeout
         self._open = 0
-        # Connections without a running request, the oldest first.
+        # Connections without a running request. The connection that has been idle longest comes first.
         self._waiting: dict[_Connection, None] = {}
 
     def protocol(self) -> type[asyncio.Protocol]:
-        """Return a protocol class for ``uvicorn.Config(http=…)``: a subclass of uvicorn's protocol (decision 24)."""
+        """Return a subclass of uvicorn's protocol class, for ``uvicorn.Config(http=…)`` (decision 24)."""
         limits = self
 
         class LimitedProtocol(HttpToolsProtocol):
@@ -124,7 +124,7 @@ class ConnectionLimits:
 
             def _parse(self, data: bytes) -> None:
                 limits.received(self._connection, len(data))
-                # uvicorn creates the asyncio tasks of requests in this call, and the tasks inherit the context variable.
+                # In this call, uvicorn creates the asyncio tasks of requests. The tasks inherit the context variable.
                 token = _CONNECTION.set(self._connection)
                 try:
                     super().data_received(data)
@@ -133,24 +133,24 @@ class ConnectionLimits:
                 limits.check_pending(self._connection)
 
             def on_header(self, name: bytes, value: bytes) -> None:
-                """Called by httptools for each header, and for each trailer of a chunked body."""
+                """Handle a header, or a trailer of a chunked body. Called by httptools."""
                 if not self._connection.in_body:
                     super().on_header(name, value)
 
             def on_headers_complete(self) -> None:
-                """Called by httptools after the last header. An exception ends the parsing."""
+                """Handle the end of the headers. Called by httptools; an exception ends the parsing."""
                 limits.queue_request(self._connection)
                 self._connection.in_body = True
                 self._connection.pending_bytes = 0
                 super().on_headers_complete()
 
             def on_body(self, body: bytes) -> None:
-                """Called by httptools for each part of a body."""
+                """Handle a part of a body. Called by httptools."""
                 self._connection.pending_bytes = 0
                 super().on_body(body)
 
             def on_message_complete(self) -> None:
-                """Called by httptools at the end of a request."""
+                """Handle the end of a request. Called by httptools."""
                 self._connection.in_body = False
                 self._connection.pending_bytes = 0
                 super().on_message_complete()
@@ -163,7 +163,7 @@ class ConnectionLimits:
         return LimitedProtocol
 
     def add(self, connection: _Connection) -> None:
-        """Count a new connection. If there are too many connections, close the oldest one without a running request."""
+        """Count a new connection. If there are too many connections, close the one that has been idle longest."""
         self._open += 1
         self._wait(connection)
         if not self._max or self._open <= self._max:
@@ -173,10 +173,10 @@ class ConnectionLimits:
             self._abort(oldest)
 
     def received(self, connection: _Connection, size: int) -> None:
-        """Count received bytes before they are parsed, and start the timeout of a header with its first byte.
+        """Count received bytes before they are parsed. The first byte of a header restarts the timeout.
 
-        The rest of the body of a rejected request does not start the timeout of a header. Most clients read the response only
-        after they have sent the complete body, so the connection remains open until the running timeout expires.
+        The rest of the body of a rejected request does not restart the timeout. Most clients read the response only after they
+        have sent the complete body, so the connection remains open until the timeout expires.
         """
         if connection.transport is None:
             return
@@ -185,12 +185,12 @@ class ConnectionLimits:
         connection.pending_bytes += size
 
     def check_pending(self, connection: _Connection) -> None:
-        """Close a connection whose header is too large."""
+        """Close the connection if its header is too large."""
         if connection.pending_bytes > MAX_HEADER_BYTES:
             self._abort(connection)
 
     def queue_request(self, connection: _Connection) -> None:
-        """Count a request whose header is complete and that has not begun.
+        """Count a request that waits, because its header is complete, but the request has not begun.
 
         Raises:
             TooManyQueuedError: More than `MAX_QUEUED_REQUESTS` requests wait. The connection is closed.
@@ -206,14 +206,14 @@ class ConnectionLimits:
         raise TooManyQueuedError
 
     def closed(self, connection: _Connection) -> None:
-        """Stop counting a connection. Further calls do nothing."""
+        """Stop counting a connection. If this was already called for the connection, do nothing."""
         if connection.transport is not None:
             self._open -= 1
             self._waiting.pop(connection, None)
             connection.transport = None
 
     def begin_request(self, scope: Scope) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
-        """Count a request that begins. The request ends together with the current asyncio task.
+        """Count a request that begins. The request ends when the current asyncio task ends.
 
         Returns:
             An application that rejects the request; None if the request is accepted.
@@ -231,7 +231,7 @@ class ConnectionLimits:
         return None
 
     def close_expired(self) -> None:
-        """Close connections whose timeout has passed. Call this method several times per second."""
+        """Close connections whose timeout has expired. This method must be called several times per second."""
         latest = time.monotonic() - self._timeout
         for connection in list(self._waiting):
             if connection.since <= latest:

@@ -1,9 +1,9 @@
-"""ASGI extension: the body of a response is sent after the application has returned.
+"""An ASGI extension with which the body of a response is sent after the application has returned.
 
-Between the server and an endpoint, about 18 coroutines (middleware, routing, tracing) call each other. While a stream is open,
-their frames, the request and its scope would remain in memory, a fifth of the memory of a subscriber. With this extension, the
-coroutines return after the head of the response is sent. A server that supports it sets
-``scope["extensions"]["tailrace.deferred"]``; only ``tailrace serve`` does this.
+About 18 coroutines (middleware, routing, tracing) are active between the server and an endpoint. While a stream is open, their
+frames, the request and its scope would remain in memory: a fifth of the memory of a subscriber. With this extension, the
+coroutines return after the head of the response is sent. A server that supports the extension sets
+``scope["extensions"]["tailrace.deferred"]``. Only ``tailrace serve`` does this.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,15 +14,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _EXTENSION = "tailrace.deferred"
 
 Rest = Callable[[Receive, Send], Awaitable[None]]
-"""A coroutine function that sends the body of a response with the ``receive`` and ``send`` of the server."""
+"""A coroutine function that sends the body of a response with the server's ``receive`` and ``send``."""
 
 
 async def with_deferral(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run an application, then send the body that the application deferred, if any.
+    """Run an application. If the application has deferred a body, send this body.
 
     Args:
         app: The ASGI application.
-        scope: The ASGI scope. The caller must not keep a reference to it.
+        scope: The ASGI scope. The calling function must not keep a reference to the scope.
         receive: The ASGI receive function.
         send: The ASGI send function.
     """
@@ -35,20 +35,20 @@ async def with_deferral(app: ASGIApp, scope: Scope, receive: Receive, send: Send
 
 
 def can_defer(scope: Scope) -> bool:
-    """Return whether the server can send a response after its application has returned."""
+    """Return whether the server can send a body after the application has returned."""
     return _EXTENSION in scope.get("extensions", {})
 
 
 def defer(scope: Scope, rest: Rest) -> bool:
-    """Defer the body of a response. The application sends the head of the response first, so that middleware can change it.
+    """Defer the body of a response. The application must send the head of the response before, so that middleware can change it.
 
     Args:
         scope: The scope of the request.
         rest: Sends the body.
 
     Returns:
-        False if the application must send the body itself. This is the case if the server does not support deferral, or if a span
-        is recorded for the request, because the span must last as long as the response.
+        False if the application must send the body itself: the server does not support deferral, or a span is recorded for the
+        request, which must last as long as the response.
     """
     deferred: list[Rest] | None = scope.get("extensions", {}).get(_EXTENSION)
     if deferred is None or trace.get_current_span().is_recording():

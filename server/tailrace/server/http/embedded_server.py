@@ -1,4 +1,4 @@
-"""Serves an ASGI application inside another program, without changing the program's signal handlers and logging."""
+"""Serves an ASGI application inside another program. The signal handlers and the logging of the program do not change."""
 
 import socket
 from collections.abc import AsyncGenerator, Generator
@@ -10,19 +10,19 @@ from anyio.abc import TaskStatus
 from starlette.applications import Starlette
 
 STOP_TIMEOUT = 1
-"""Seconds within which running responses must end after the application has stopped."""
+"""Seconds from the end of the application until running responses are aborted."""
 
 
 @asynccontextmanager
 async def serving(app: Starlette, listener: socket.socket) -> AsyncGenerator[None]:
-    """Serve an application on a listening socket while the block runs.
+    """Serve an application on a listening socket during the block.
 
     At the end of the block, the lifespan of the application ends first, so that open streams can send their last events. Then the
-    server stops and closes the socket. A cancellation does the same; both steps have a time limit.
+    server stops and closes the socket. Both steps have a time limit, and are also executed after a cancellation.
 
     Args:
         app: The application. If its lifespan fails at the start, the error is raised here.
-        listener: A bound, listening socket, which is closed at the end.
+        listener: A bound, listening socket. It is closed at the end.
     """
     stop = anyio.Event()
     failure: Exception | SystemExit | None = None
@@ -31,7 +31,7 @@ async def serving(app: Starlette, listener: socket.socket) -> AsyncGenerator[Non
             await tasks.start(_serve, app, listener, stop)
             yield
         except (Exception, SystemExit) as error:
-            failure = error  # raised below, because the task group would wrap it in an exception group
+            failure = error  # raised below, because the task group would wrap the error in an exception group
         finally:
             stop.set()
     if failure is not None:
@@ -39,7 +39,7 @@ async def serving(app: Starlette, listener: socket.socket) -> AsyncGenerator[Non
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that sets an event when it listens, and handles no signals."""
+    """A uvicorn server that handles no signals, and sets an event when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -61,8 +61,8 @@ async def _serve(
         app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=STOP_TIMEOUT
     )
     server = _Server(config)
-    # asyncio does not set TCP_NODELAY for connections of this listener. Without it, a small write waits up to 40 ms for the
-    # acknowledgement of the previous write.
+    # asyncio does not set TCP_NODELAY for connections of this listener. Without TCP_NODELAY, a small write waits up to 40 ms for
+    # the acknowledgement of the previous write.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     failure: Exception | None = None
     # Shielded from cancellation, so that uvicorn closes its sockets and the application completes its shutdown.

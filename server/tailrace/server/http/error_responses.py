@@ -1,6 +1,6 @@
 """Error responses over HTTP, for all protocols.
 
-The bindings convert an exception to a `Problem` and write the problem in the format of their protocol version.
+The bindings of A2A convert an exception to a `Problem`, and encode the problem in the format of the protocol version.
 """
 
 import json
@@ -21,14 +21,14 @@ logger = logging.getLogger("tailrace.server")
 
 @dataclass(frozen=True)
 class Problem:
-    """An error of a request, independent of the format of a protocol version.
+    """An error of a request, independent of a protocol version.
 
     Attributes:
         code: The HTTP status.
         status: The name of the gRPC status.
         name: The name of the error.
         message: The message.
-        details: Typed details.
+        details: Typed details, as in ``google.rpc.Status``.
         headers: Headers of the response.
         rpc_code: The JSON-RPC code for an error that A2A defines; None for other errors, such as failed authentication.
     """
@@ -43,7 +43,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: Exception) -> "Problem":
-        """Convert an exception. Errors that A2A does not define become an internal error."""
+        """Convert an exception to a problem. An exception that A2A does not define becomes an internal error."""
         if isinstance(error, AuthError):
             drop_frames(error)
             status = "PERMISSION_DENIED" if error.forbidden else "UNAUTHENTICATED"
@@ -62,7 +62,7 @@ class Problem:
         )
 
     def body(self) -> bytes:
-        """Return the error as ``google.rpc.Status`` in JSON (A2A 1.0, section 11.6)."""
+        """Return the error as JSON of a ``google.rpc.Status`` (A2A 1.0, section 11.6)."""
         error = {"code": self.code, "status": self.status, "message": self.message, "details": self.details}
         return encode_ascii({"error": error})
 
@@ -72,7 +72,7 @@ class Problem:
 
 
 def encode_ascii(value: object) -> bytes:
-    """Encode JSON as one line of ASCII, because text from a client may have characters that UTF-8 cannot encode."""
+    """Encode JSON as one line of ASCII. Text from a client may contain characters that UTF-8 cannot encode."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
@@ -82,7 +82,7 @@ def error_headers(error: A2AError) -> dict[str, str]:
 
 
 def as_a2a_error(error: Exception) -> A2AError:
-    """Convert an exception to an error of A2A, report it to the observer, and log it if the server caused it."""
+    """Convert an exception to an error of A2A, and report it to the observer. Log errors that the server caused."""
     OBSERVER.get().error_occurred(error)
     if not isinstance(error, A2AError | ProtocolError | StoreError):
         logger.exception("a request failed", exc_info=error)
@@ -100,8 +100,8 @@ def as_a2a_error(error: Exception) -> A2AError:
 def drop_frames(error: BaseException) -> None:
     """Remove the tracebacks of a handled error and of its causes.
 
-    A frame in a traceback can reference the error itself. Only the garbage collector frees such a cycle, and until then the body of
-    the rejected request (up to tens of megabytes) stays in memory.
+    A frame in a traceback can reference the error itself. Only the garbage collector frees such a cycle. Until then, the body of
+    the rejected request (up to tens of megabytes) would remain in memory.
     """
     seen: BaseException | None = error
     while seen is not None and seen.__traceback__ is not None:

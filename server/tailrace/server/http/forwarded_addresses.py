@@ -1,8 +1,8 @@
-"""Reads the addresses of clients from the headers that proxies add to requests.
+"""Reads the addresses of clients in the headers that proxies add to requests.
 
-A request through a proxy has the address of the proxy. These headers have the addresses of its clients: ``Forwarded`` (RFC 7239),
-``X-Forwarded-For`` (each proxy appends an address), and ``X-Real-IP``. Any client can send these headers. They can therefore show
-that a request is not local, but not that a request is local.
+The connection of a request through a proxy has the address of the proxy. These headers contain the addresses of clients:
+``Forwarded`` (RFC 7239), ``X-Forwarded-For`` (each proxy appends an address), and ``X-Real-IP``. Any client can send these
+headers. They can therefore prove that a request is not local, but not that a request is local.
 """
 
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 _HEADERS = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
-_MAX_PROXIES = 32  # addresses in a header; a request with more addresses is not local
-_MAX_ADDRESS = 64  # characters; longer addresses are not cached, so that clients cannot fill the memory
+_MAX_PROXIES = 32  # maximum addresses in a header; a request with more addresses is not local
+_MAX_ADDRESS = 64  # maximum characters; longer addresses are not cached, because they would fill the memory
 
 
 def names_remote_client(headers: Iterable[tuple[str, str]]) -> bool:
-    """Return whether a header names a client that is not on this machine.
+    """Return whether a header names a client on another machine.
 
-    All addresses are checked, because a proxy may forward a header of the client unchanged, and add another header. An
-    obfuscated, unknown or missing address (RFC 7239, sections 6.2 and 6.3) counts as an address of another machine.
+    All addresses in all headers are checked, because a proxy may forward a header of the client unchanged and add another header.
+    An obfuscated, unknown or missing address (RFC 7239, sections 6.2 and 6.3) counts as the address of another machine.
 
     Args:
-        headers: The names in lower case, and the values.
+        headers: Pairs of the lower-case name and the value.
     """
     return any(
         name in _HEADERS and not all(_is_here(name, element) for element in value.split(",", _MAX_PROXIES))
@@ -30,7 +30,7 @@ def names_remote_client(headers: Iterable[tuple[str, str]]) -> bool:
 
 
 def parse_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Parse an IP address; return None for a name. Convert an IPv4-mapped IPv6 address to IPv4."""
+    """Parse an IP address; return None for a host name. An IPv4-mapped IPv6 address is converted to IPv4."""
     return _parse_short(host) if len(host) <= _MAX_ADDRESS else None
 
 

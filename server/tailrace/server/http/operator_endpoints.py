@@ -27,7 +27,7 @@ class OperatorEndpoints:
         health: Checks the health of the server.
         authenticator: Authenticates requests for metrics if ``token`` is None.
         metrics: The metrics; None to disable ``/metrics``.
-        token: The bearer token for ``/metrics``. If None, only authenticated callers on this machine may read the metrics.
+        token: The bearer token for ``/metrics``. If it is None, only authenticated callers on this machine may read the metrics.
         guard: Checks whether a request comes from this machine.
     """
 
@@ -61,7 +61,7 @@ class OperatorEndpoints:
 
     @answers_every_host
     async def _live(self, _request: Request) -> Response:
-        """Return 200. No component is checked, because a restart would not fix the failure of another component."""
+        """Return 200. Other components are not checked, because a restart of this process would not repair them."""
         return _json({"status": "ok"}, 200)
 
     @answers_every_host
@@ -70,7 +70,7 @@ class OperatorEndpoints:
         return _json(health.to_dict(), 200 if health.ready else 503)
 
     async def _scrape(self, request: Request) -> Response:
-        assert self._metrics is not None  # noqa: S101 — else there is no address
+        assert self._metrics is not None  # noqa: S101 — the route exists only with metrics
         try:
             await self._admit(request)
         except Exception as error:

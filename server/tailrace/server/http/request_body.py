@@ -1,11 +1,11 @@
 """Reads and decodes the JSON bodies of requests, with limits on size, time and number of JSON values.
 
-`JsonScan` counts the values of a body while the body arrives. A request with too many values is rejected as soon as the limit is
-exceeded, before the body is decoded and before the rest of the body is received.
+`JsonScan` counts the values of a body while the body arrives. A request with too many values is rejected as soon as it exceeds
+the limit, before the rest of the body is received and before the body is decoded.
 
-Objects, arrays and their members count as one value each. A number counts once more for each 20 characters, because long numbers
-take longer to convert. A string counts once more for each 32 escapes. JSON inside a string (for example the arguments of a tool
-call) counts like other JSON, since it is decoded later.
+Objects, arrays and their members count as one value each. A number counts as one more value for each 20 characters, because long
+numbers take longer to convert. A string counts as one more value for each 32 escapes. JSON in a string (for example the arguments
+of a tool call) counts like other JSON, because it is decoded later.
 """
 
 import json
@@ -28,32 +28,32 @@ from tailrace.wrappers.concurrency.worker_thread import release_memory_later, ru
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_DEPTH = 200
-"""Maximum nesting depth of arrays and objects in a body. Messages have a lower limit of their own."""
+"""Maximum nesting depth of arrays and objects in a body. The limit for messages is lower."""
 
 MEDIA_TYPES = ("application/json", "application/a2a+json")
 
 _SLOWEST = 64 * 1024  # minimum upload rate in bytes per second
-_SLICE = 64 * 1024  # bytes in one scan; between two scans, the event loop runs other tasks
+_SLICE = 64 * 1024  # bytes in one scan; other tasks can run between two scans
 
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b",[{"))
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _WHITE_SPACE = b" \t\r\n"
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_CHARACTERS = 20  # characters of a number that count as one value
-_ESCAPES = 32  # escapes in a string that count as one value; an escape takes as long as 20 other characters
+_CHARACTERS = 20  # number of characters in a number that count as one value
+_ESCAPES = 32  # number of escapes that count as one value; an escape takes as long as 20 other characters
 
-# Line separators in UTF-8. Responses contain them as escapes (see `tailrace.streaming.a2a.json_encoding`).
+# Line separators in UTF-8. They count as escapes, because responses escape them (`tailrace.streaming.a2a.json_encoding`).
 _SEPARATORS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 
 # Matches numbers that may exceed 64 bits: at least 19 digits, or an exponent of at least three digits.
 _LARGE_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
-_OVERLAP = 24  # bytes of the previous slice that are scanned again, because a number may span two slices
+_OVERLAP = 24  # last bytes of a slice that are scanned again, because a number may span two slices
 
-# Bytes that may precede JSON inside a string: white space and quotes, possibly escaped.
+# Bytes that may precede JSON in a string: white space and quotes, with or without escapes.
 _BEFORE_JSON = b' \t\r\n\\"ntru029aAdD'
 
-# Matches escapes such as \u007b for characters of JSON's syntax, which can hide JSON inside a string from the scan. No usual
-# encoder writes these escapes; HTML-safe encoders escape other characters.
+# Matches escapes, such as \u007b, of characters that have a meaning in JSON. They could hide JSON in a string from the scan. No
+# common encoder writes these escapes. HTML-safe encoders escape other characters.
 _HIDDEN = re.compile(rb"\\u00(?:2[cC]|3[0-9]|[46][1-9a-fA-F]|5[0-9a-cA-C]|7[0-9abAB])")
 _HIDDEN_OVERLAP = 5  # bytes; one less than the length of an escape
 
@@ -69,7 +69,7 @@ class JsonBody:
 
     Attributes:
         value: The decoded JSON. Strings have no lone surrogates. Integers that exceed 64 bits are floats.
-        raw: The bytes of the body.
+        raw: The body as bytes.
         cost: The number of JSON values. `run_bounded` uses this number to decide whether to process the body in a thread.
     """
 
@@ -79,7 +79,7 @@ class JsonBody:
 
     @property
     def members(self) -> dict[str, Any]:
-        """Return the members of a body that must be a JSON object.
+        """The members of the body, which must be a JSON object.
 
         Raises:
             InvalidParamsError: The body is not an object.
@@ -95,8 +95,8 @@ async def read_json(request: Request, settings: Settings, *, optional: bool = Fa
 
     Args:
         request: The request.
-        settings: Contains the limits ``max_request_bytes`` and ``max_request_values``.
-        optional: True to accept a request without a body, for which the value is an empty object.
+        settings: The limits ``max_request_bytes`` and ``max_request_values`` are used.
+        optional: True to accept a request without a body. The value is then an empty object.
 
     Raises:
         RequestMediaTypeError: The request's media type is not JSON.
@@ -142,7 +142,7 @@ async def _read(request: Request, settings: Settings, scan: "JsonScan") -> bytes
 class JsonScan:
     """Counts the values and the nesting depth of a JSON text without decoding it.
 
-    If the text is not valid JSON, the count is correct up to the first error, where a decoder would stop.
+    If the text is not valid JSON, the count is correct up to the first error. A decoder also stops there.
 
     Args:
         limit: The maximum number of values; 0 for no limit.
@@ -158,8 +158,8 @@ class JsonScan:
         self._is_json_string: bool | None = (
             None  # of the current string; None while it has only bytes that may precede JSON
         )
-        self._hidden = False  # True if escapes may hide JSON; all strings are then counted
-        self._escape = b""  # the end of the last slice, where an escape may begin
+        self._hidden = False  # True if escapes may hide JSON; JSON is then counted in all strings
+        self._escape = b""  # the end of the last slice, which may contain the beginning of an escape
         self._escapes = 0
         self._escaped = False  # True if the last slice ended with a backslash
         self._depth = 0
@@ -195,7 +195,7 @@ class JsonScan:
             self._scan_structure(outside)
 
     def feed_string(self, text: bytes) -> None:
-        """Count the values of JSON inside a string of a message that has another format than JSON.
+        """Count the values of JSON in a string. The string is part of a message that is not JSON.
 
         Raises:
             RequestTooLargeError: There are too many values.
@@ -205,7 +205,7 @@ class JsonScan:
         self._scan_strings([text])
 
     def count(self, values: int) -> None:
-        """Count values that are not in the text.
+        """Add to the number of values.
 
         Raises:
             RequestTooLargeError: There are too many values.
@@ -223,7 +223,7 @@ class JsonScan:
         self._escape = text[-_HIDDEN_OVERLAP:]
 
     def _scan_strings(self, strings: Sequence[bytes]) -> None:
-        """Count the values of JSON inside strings, for example of the arguments of tool calls."""
+        """Count the values of JSON in strings, for example in the arguments of tool calls."""
         known = self._is_json_string if self._in_string else None
         firsts = [text.lstrip(_BEFORE_JSON)[:1] for text in strings]
         begins = [self._hidden or first in (b"{", b"[") for first in firsts]
@@ -283,7 +283,7 @@ def _read_float(number: str) -> float:
 
 
 def _read_int(number: str) -> int | float:
-    """Convert an integer; if it exceeds 64 bits, to the nearest float. Most JSON parsers support no larger integers."""
+    """Convert an integer. An integer beyond 64 bits becomes the nearest float, because most JSON parsers do not support it."""
     value = int(number) if len(number) <= _MAX_INT_DIGITS else _read_float(number)
     return value if -(2**63) <= value < 2**63 else _read_float(number)
 
@@ -294,7 +294,7 @@ def _has_surrogates(text: bytes) -> bool:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """Apply `join_surrogates` to all strings of a JSON value, because a string with lone surrogates cannot be encoded later."""
+    """Apply `join_surrogates` to all strings of a JSON value. A string with lone surrogates could not be encoded later."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, dict):

@@ -1,18 +1,19 @@
 """Rejects requests from other machines, for unknown hosts, and from web pages of other sites.
 
-Each route and gRPC call is checked before it runs. Without authentication, a server accepts only local programs. It rejects a request
-with 403 if:
+Each request and gRPC call is checked before its route runs. A server without authentication accepts only local programs. It
+rejects a request with 403 in these cases:
 
-1. The request comes from another machine, that is, neither over loopback nor over a Unix socket, or a proxy on this machine forwards it
-   for a client on another machine (`tailrace.server.http.forwarded_addresses`). With a configured public URL, a proxy on this machine
-   may forward requests for its host.
-2. The ``Host`` header is neither a loopback name nor configured. In a DNS rebinding attack, a web page uses a domain that resolves to
-   127.0.0.1, and the browser sends this domain as ``Host``.
+1. The request comes from another machine: its connection uses neither loopback nor a Unix socket, or a proxy on this machine
+   forwards it for a client on another machine (`tailrace.server.http.forwarded_addresses`). If a public URL is configured, a
+   proxy on this machine may forward requests for the host of this URL.
+2. The ``Host`` header is neither a loopback name nor configured. This prevents DNS rebinding attacks: a web page uses a domain
+that
+   resolves to 127.0.0.1, and the browser sends this domain as ``Host``.
 3. The request comes from a web page of another site: ``Origin`` is neither this server nor in ``allowed_origins``, or
-   ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some of these requests, such as forms, without a CORS preflight.
+   ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some requests, such as forms, without a CORS preflight.
 
-With authentication, only check 3 applies, except to requests with a bearer token or an API key in a header, which a page of another
-site cannot send. With ``allow_anonymous``, only check 3 applies.
+With ``allow_anonymous``, only rule 3 applies. With authentication, only rule 3 applies, and only to requests without a bearer
+token and without an API key in a header. A page of another site cannot send these headers.
 """
 
 import logging
@@ -44,14 +45,14 @@ EXEMPT = "__tailrace_answers_every_host__"
 
 
 class _Authority(NamedTuple):
-    """A parsed ``host[:port]``. The host is in lower case, and an IPv6 address has no brackets."""
+    """A parsed ``host[:port]``. The host is in lower case. An IPv6 address has no brackets."""
 
     host: str
     port: int | None
 
 
 def answers_every_host(endpoint: _Endpoint) -> _Endpoint:
-    """Exempt an endpoint from the check of ``Host``, for health probes, which use the IP address of a pod as the host."""
+    """Exempt an endpoint from all checks. It is for health probes, which use the IP address of a pod as the host."""
     setattr(endpoint, EXEMPT, True)
     return endpoint
 
@@ -70,10 +71,11 @@ def is_loopback(host: str) -> bool:
 
 
 class RequestGuard:
-    """Checks requests. The docstring of the module lists the rules.
+    """Checks requests. The module docstring lists the rules.
 
     Args:
-        settings: Contains ``allow_anonymous``, ``allowed_hosts``, ``allowed_origins``, ``public_url`` and ``grpc_url``.
+        settings: The settings ``allow_anonymous``, ``allowed_hosts``, ``allowed_origins``, ``public_url`` and ``grpc_url`` are
+            used.
         authenticated: True if the server authenticates callers.
     """
 
@@ -96,7 +98,7 @@ class RequestGuard:
         """Check one HTTP request.
 
         Raises:
-            AuthError: The request is rejected with 403. The message names the setting that would permit it.
+            AuthError: The request is rejected with 403. The message names the setting that permits the request.
         """
         host: bytes | None = None
         origin: bytes | None = None
@@ -104,7 +106,7 @@ class RequestGuard:
         has_header_credentials = False
         for name, value in scope["headers"]:
             if name == b"host":
-                # Two Host headers are rejected, because a proxy may have checked the other one.
+                # A request with two Host headers is rejected, because a proxy may have checked only one of them.
                 host = value if host is None else b""
             elif name == b"origin":
                 origin = value if origin is None else b"null"
@@ -115,7 +117,7 @@ class RequestGuard:
             elif name == b"sec-fetch-dest":
                 destination = value
             elif name == b"authorization":
-                # Only Bearer counts: browsers add Basic, Digest and Negotiate credentials to requests of any page.
+                # Only bearer tokens count: browsers add Basic, Digest and Negotiate credentials to requests of any page.
                 has_header_credentials = has_header_credentials or value[:7].lower() == b"bearer "
             elif name == _API_KEY:
                 has_header_credentials = True
@@ -128,7 +130,7 @@ class RequestGuard:
             return
         if self._any_origin or (origin is not None and self._is_allowed_origin(origin, named)):
             return
-        # A link on another site may open a page of this server: GET changes nothing, and the other site cannot read the response.
+        # A link on another site may open a page of this server: GET changes nothing, and the site cannot read the response.
         is_navigation = (
             mode == b"navigate" and destination == b"document" and scope["method"] in ("GET", "HEAD")
         )
@@ -138,12 +140,12 @@ class RequestGuard:
     def check_call(self, peer: str, metadata: Mapping[str, str]) -> None:
         """Check one gRPC call.
 
-        The host name of a call is not checked, because gRPC does not provide it. A web page cannot exploit this: browsers do not
-        open HTTP/2 connections without TLS, and a gRPC-Web proxy forwards ``origin``, which is checked.
+        The host name of a call is not checked, because gRPC does not provide it. Web pages cannot exploit this: browsers do not
+        open HTTP/2 connections without TLS, and gRPC-Web proxies forward ``origin``, which is checked.
 
         Args:
             peer: The address of the client in gRPC's format: ``ipv4:127.0.0.1:50000``, ``ipv6:%5B::1%5D:50000``, ``unix:…``.
-            metadata: The metadata of the call, by name in lower case.
+            metadata: The metadata of the call by lower-case name.
 
         Raises:
             AuthError: The call is rejected.
@@ -164,12 +166,12 @@ class RequestGuard:
             raise _foreign_page(origin.encode("latin-1", "replace"))
 
     def is_local(self, scope: Scope) -> bool:
-        """Return whether a request comes from this machine with a loopback host name. False for requests through a proxy."""
+        """Return whether a request comes from this machine and has a loopback host name. Through a proxy, return False."""
         named = _parse_authority(_header(scope, b"host"))
         return named is not None and is_loopback(named.host) and self._is_local(scope, None)
 
     def authority(self, scope: Scope) -> str:
-        """Return the ``host[:port]`` with which a client reaches this server.
+        """Return the ``host[:port]`` under which a client reaches this server.
 
         This is the ``Host`` header if it is a loopback name or configured; otherwise the local address of the connection.
         """
@@ -181,14 +183,14 @@ class RequestGuard:
         return host if port is None or port == _PORTS.get(scope["scheme"]) else f"{host}:{port}"
 
     def _is_local(self, scope: Scope, named: _Authority | None) -> bool:
-        """Return whether a connection comes over loopback or a Unix socket, directly or from a proxy on this machine.
+        """Return whether a connection uses loopback or a Unix socket, directly or through a proxy on this machine.
 
-        If uvicorn trusts a proxy, it sets ``client`` from ``X-Forwarded-For``. It does not change ``server``, the local address
-        of the connection. A connection to a loopback address always comes from this machine.
+        If uvicorn trusts a proxy, it takes ``client`` from ``X-Forwarded-For``. It does not change ``server``, which is the local
+        address of the connection. A connection to a loopback address always comes from this machine.
         """
         client, server = scope.get("client"), scope.get("server")
         address = parse_address(server[0]) if server else None
-        # ``server`` is None for a Unix socket, and for a test client that calls the application directly.
+        # ``server`` is None for a Unix socket, and if a test client calls the application directly.
         came_here = server is not None and (address is None or address.is_loopback)
         peer = parse_address(client[0]) if client is not None else None
         is_remote = peer is not None and not peer.is_loopback
@@ -260,13 +262,13 @@ def _quoted(value: str) -> str:
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
-    """Return the value of a header that occurs once; empty if it is missing or occurs several times."""
+    """Return the value of a header; empty if the header is missing or occurs several times."""
     values = [value for given, value in scope["headers"] if given == name]
     return values[0] if len(values) == 1 else b""
 
 
 def _parse_authority(value: bytes) -> _Authority | None:
-    # Longer values are not cached, so that clients cannot fill the memory.
+    # Longer values are not cached, because they would fill the memory.
     return _parse_short(value) if len(value) <= _MAX_AUTHORITY else None
 
 

@@ -1,4 +1,4 @@
-"""Reads the headers of requests that all protocols share: credentials, protocol version, extensions and event cursors."""
+"""Reads the request headers that all protocols share: credentials, protocol version, extensions, event numbers."""
 
 from fastapi import Request
 from starlette.datastructures import QueryParams
@@ -9,24 +9,24 @@ from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.wrappers.messages import shortened
 
 _MAX_CURSOR_DIGITS = 15
-# Protocol versions that are handled like another version, with this other version.
+# Protocol versions that are handled like another version.
 _SPOKEN_AS = {"0.2": "0.3"}
-# The names of the header with extensions in A2A 1.0 and in A2A 0.3.
+# The names of the header for extensions in A2A 1.0 and in A2A 0.3.
 _EXTENSION_HEADERS = ("A2A-Extensions", "X-A2A-Extensions")
 EXTENSIONS_QUERY = "A2A-Extensions"
 
 
 def credentials_of(request: Request) -> Credentials:
-    """Return the credentials of a request. Credentials in cookies and in the query are accepted for GET and HEAD only."""
+    """Return the credentials of a request. Credentials in cookies and in the query are accepted only for GET and HEAD."""
     query = QueryParams(query_of(request.scope))
     return Credentials(request.headers, query, reads=request.method in ("GET", "HEAD"))
 
 
 def requested_version(request: Request) -> str:
-    """Return the major and minor protocol version that a request names, for example ``1.0``; empty if it names no version.
+    """Return the protocol version of a request without its patch number, for example ``1.0``; empty if the request names none.
 
-    The version is in the header ``A2A-Version``. Clients that cannot set a header use a query parameter (A2A 1.0, section 3.6.1).
-    Version 0.2 is handled as 0.3.
+    The version is in the header ``A2A-Version``. Clients that cannot set a header send a query parameter (A2A 1.0, section
+    3.6.1). Version 0.2 is returned as 0.3.
     """
     value = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or ""
     version = major_minor(value)
@@ -34,14 +34,14 @@ def requested_version(request: Request) -> str:
 
 
 def major_minor(version: str) -> str:
-    """Return a version without its patch number, which A2A ignores (A2A 1.0, section 3.6)."""
+    """Return a version without its patch number. A2A ignores patch numbers (A2A 1.0, section 3.6)."""
     return ".".join(version.strip().split(".")[:2])
 
 
 def cursor_of(request: Request) -> int | None:
-    """Return the number of the event after which a stream resumes; None if the request has no such number.
+    """Return the number of the event after which a stream resumes; None if the request contains no number.
 
-    The number is in the header ``Last-Event-ID``, which browsers send, or in the query parameter ``after``.
+    Browsers send the number in the header ``Last-Event-ID``. Other clients can send it in the query parameter ``after``.
 
     Raises:
         InvalidParamsError: The value is not a number.
@@ -51,7 +51,7 @@ def cursor_of(request: Request) -> int | None:
 
 
 def parse_cursor(value: str, name: str) -> int | None:
-    """Parse an event number from a client.
+    """Parse the event number that a client sent.
 
     Args:
         value: The value of the header or parameter.
@@ -72,7 +72,7 @@ def parse_cursor(value: str, name: str) -> int | None:
 
 
 def requested_extensions(request: Request) -> tuple[str, ...]:
-    """Return the URIs of the extensions in the headers and the query of a request."""
+    """Return the URIs of the extensions that the headers and the query of a request list."""
     listed = [value for name in _EXTENSION_HEADERS for value in request.headers.getlist(name)]
     listed += request.query_params.getlist(EXTENSIONS_QUERY)
     return tuple(uri for value in listed for uri in parse_extensions(value))
@@ -84,13 +84,13 @@ def parse_extensions(listed: str) -> tuple[str, ...]:
 
 
 def extension_headers(request: Request, activated: tuple[str, ...]) -> dict[str, str]:
-    """Return the response header with the activated extensions (A2A 1.0, section 3.2.6).
+    """Return the response headers with the activated extensions (A2A 1.0, section 3.2.6).
 
-    If the request used the header name of A2A 0.3, the response has this header too.
+    If the request has the header of A2A 0.3, the response also has it.
 
     Args:
         request: The request.
-        activated: The extensions, see `Capabilities.activated`.
+        activated: The URIs of the activated extensions (see `Capabilities.activated`).
     """
     if not activated:
         return {}
@@ -100,5 +100,5 @@ def extension_headers(request: Request, activated: tuple[str, ...]) -> dict[str,
 
 
 def accepts(request: Request, media_type: str) -> bool:
-    """Return whether an ``Accept`` header of the request contains a media type. A request may have several such headers."""
+    """Return whether a request accepts a media type. All ``Accept`` headers of the request are searched."""
     return any(media_type in accepted for accepted in request.headers.getlist("accept"))

@@ -1,7 +1,7 @@
-"""Handles SIGTERM and SIGINT before the HTTP server, so that streams can end while their connections are still open.
+"""Handles SIGTERM and SIGINT before the HTTP server handles them. Streams can then end while their connections are still open.
 
-uvicorn ends the lifespan of the application only after all connections are closed, but open streams keep their connections open.
-This module therefore calls ``stop`` first, and then the signal handler of the server.
+uvicorn waits until all connections are closed before it ends the lifespan of the application. Open streams keep their connections
+open. This module therefore calls ``stop``, which ends the streams, before it calls the signal handler of the server.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ _HANDLERS = ("handle_exit", "handle_quit")
 def handle_signals(stop: Callable[[], object]) -> Generator[None]:
     """On SIGTERM and SIGINT during the block, call ``stop``, and then the previous handler of the signal.
 
-    A signal is intercepted only if uvicorn's server or gunicorn's worker handles it, and only in the main thread.
+    A signal is intercepted only if its handler is a method of uvicorn's server or gunicorn's worker, and only in the main thread.
 
     Args:
-        stop: Called in the running event loop, possibly several times.
+        stop: Called in the running event loop. It may be called several times.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -55,7 +55,7 @@ class _Listener:
     @classmethod
     def before(cls, number: signal.Signals, stop: Callable[[], object]) -> "_Listener | None":
         handler = signal.getsignal(number)
-        # Another application in this process may have intercepted the signal already.
+        # The handler may also be a function of another application in this process.
         if not (inspect.ismethod(handler) and handler.__name__ in _HANDLERS):
             return None
         listener = cls(number, handler, stop)
@@ -69,6 +69,6 @@ class _Listener:
 
     def leave(self) -> None:
         self._stop = None
-        # An interceptor that was added later still calls this one. Therefore only the newest one restores the previous handler.
+        # A listener that was added later still calls this listener. Only the newest listener restores its previous handler.
         if signal.getsignal(self._number) == self.handle_exit:
             signal.signal(self._number, self._handler)

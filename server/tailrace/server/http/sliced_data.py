@@ -1,22 +1,22 @@
-"""Passes received data of a connection to its parser in slices, so that other tasks can run between two slices."""
+"""Passes the received data of a connection to the parser in slices, so that other tasks can run between two slices."""
 
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
 
 SLICE_BYTES = 16 * 1024
-"""Maximum bytes of a slice. If a body arrives in chunks of one byte, a slice takes about 3 ms; 64 KiB would take 15 ms."""
+"""Maximum bytes of a slice. With a body of one-byte chunks, a slice takes about 3 ms, and a slice of 64 KiB would take 15 ms."""
 
 
 class SlicedData:
-    """Passes at most `SLICE_BYTES` of a connection to the parser in one iteration of the event loop.
+    """Passes at most `SLICE_BYTES` of a connection to the parser in each iteration of the event loop.
 
-    The event loop reads up to 256 KB at a time. While unparsed data waits, reading from the transport is paused, so that at most
-    one read waits. uvicorn's flow control pauses this object instead of the transport, so that parsing is paused, too.
+    The event loop reads up to 256 KB at a time. While data waits to be parsed, reading from the transport is paused, so that at
+    most one read waits. uvicorn's flow control pauses this object instead of the transport, so that parsing is paused, too.
 
     Args:
         transport: The transport of the connection.
-        parse: The parser. It is called in the context of `feed`, or in the context in which this object was created.
+        parse: The parser. It is called in the context of `feed`, and for later slices in the context of ``__init__``.
     """
 
     __slots__ = ("_context", "_is_paused", "_is_scheduled", "_parse", "_transport", "_waiting")
@@ -30,7 +30,7 @@ class SlicedData:
         self._is_scheduled = False
 
     def feed(self, data: bytes) -> None:
-        """Parse the first slice of the data, and schedule the rest."""
+        """Parse the first slice of the data, and schedule the parsing of the rest."""
         if self._waiting:
             self._waiting += data
         elif len(data) <= SLICE_BYTES:
@@ -40,7 +40,7 @@ class SlicedData:
             self._parse_slice()
 
     def close(self) -> None:
-        """Delete waiting data, and the reference to the parser. It would form a reference cycle with the protocol."""
+        """Delete waiting data and the reference to the parser. The reference would form a reference cycle with the protocol."""
         self._waiting.clear()
         self._parse = _discard
 
@@ -50,7 +50,7 @@ class SlicedData:
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Parse waiting data, then resume reading."""
+        """Resume parsing. If no data waits, resume reading."""
         self._is_paused = False
         if self._waiting:
             self._schedule()

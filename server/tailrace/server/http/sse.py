@@ -1,7 +1,7 @@
 """Sends the events of a task as server-sent events (SSE).
 
-Each event was encoded once, when it was created. `EventFrames` adds the SSE fields, and `EventResponse` sends all available frames
-in one write.
+Each event is encoded once, when it is created. `EventFrames` adds the SSE fields. `EventResponse` sends all available frames in
+one write.
 """
 
 import asyncio
@@ -29,26 +29,26 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 logger = logging.getLogger("tailrace.server")
 
 RECONNECT_AFTER = 3.0
-"""Seconds after which a client should reconnect if its stream ended because the server stopped (the SSE field ``retry``)."""
+"""Seconds after which a client should reconnect if the stream ended because the server stopped (the SSE field ``retry``)."""
 
-_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must not buffer
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # prevents buffering in proxies
 
 
 class EventFrames:
     r"""An async iterator over the SSE frames of one stream.
 
-    A frame consists of the line ``id: NUMBER``, the line ``data: HEAD BODY TAIL``, and an empty line. Each item has all available
-    frames, so that they are sent in one write. The iterator ends after the event that closes the stream. If events cannot be
-    read, the iterator ends after a frame with the error. The user of this object must call `aclose`.
+    A frame consists of the line ``id: NUMBER``, the line ``data: HEAD BODY TAIL``, and an empty line. Each item of the iterator
+    contains all available frames, so that they are sent in one write. The iterator ends after the event that closes the stream.
+    If the store fails, the iterator ends after a frame with the error. Users of this object must call `aclose`.
 
     Args:
         stream: The events.
-        dialect: The version of A2A in which the events are written.
+        dialect: The version of A2A in whose format the events are written.
         write_error: Encodes an error of the store for the last frame.
-        stopping: Set when the server stops. A stream that ends after that requests that the client reconnect.
-        head: Bytes before each body, for example the beginning of a JSON-RPC response.
-        tail: Bytes after each body.
-        ends: True to send a last event of type ``end``, so that an ``EventSource`` does not reconnect.
+        stopping: Set when the server stops. If a stream ends afterwards, its last frame asks the client to reconnect.
+        head: Bytes before the body of each event, for example the beginning of a JSON-RPC response.
+        tail: Bytes after the body of each event.
+        ends: True to send a last event of type ``end``, after which the page can close its ``EventSource``.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class EventFrames:
         return b"".join(frames)
 
     def _last_frames(self) -> bytes:
-        """Return the frames after the last event: a shutdown frame, an ``end`` event, or none."""
+        """Return the frames after the last event: a shutdown frame, an ``end`` event, both, or none."""
         self._is_over = True
         stops = self._stopping.is_set()
         frames = shutdown_frame() if stops else b""
@@ -127,7 +127,7 @@ class EventFrames:
         return frames
 
     async def aclose(self) -> None:
-        """Release the resources of the stream."""
+        """Close the stream of events."""
         self._is_over = True
         self._stream.close()
 
@@ -138,25 +138,25 @@ def frame_data(data: bytes) -> bytes:
 
 
 def shutdown_frame() -> bytes:
-    """Return the last frame of a stream that ends because the server stops. Clients should reconnect after `RECONNECT_AFTER`."""
+    """Return the last frame of a stream that ends because the server stops. It asks clients to reconnect after some seconds."""
     return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 
 class EventResponse(StreamingResponse):
-    """The HTTP response of one stream. It sends frames, and disconnects stalled clients.
+    """The HTTP response for one stream. It sends frames, and disconnects stalled clients.
 
     Only ``tailrace serve`` supports this response (`tailrace.server.http.deferred_response`). On other ASGI servers,
     `tailrace.server.http.sse_fallback` sends the frames.
 
-    Two asyncio tasks serve a stream. One task reads and sends frames. The task of the request waits for the client's disconnect,
-    sends ping comments, and checks whether a write takes too long. No timer is created for each write.
+    Two asyncio tasks serve a stream. One task reads and sends frames. The other is the task of the request: it waits for the
+    client's disconnect, sends ping comments, and checks the duration of writes. This needs no timer for each write.
 
     Args:
-        frames: The frames, which are closed at the end.
-        settings: Contains the ping interval, and ``bounds.send_timeout``: seconds after which a client that receives no bytes
-            is disconnected.
+        frames: The frames. The iterator is closed at the end.
+        settings: The ping interval and ``bounds.send_timeout`` are used. A client that receives no bytes for ``send_timeout``
+            seconds is disconnected.
         headers: Additional headers.
-        streams: The registry of open streams. The server cancels open streams `STOP_TIMEOUT` seconds after it begins to stop.
+        streams: The registry of open streams. `STOP_TIMEOUT` seconds after the server begins to stop, it cancels open streams.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class EventResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response. ASGI interface."""
         if not can_defer(scope):
-            # Imported here, because `tailrace serve` never needs this module.
+            # Imported here, because `tailrace serve` does not need this module.
             from tailrace.server.http.sse_fallback import EventSource
 
             source = EventSource(self._frames, self._streams, self._settings, self.raw_headers)
@@ -192,9 +192,9 @@ class EventResponse(StreamingResponse):
         self._sent_at = asyncio.get_running_loop().time()
         with anyio.CancelScope() as stream:
             self._streams.add(stream)
-            # A separate asyncio task, because each resume of this coroutine would pass through a dozen callers. The task is
-            # created without a task group, because a task group would need a fifth of the memory of a stream. The task is awaited
-            # below.
+            # Frames are sent by a separate asyncio task, because each resume of this coroutine would pass through a dozen
+            # callers. There is no task group, because a task group would need a fifth of the memory of a stream. The task is
+            # awaited below.
             sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
             try:
                 await self._watch(receive, send, stream)
@@ -213,7 +213,7 @@ class EventResponse(StreamingResponse):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_frames(self, send: Send, stream: anyio.CancelScope) -> None:
-        """Send all frames, then end the stream."""
+        """Send all frames, and then end the stream."""
         clock = asyncio.get_running_loop().time
         try:
             async for data in self._frames:
@@ -221,7 +221,7 @@ class EventResponse(StreamingResponse):
                     self._sends_since = self._sent_at = clock()
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                     self._sends_since = math.inf
-                    data = b""  # frees the memory while waiting for the next frames
+                    data = b""  # frees the memory before the wait for the next frames
             self._is_complete = True
         except Exception as error:
             self._error = error
@@ -234,8 +234,7 @@ class EventResponse(StreamingResponse):
         """Send ping comments, and cancel the stream when the client disconnects or stalls."""
         clock = asyncio.get_running_loop().time
         while True:
-            # The sleep is not longer than the send timeout, so that the timeout of a write that begins during the sleep is
-            # detected.
+            # The sleep is not longer than the send timeout. A write may begin during the sleep, and its timeout must be detected.
             due = min(self._sent_at + self._ping_interval, clock() + self._send_timeout)
             if self._sends_since < math.inf:
                 due = self._sends_since + self._send_timeout
@@ -248,7 +247,7 @@ class EventResponse(StreamingResponse):
             is_stalled = now >= self._sends_since + self._send_timeout
             if self._sends_since == math.inf and now >= self._sent_at + self._ping_interval:
                 self._sent_at = now
-                # The comment itself may block, if the previous write has filled the buffer of the connection.
+                # The comment may also block, if the buffer of the connection is full.
                 with anyio.move_on_after(self._send_timeout) as comment:
                     await send({"type": "http.response.body", "body": PING, "more_body": True})
                 is_stalled = comment.cancelled_caught

@@ -1,7 +1,7 @@
-"""The SSE response for ASGI servers other than ``tailrace serve``, based on sse-starlette.
+"""The SSE response for ASGI servers other than ``tailrace serve``. It is based on sse-starlette.
 
-`tailrace.server.http.sse` uses this response if the server does not support deferred responses. This is a separate module,
-because importing sse-starlette patches a method of uvicorn's server.
+`tailrace.server.http.sse` uses this response if the server does not support deferred responses. It is a separate module, because
+the import of sse-starlette patches a method of uvicorn's server.
 """
 
 import logging
@@ -20,17 +20,18 @@ logger = logging.getLogger("tailrace.server")
 
 
 class EventSource(EventSourceResponse):
-    """The HTTP response of one stream.
+    """The HTTP response for one stream.
 
     The stream ends after its last frame, when the client disconnects, when the client receives no bytes for
-    ``bounds.send_timeout`` seconds, or when the server cancels it. By default, sse-starlette ends streams when a shutdown begins.
-    This response sets a longer grace period, so that its stream can send the last events. The global switch
-    `AppStatus.disable_automatic_graceful_drain` would also affect streams of the embedding application.
+    ``bounds.send_timeout`` seconds, or when the server cancels the stream. sse-starlette would also end the stream when a
+    shutdown begins. This response sets a longer grace period, so that the stream can send its last events. sse-starlette also has
+    a global switch (`AppStatus.disable_automatic_graceful_drain`), but the switch would affect streams of the embedding
+    application.
 
     Args:
-        frames: The frames, which are closed at the end even if no frame was read.
+        frames: The frames. The iterator is closed at the end, even if no frame was read.
         streams: The registry of open streams.
-        settings: Contains the ping interval and the send timeout.
+        settings: The ping interval and the send timeout are used.
         raw_headers: The headers of the response.
     """
 
@@ -69,7 +70,7 @@ class EventSource(EventSourceResponse):
 
 
 class _Frames:
-    """An iterator over non-empty frames. It releases its resources even if no frame was read."""
+    """An iterator over non-empty frames. `aclose` closes the wrapped iterator, even if no frame was read."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -86,8 +87,7 @@ class _Frames:
 
     async def aclose(self) -> None:
         if not self._has_started:
-            # An async generator that never ran does not execute its cleanup. Start the generator in a cancelled scope, so that it
-            # does.
+            # An async generator that has not started does not run its cleanup. It is therefore started in a cancelled scope.
             with anyio.CancelScope(shield=True) as scope, suppress(StopAsyncIteration):
                 scope.cancel()
                 await self.__anext__()

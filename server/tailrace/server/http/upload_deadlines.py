@@ -1,7 +1,7 @@
-"""Deadlines for request bodies while the server receives them.
+"""Deadlines for the upload of request bodies.
 
-`tailrace.server.http.request_body` sets a deadline for each body, so that a slow client does not occupy memory for long, and does
-not delay the shutdown.
+`tailrace.server.http.request_body` sets a deadline for each body. Slow clients then neither occupy memory for long nor delay the
+shutdown.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -14,19 +14,19 @@ from starlette.types import Scope
 from tailrace.server.runtime.limits import OverloadedError, RequestTimeoutError
 
 STOP_TIMEOUT = 1.0
-"""Seconds that the rest of a request body may take after the server begins to stop."""
+"""Seconds for the rest of a request body after the server has begun to stop."""
 
 SLOWEST = 64 * 1024
-"""Minimum upload rate in bytes per second. A large body that arrives at this rate or faster meets its deadline."""
+"""Minimum upload rate in bytes per second. A body that arrives at this rate meets its deadline, even if it is large."""
 
 _EXTENSION = "tailrace.uploads"
 
 
 class Uploads:
-    """The deadlines of all request bodies that an application is receiving.
+    """The deadlines of all request bodies that an application currently receives.
 
     Args:
-        timeout: Seconds for one body. The deadline is extended by one second for each `SLOWEST` bytes that arrive.
+        timeout: Seconds for one body. Each `SLOWEST` bytes that arrive extend the deadline by one second.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -40,7 +40,7 @@ class Uploads:
 
     @contextmanager
     def receiving(self) -> Generator[Callable[[int], None]]:
-        """Set a deadline for the block, which receives one body. Yield a function that must be called with the size of each part.
+        """Set a deadline for the block, which receives one body. Yield a function; call it with the size of each received part.
 
         Raises:
             RequestTimeoutError: The body did not arrive before the deadline.
@@ -53,7 +53,7 @@ class Uploads:
             def extend(size: int) -> None:
                 nonlocal counted
                 counted += size
-                if counted >= SLOWEST and not self._stopping:  # most bodies are smaller
+                if counted >= SLOWEST and not self._stopping:  # most bodies do not reach this size
                     scope.deadline += counted / SLOWEST
                     counted = 0
 
@@ -70,8 +70,8 @@ class Uploads:
     async def discard(self, request: Request) -> None:
         """Read and discard the body of a rejected request.
 
-        If the server closed the connection with unread data, the client might not receive the response. Reading ends at the
-        deadline, or when the client disconnects.
+        The body is read, because the client might not receive the response if the server closed the connection with unread data.
+        Reading ends at the deadline, or when the client disconnects.
         """
         with suppress(RequestTimeoutError, OverloadedError, ClientDisconnect), self.receiving() as extend:
             async for chunk in request.stream():
@@ -99,6 +99,6 @@ def has_body(request: Request) -> bool:
 
 
 def uploads_of(scope: Scope) -> Uploads:
-    """Return the deadlines object that `Uploads.attach_to` stored in the scope of a request."""
+    """Return the object that `Uploads.attach_to` stored in the scope of a request."""
     found: Uploads = scope[_EXTENSION]
     return found

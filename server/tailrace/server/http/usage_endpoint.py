@@ -1,4 +1,4 @@
-"""The endpoint ``GET /usage``: the usage of model calls, for operators and callers."""
+"""The endpoint ``GET /usage``. It returns the usage of model calls to operators and callers."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ MAX_GROUPS = 10_000
 """Maximum number of groups in one response."""
 
 PERIOD = timedelta(days=30)
-"""The length of the period if the request does not have a start."""
+"""The length of the period if the request has no start."""
 
 PARAMETERS = ("start", "end", "caller", "agent", "model", "group_by", "format")
 
@@ -40,17 +40,17 @@ COUNTS = (
     "output_tokens",
     "reasoning_tokens",
 )
-"""The counts of a group."""
+"""The names of the counts in each group."""
 
 _CREDENTIALS = frozenset({API_KEY_QUERY, TOKEN_QUERY})
 _FIRST, _LAST = datetime(1970, 2, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class UsageEndpoint:
-    """Returns sums of the usage ledger. Callers receive only their own usage.
+    """Returns sums of the usage ledger. A caller receives only the caller's own usage.
 
     Args:
-        store: Contains the usage ledger.
+        store: The store with the usage ledger.
         authenticator: Authenticates callers.
         token: The bearer token of operators; None if there are no operators.
         guard: Checks whether a request comes from this machine.
@@ -63,7 +63,8 @@ class UsageEndpoint:
         self._authenticator = authenticator
         self._token = token
         self._guard = guard
-        # One request at a time, because sums of a large ledger take long, and other reads of the store need threads, too.
+        # Only one request reads the ledger at a time: sums of a large ledger take long, and other reads of the store need
+        # threads.
         self._turn = anyio.Lock()
 
     def add_to(self, router: APIRouter) -> None:
@@ -98,10 +99,10 @@ class UsageEndpoint:
         return Response(encode_ascii(body), headers=headers, media_type="application/json")
 
     async def _caller(self, request: Request) -> str | None:
-        """Return the caller whose usage a client may read; None for an operator, who may read the usage of all callers.
+        """Return the caller whose usage a client may read. None for an operator, who may read the usage of all callers.
 
         Raises:
-            AuthError: The client is neither an operator nor a caller, or it is anonymous and not on this machine.
+            AuthError: The client is neither an operator nor a caller, or is anonymous and not on this machine.
         """
         credentials = credentials_of(request)
         if self._token is not None and credentials.has_bearer(self._token):
@@ -122,7 +123,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
 
     Args:
         request: The request.
-        caller: The caller whose usage the client may read; None if it may read the usage of all callers.
+        caller: The caller whose usage the client may read; None for all callers.
 
     Raises:
         InvalidParamsError: A parameter is unknown or invalid.
@@ -145,7 +146,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
         raise InvalidParamsError(f"format must be json or csv, not {shortened(form)}")
     named = query.get("caller")
     if caller is not None and named not in (None, caller):
-        # The response is the same as for a caller who does not exist, so that it does not disclose the names of callers.
+        # The response is the same as for an unknown caller, so that it does not disclose the names of callers.
         start = end
     found = UsageFilter(
         milliseconds(start),
@@ -158,7 +159,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
 
 
 def _parse_time(value: str, name: str) -> datetime | None:
-    """Parse a date or a time of ISO 8601. A time without an offset is in UTC."""
+    """Parse a date or a time in ISO 8601. A time without an offset is in UTC."""
     if not value:
         return None
     try:
@@ -180,7 +181,7 @@ def _time(value: int) -> str:
 
 
 def _row(group_by: Sequence[str], usage: UsageSum) -> dict[str, Any]:
-    """Return the members of a group. The cost is a string, because a JSON number may lose digits."""
+    """Return the JSON members of a group. The cost is a string, because a number could lose digits."""
     counts = {name: getattr(usage, name) for name in COUNTS}
     return {**dict(zip(group_by, usage.group, strict=True)), **counts, "cost_usd": _usd(usage.cost)}
 

@@ -1,4 +1,4 @@
-"""The playground: a chat in the browser, and the web component ``<tailrace-chat>`` for other pages. See ``docs/playground.md``."""
+"""The playground: a chat page for browsers, and the web component ``<tailrace-chat>``. See ``docs/playground.md``."""
 
 from tailrace.server.http.playground.pages import COMPONENT_PATH, EMBED_PATH, MODULE_PATHS, Playground
 

@@ -1,7 +1,7 @@
-"""The routes of the playground: the page at ``/``, the web component, its JavaScript modules, and a page that embeds it.
+"""The routes of the playground: the page at ``/``, the web component and its JavaScript modules, and a page with the component.
 
-The files are in this folder. The TypeScript sources of the modules are in ``ui/`` in the repository. The files contain no data of the
-agent: the page requests all data over A2A with the caller's credentials, like any other client.
+The files are in this folder. The TypeScript sources of the modules are in ``ui/`` in the repository. The files contain no data of
+the agent. Like any other client, the page requests all data over A2A with the caller's credentials.
 """
 
 import gzip
@@ -23,7 +23,7 @@ MODULE_PATHS = {
     "playgroundHighlight": "/tailrace-highlight.js",
     "playgroundMath": "/tailrace-math.js",
 }
-"""File names of the JavaScript modules, by operation id in the OpenAPI description."""
+"""Paths of the JavaScript modules, by operation id in the OpenAPI description."""
 
 _FOLDER = Path(__file__).parent
 _FILES = {
@@ -35,7 +35,7 @@ _FILES = {
     },
 }
 
-# Content security policy: only resources of this server. Images from a model are displayed from data: URLs.
+# The content security policy permits only resources of this server, and ``data:`` URLs for images and media from a model.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -61,7 +61,7 @@ class Playground:
     """Serves the playground.
 
     Args:
-        yields: True to use the application's own route for a path if there is one.
+        yields: True if the application's own routes have precedence over the routes of the playground.
     """
 
     def __init__(self, *, yields: bool = True) -> None:
@@ -85,7 +85,7 @@ class _File:
     def __init__(self, body: bytes, media_type: str) -> None:
         self._body = body
         self._media_type = media_type
-        self._version = version_of(body)  # the same for the compressed and the uncompressed body
+        self._version = version_of(body)  # the same version for the compressed and the uncompressed body
 
     @cached_property
     def _compressed(self) -> bytes:
@@ -106,9 +106,9 @@ class _File:
 
 
 def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
-    """Return a route class. Its routes do not match a request if another route of the application matches the request.
+    """Return a route class whose routes do not match a request that another route of the application matches.
 
-    Applications may include the router at their root, before or after their own routes.
+    Applications may include the router at their root before or after their own routes.
 
     Args:
         base: The base class of the route class.
@@ -119,7 +119,7 @@ def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
             found, child = super().matches(scope)
             if found is not Match.FULL or scope.get(_MATCHING):
                 return (Match.NONE if scope.get(_MATCHING) else found), child
-            # Match the other routes without this route.
+            # Check whether another route matches. With `_MATCHING`, routes of the playground do not match.
             others = {**scope, _MATCHING: True}
             if any(route.matches(others)[0] is Match.FULL for route in scope["app"].routes):
                 return Match.NONE, {}
