@@ -239,13 +239,13 @@ async def test_input_filters_of_an_agent_apply_to_messages_for_others_in_its_con
         _, text = await server.post("/v1/responses", {"model": "support", "input": "The falcon"})
         response = json.loads(text)
         body = {"model": "legal", "input": "And?", "previous_response_id": response["id"]}
-        _, text = await server.post("/v1/responses", body)
-        assert "a filter of the server blocks the message" in text
+        status, text = await server.post("/v1/responses", body)
+        assert (status, "a filter of the server blocks the message" in text) == (400, True), text
         assistant = {"role": "assistant", "content": "About the falcon"}
         chat = {"messages": [USER, assistant, USER]}
         headers = {"X-Conversation-Id": "k"}
         assert (await server.post("/v1/chat/completions", {"model": "support", **chat}, **headers))[0] == 200
-        _, text = await server.post(
+        status, text = await server.post(
             "/v1/chat/completions",
             {
                 "model": "legal",
@@ -253,7 +253,7 @@ async def test_input_filters_of_an_agent_apply_to_messages_for_others_in_its_con
             },
             **headers,
         )
-        assert "a filter of the server blocks the message" in text
+        assert (status, "a filter of the server blocks the message" in text) == (400, True), text
         assert not server.upstreams["legal"].requests
         status, _ = await server.post("/v1/responses", {**body, "model": "code"})
         assert status == 200

@@ -32,13 +32,11 @@ class PreparedAgent:
 
     Attributes:
         settings: The settings of the agent. For a remote agent, unset members have the values of its card.
-        served: The handler and the filters of the agent.
-        capabilities: The capabilities of the agent.
+        served: The handler, the filters and the capabilities of the agent.
     """
 
     settings: Settings
     served: ServedAgent
-    capabilities: Capabilities
 
 
 def prepare_agent(
@@ -91,8 +89,8 @@ def prepare_agent(
         provider, _, model = (settings.model or "").partition(":")
         provider = _provider_name(provider)
     handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
-    served = ServedAgent(handler, name, filters, input_filters, provider, model)
-    return PreparedAgent(settings, served, capabilities)
+    served = ServedAgent(handler, name, filters, input_filters, capabilities, provider, model)
+    return PreparedAgent(settings, served)
 
 
 def create_agent(

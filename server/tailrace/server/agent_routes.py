@@ -62,7 +62,7 @@ class AgentRoutes:
         self.operations = Operations(
             engine,
             core.push,
-            capabilities=prepared.capabilities,
+            capabilities=prepared.served.capabilities,
             extended_card=_signed(extended_card, core.signers),
             challenge='Bearer realm="tailrace"' if core.authenticated else "",
             limits=core.limits,

@@ -279,7 +279,7 @@ class _RootOperations(Operations):
     def capabilities_for(self, caller: Caller) -> Capabilities:
         """Return the capabilities of the selected agent; the general ones before an agent is selected."""
         agent = self._agents.get(caller.agent)
-        return agent.prepared.capabilities if agent is not None else self.capabilities
+        return agent.prepared.served.capabilities if agent is not None else self.capabilities
 
 
 def _error_of(config: ServerConfig, name: str, error: TailraceError) -> TailraceError:

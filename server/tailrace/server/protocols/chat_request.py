@@ -60,6 +60,7 @@ class ChatRequest:
         continues: Whether the request contains only the new message, for the conversation with the key ``key``.
         existing: The id of an existing conversation that the request continues; may be empty.
         previous: The id of the response that the request continues; may be empty.
+        decided: The id of the response that requested the decisions in ``new``; empty if there are none.
         echo: Members of the request that are repeated in the response, as JSON.
         message_id: The id of a message in the client's conversation that the response extends; may be empty.
         warnings: Descriptions of parts of the request that have no effect.
@@ -85,6 +86,7 @@ class ChatRequest:
     continues: bool = False
     existing: str = ""
     previous: str = ""
+    decided: str = ""
     echo: Mapping[str, msgspec.Raw] = field(default_factory=dict[str, msgspec.Raw])
     message_id: str = ""
     warnings: tuple[str, ...] = ()

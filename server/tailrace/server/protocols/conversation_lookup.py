@@ -22,6 +22,7 @@ from tailrace.server.runtime.active_task import TurnReference
 from tailrace.server.runtime.approvals import waiting_requests
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
+from tailrace.server.runtime.served_agents import agent_name_of
 from tailrace.server.runtime.waiting_turns import branch_id, copies_of
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
@@ -108,6 +109,10 @@ class Conversations:
         if request.choice:
             key = request.choices_key
             return await placement.start(choice_context(key, request.choice) if key else "")
+        if request.decided:
+            placed = await placement.after_request(await self.context_of(request, caller))
+            if placed is not None:
+                return placed
         if request.previous:
             return await placement.after_response()
         if request.continues:
@@ -170,9 +175,18 @@ class _Placement:
             if task.id in skipped or await run_bounded(cost_of_task(task), _open_calls, task) != results:
                 continue
             stored = await self.stored(task.context_id)
-            if stored and stored[-1].task_id == task.id and await self._is_same(stored, task):
+            is_last = bool(stored) and stored[-1].task_id == task.id
+            if is_last and self._is_receivers(stored, task) and await self._is_same(stored, task):
                 return await self._continue(task.context_id, stored, task)
         return None
+
+    async def after_request(self, context_id: str) -> Placed | None:
+        """Continue the task whose calls the message decides about; None if the conversation of the request has no such task."""
+        task_id, _ = read_response_id(self.request.decided)
+        task = await _find_task(self.operations, task_id, self.caller) if task_id else None
+        if task is None or task.context_id != context_id:
+            return None
+        return await self._continue(context_id, await self.stored(context_id), task)
 
     async def _pending_tasks(self) -> AsyncIterator[Task]:
         wanted = ListTasksRequest(status=TaskState.INPUT_REQUIRED, page_size=_FIRST_PAGE, history_length=0)
@@ -250,6 +264,9 @@ class _Placement:
     async def _continue(self, context_id: str, stored: Sequence[Message], task: Task | None) -> Placed:
         """Continue a context with the task that waits for the message, or with a new task.
 
+        If the task belongs to another agent than the message, the message begins a task. But a decision, and a result in a
+        request without the conversation, are about calls of that task, which rejects them.
+
         Raises:
             OpenAIError: The message contains only results of calls that the agent itself executes.
         """
@@ -259,10 +276,17 @@ class _Placement:
             if self.request.new.content and not new.content:
                 raise OpenAIError(400, "there is nothing to answer: these calls were the agent's own")
             waits = _waits_for(task, {result.id for result in new.tool_results})
+            if task is not None and waits and not self._is_receivers(stored, task):
+                waits = bool(self.request.decided or (self.request.continues and new.tool_results))
             message = _message(new, context_id, task.id if task is not None and waits else "")
             return Placed(message, (), _call_ids(stored))
 
         return await run_bounded(self._cost(stored, task), placed)
+
+    def _is_receivers(self, stored: Sequence[Message], task: Task) -> bool:
+        """Return whether a task belongs to the agent that receives the message. The conversation has the messages of the task."""
+        agents = {agent_name_of(each) for each in stored if each.task_id == task.id and is_callers(each)}
+        return agents <= {self.caller.receiver}
 
     async def _is_same(self, stored: Sequence[Message], task: Task | None) -> bool:
         """Return whether the earlier messages of the request are equal to the stored conversation.

@@ -1,11 +1,13 @@
 """The capabilities and requirements of an agent: extensions, skills, and media types of input and output.
 
 The agent card declares them (`tailrace.server.protocols.a2a.card`). For all protocols,
-`tailrace.server.runtime.operations.Operations` checks each request against them.
+`tailrace.server.runtime.operations.Operations` checks each request against them, and
+`tailrace.server.runtime.served_agents.ServedAgents` checks the media types of messages.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any, cast
 
 from tailrace.streaming.a2a.errors import ContentTypeNotSupportedError, ExtensionSupportRequiredError
 from tailrace.streaming.a2a.models import AgentExtension, AgentSkill, Message, Part
@@ -16,6 +18,8 @@ OWN_EXTENSION = AgentExtension(
     description="Numbered events, resumable streams, reasoning and tool-call channels, usage.",
 )
 """The stream extension. Each agent of this server supports it; clients are not required to support it."""
+
+_CALL_DATA = frozenset({"tool_results", "approval_responses"})
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class Capabilities:
     def check_message(self, message: Message) -> None:
         """Check that the agent accepts the media type of each part of a message (A2A 1.0, section 3.1.1).
 
+        Results of tools, and decisions about calls, are always accepted.
+
         Raises:
             ContentTypeNotSupportedError: The agent does not accept the media type of a part.
         """
@@ -77,7 +83,7 @@ class Capabilities:
             return
         for at, part in enumerate(message.parts):
             media_type = media_type_of(part)
-            if not any(fits(media_type, mode) for mode in self.input_modes):
+            if not _is_about_calls(part) and not any(fits(media_type, mode) for mode in self.input_modes):
                 taken = ", ".join(self.input_modes)
                 raise ContentTypeNotSupportedError(
                     f"message.parts[{at}] is {media_type}; accepted: {taken}",
@@ -102,6 +108,11 @@ class Capabilities:
             raise ContentTypeNotSupportedError(
                 f"configuration.acceptedOutputModes has none of: {given}", metadata={"supportedTypes": given}
             )
+
+
+def _is_about_calls(part: Part) -> bool:
+    data: object = part.data
+    return isinstance(data, dict) and not _CALL_DATA.isdisjoint(cast("dict[str, Any]", data))
 
 
 def media_type_of(part: Part) -> str:

@@ -119,6 +119,7 @@ class Engine(TaskAccess):
         super().__init__(store, TaskRegistry(store, self._end_lost, self._remote_tasks()), max_lag)
         self.stop_requested = anyio.Event()
         self._stop_grace = stop_grace
+        self._max_history = max_history_messages
         self._agents = agents = ServedAgents.from_handler(agents)
         self._push = push
         self.writer = GroupWriter(store, commit_failed=observer.commit_failed)
@@ -229,7 +230,9 @@ class Engine(TaskAccess):
             TaskNotFoundError: The task of the message does not exist or belongs to another caller.
             UnsupportedOperationError: The task of the message has already ended.
             PushNotificationNotSupportedError: The request has a webhook, but push notifications are disabled.
-            BlockedMessageError: An input filter blocks the message.
+            BlockedMessageError: An input filter blocks the message, or an earlier message of the conversation that another agent
+                received.
+            ContentTypeNotSupportedError: The agent does not accept the media type of such a message.
             InvalidParamsError: The task of the message belongs to another conversation or agent, the URL of the webhook is not
                 permitted, or ``call.send_key`` was used for another message.
             RateLimitError: The caller has too many running tasks, or too many messages to the task wait.
@@ -237,7 +240,11 @@ class Engine(TaskAccess):
             StoreError: The store cannot write events at present.
         """
         checked = (request.message, *preceding)
-        await self._agents.input_filter(call.agent).check(checked, request.metadata, call.record)
+        await self._agents.check(call.agent, checked, request.metadata, call.record)
+        context_id = request.message.context_id
+        if call.agent and context_id and self._agents.restricts_content(call.agent):
+            accepted = await self.accepted_messages(context_id, owner, self._max_history)
+            await self._agents.check_conversation(call.agent, (*accepted.begun, *accepted.waiting))
         return await self._intake.start(request, owner, call, preceding)
 
     def placing(self, context_id: str, owner: str, agent: str = "") -> AbstractAsyncContextManager[object]:
@@ -341,7 +348,7 @@ class Engine(TaskAccess):
             BlockedMessageError: An input filter blocks the metadata of the task.
             StoreError: The record cannot be stored.
         """
-        await self._agents.input_filter(agent).check((), task.metadata)
+        await self._agents.check(agent, (), task.metadata)
         task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
         return await self._store.put_record(task, owner, may_create=may_create)
 
@@ -360,9 +367,10 @@ class Engine(TaskAccess):
 
         Raises:
             BlockedMessageError: An input filter blocks a message.
+            ContentTypeNotSupportedError: The agent does not accept the media type of a message.
             StoreError: The messages cannot be stored.
         """
-        await self._agents.input_filter(agent).check(messages, task.metadata)
+        await self._agents.check(agent, messages, task.metadata)
         ids = {"context_id": task.context_id, "task_id": task.id}
         active = ActiveTask(TaskRecord(task), owner, TaskLog())
         event = active.record.submitted()

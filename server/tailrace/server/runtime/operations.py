@@ -329,9 +329,7 @@ class Operations:
         )
 
     def _check_message(self, send: SendMessageRequest, caller: Caller) -> None:
-        capabilities = self.capabilities_for(caller)
-        capabilities.check_message(send.message)
-        capabilities.check_output_modes(send.configuration.accepted_output_modes)
+        self.capabilities_for(caller).check_output_modes(send.configuration.accepted_output_modes)
         self.limits.check_message(send.message)
 
     def _get_extended_card(self, caller: Caller) -> AgentCard:
@@ -378,7 +376,6 @@ class Operations:
     async def _start(
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
     ) -> Subscription | Message:
-        self.capabilities_for(caller).check_message(send.message)
         branch = extension_metadata(send.message.metadata).get("branch")
         if branch is not None:
             preceding = await self._before_branch(branch, send.message, caller)

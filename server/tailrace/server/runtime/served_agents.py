@@ -1,6 +1,7 @@
 """The agents of a server. Each message names one agent.
 
-The turn of the message uses the handler and the filters of this agent.
+The turn of the message uses the handler and the filters of this agent. An agent only receives content that its card and its input
+filters accept (`ServedAgents.check`).
 
 If a server has only one agent, the agent has no name. With several agents, the metadata of each message has the name of its
 agent, so that recovery can find the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
@@ -8,19 +9,22 @@ agent, so that recovery can find the agent. Agents can be replaced while turns r
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.input_filter import InputFilter
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.streaming.a2a.errors import UnsupportedOperationError
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers import TailraceError
 
 logger = logging.getLogger("tailrace.server")
@@ -39,6 +43,7 @@ class ServedAgent:
         name: The name in messages; empty if the server has only one agent.
         filters: Filters that are applied in order to the updates of the handler.
         input_filters: Filters for callers' messages. A message is refused if one of the filters changes or blocks a part of it.
+        capabilities: The capabilities and requirements of the agent.
         provider: The provider of the model that the handler calls; empty if unknown.
         model: The name of this model; empty if unknown.
         start_error: Returns the error to raise if a resource of the handler is not available.
@@ -48,6 +53,7 @@ class ServedAgent:
     name: str = ""
     filters: tuple[StreamFilter, ...] = ()
     input_filters: tuple[StreamFilter, ...] = ()
+    capabilities: Capabilities = field(default_factory=Capabilities)
     provider: str = ""
     model: str = ""
     start_error: Callable[[TailraceError], TailraceError] = lambda error: error
@@ -108,14 +114,54 @@ class ServedAgents:
             )
         return lease
 
-    def input_filter(self, name: str) -> InputFilter:
-        """Return the input filter of an agent. For an empty name, it combines the filters of all agents.
+    async def check(
+        self, name: str, messages: Sequence[Message], metadata: dict[str, Any], record: str = ""
+    ) -> None:
+        """Check the content of a request to an agent: the media types of messages, then all parts with the input filters.
+
+        Args:
+            name: The name of the agent. If it is empty, the filters of all agents apply, because each of them may receive the
+                content. The media types are then only checked if there is one agent (see `check_conversation`).
+            messages: The message of the request and the earlier messages in the request.
+            metadata: As for `InputFilter.check`.
+            record: As for `InputFilter.check`.
+
+        Raises:
+            UnknownAgentError: There is no such agent.
+            ContentTypeNotSupportedError: The agent does not accept the media type of a caller's message.
+            BlockedMessageError: An input filter would change or block a part of the request.
+            InternalError: An input filter failed.
+        """
+        agents = [self.find(name)] if name else [lease.agent for lease in self._leases.values()]
+        if len(agents) == 1:
+            for message in filter(is_callers, messages):
+                agents[0].capabilities.check_message(message)
+        await InputFilter(tuple(each for agent in agents for each in agent.input_filters)).check(
+            messages, metadata, record
+        )
+
+    def restricts_content(self, name: str) -> bool:
+        """Return whether an agent refuses some content, so that `check_conversation` must be called.
 
         Raises:
             UnknownAgentError: There is no such agent.
         """
-        agents = [self.find(name)] if name else [lease.agent for lease in self._leases.values()]
-        return InputFilter(tuple(each for agent in agents for each in agent.input_filters))
+        agent = self.find(name)
+        return bool(agent.input_filters or agent.capabilities.input_modes)
+
+    async def check_conversation(self, name: str, messages: Sequence[Message]) -> None:
+        """Check the messages of a conversation that other agents received or sent, like `check`.
+
+        Args:
+            name: The name of the agent that is about to receive the conversation.
+            messages: The messages, turn by turn.
+
+        Raises:
+            A2AError: As for `check`.
+        """
+        others = list(_messages_of_others(messages, name))
+        if others:
+            await self.check(name, others, {})
 
     @contextmanager
     def turn(self, message: Message) -> Generator[ServedAgent]:
@@ -207,6 +253,16 @@ async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
         if not has_started or is_ours or not (is_cancelled or isinstance(error, Exception)):
             raise
         logger.exception("the resources of the agent %r failed", agent.name)
+
+
+def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Message]:
+    """Yield the messages that callers sent to other agents, and the responses to these messages."""
+    agent = ""
+    for message in messages:
+        if is_callers(message):
+            agent = agent_name_of(message)
+        if agent != name:
+            yield message
 
 
 def agent_name_of(message: Message) -> str:

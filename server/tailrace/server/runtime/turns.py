@@ -32,7 +32,6 @@ from tailrace.server.runtime.conversation_lock import ConversationLock, LazyCont
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
 from tailrace.server.runtime.handlers import Item, Turn
-from tailrace.server.runtime.input_filter import InputFilter
 from tailrace.server.runtime.interrupted_responses import interrupted_response
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
@@ -369,7 +368,10 @@ class TurnRunner:
                 return history_of(recorded, running, record.id, is_resumed=is_resumed)
 
             messages = await run_bounded(cost_of(recorded) + waiting.cost, ordered)
-        await self._check_other_agents(messages, waiting.message)
+        # A message was checked when it was accepted. Since then, responses of other agents may have been added.
+        name = agent_name_of(waiting.message)
+        if self._agents.restricts_content(name):
+            await self._agents.check_conversation(name, messages)
         del active.waiting[0]
         if _followed_turn(waiting) is not None:
             active.new_messages.extend(waiting.preceding)
@@ -406,20 +408,6 @@ class TurnRunner:
             executing=executing_ids(record.extension_metadata) if waiting.in_history else frozenset(),
             persisted=partial(_persisted, active),
         )
-
-    async def _check_other_agents(self, messages: Sequence[Message], message: Message) -> None:
-        """Apply the input filters of a message's agent to earlier messages of the conversation that were sent to other agents.
-
-        Raises:
-            BlockedMessageError: An input filter blocks a message.
-        """
-        agent = self._agents.find(agent_name_of(message))
-        if not agent.input_filters:
-            return
-        agents = {each.task_id: agent_name_of(each) for each in messages if is_callers(each)}
-        others = [each for each in messages if agents.get(each.task_id, agent.name) != agent.name]
-        if others:
-            await InputFilter(agent.input_filters).check(others, {})
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn with a last status. If the status is not valid, the task ends with `ActiveTask.ending`, or fails."""

@@ -360,6 +360,7 @@ def read_responses_request(
         continues=bool(conversation) and not earlier,
         existing=conversation or "",
         previous=previous or "",
+        decided=requested,
         warnings=_omission(omitted),
         background=bool(request.background),
         store=request.store,
