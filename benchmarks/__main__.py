@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from benchmarks import agent_rounds, bounds, recorded_streams, runner
+from benchmarks import agent_rounds, bounds, recorded_streams, runner, startup
 from benchmarks.behaviours import BEHAVIOURS, SHORT, Behaviour, named
 from benchmarks.runner import CONTESTANTS, OPENAI, OURS, Contestant, Figure, Results
 
@@ -73,6 +73,7 @@ def main(
             *bounds.judge(results),
             *bounds.judge_recorded(recorded_streams.costs(recorded_streams.known_folder())),
             *bounds.judge_rounds(agent_rounds.costs()),
+            *bounds.judge_startups(startup.startups()),
         ]
         for verdict in verdicts:
             word = "[green]holds [/]" if verdict.holds else "[red]broken[/]"

@@ -14,6 +14,7 @@ from benchmarks.inputs import Shape
 from benchmarks.recorded_streams import MAX_MICROSECONDS as MAX_OTHER_MICROSECONDS
 from benchmarks.recorded_streams import Cost
 from benchmarks.runner import OPENAI, Results
+from benchmarks.startup import MAX_SECONDS, Startup
 
 MAX_TEXT_MICROSECONDS = 1.5
 """CPU time of a chunk of OpenAI's text: decode, wrap, accumulate. Others: `MAX_OTHER_MICROSECONDS`."""
@@ -69,6 +70,14 @@ def judge_rounds(costs: Costs) -> list[Verdict]:
             f"agent-round{where}: ms a round", figure, f"≤ {MAX_MILLISECONDS:g}", figure <= MAX_MILLISECONDS
         )
         for where, figure in (("", costs.round), (" behind 400 messages", costs.long_round))
+    ]
+
+
+def judge_startups(startups: Iterable[Startup]) -> list[Verdict]:
+    """Compare the startup time of each command with its bound."""
+    return [
+        Verdict(f"tailrace {item.option}: s", item.seconds, f"≤ {MAX_SECONDS:g}", item.seconds <= MAX_SECONDS)
+        for item in startups
     ]
 
 
