@@ -55,10 +55,10 @@ def prepare_agent(
     Args:
         settings: The settings.
         gate: Limits the concurrent calls to the provider.
-        name: As of `ServedAgent`.
+        name: As for `ServedAgent`.
         handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
         fallbacks: As for `create_agent`.
-        capabilities: Capabilities in addition to those of the settings.
+        capabilities: Capabilities of the agent. Input and output modes that are empty are taken from the settings.
         filters: Filters that are applied before those of the settings.
         input_filters: Input filters that are applied before those of the settings.
 
@@ -177,7 +177,7 @@ def fallback_settings(settings: Settings, value: str) -> Settings:
 
     Args:
         settings: The settings of the agent.
-        value: A member of `Settings.fallback`.
+        value: An item of `Settings.fallback`.
     """
     return _other_settings(settings, *split_fallback(value))
 

@@ -85,9 +85,9 @@ class AgentRoutes:
         Args:
             router: The router.
             models: The model names that clients of the OpenAI-compatible API may use for the agent.
-            user_is_key: As of `OpenAIFacade`.
-            grpc_port: As of `CardEndpoint`.
-            owns_router: Whether the router has only the routes of this agent, so that an application cannot add others.
+            user_is_key: As for `OpenAIFacade`.
+            grpc_port: As for `CardEndpoint`.
+            owns_router: Whether the router has only the routes of this agent, and no application adds other routes.
         """
         core, settings, operations = self._core, self._settings, self.operations
         authentication = self._authentication

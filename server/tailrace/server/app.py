@@ -76,7 +76,7 @@ def create_app(
             if one of these filters changes or blocks a part of the message.
 
     Raises:
-        ConfigurationError: There is no handler, no model and no remote agent, or more than one of them, or a setting is invalid.
+        ConfigurationError: None or more than one of these is set: a handler, a model, a remote agent. Or a setting is invalid.
         UpstreamError: The card of the remote agent (``settings.agent``) cannot be fetched.
     """
     settings = settings or _settings_of_environment()
@@ -137,8 +137,8 @@ def create_router(
         input_filters: As for `create_app`.
 
     Raises:
-        ConfigurationError: As `create_app`.
-        UpstreamError: As `create_app`.
+        ConfigurationError: As for `create_app`.
+        UpstreamError: As for `create_app`.
     """
     settings = settings or _settings_of_environment()
     core = ServerCore(

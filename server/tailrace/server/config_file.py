@@ -37,7 +37,7 @@ _UNSUPPORTED = {
 }
 
 _MAX_PROBLEMS = 5
-# Characters; shorter values are not removed from errors, because they may be part of any word.
+# Minimum length in characters of values that are removed from errors. A shorter value may be part of any word.
 _SHORTEST_SECRET = 6
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -114,7 +114,7 @@ class ConfigFile(BaseModel):
 
     Attributes:
         server: The settings of the server.
-        models: The models that agents use by name, by their names.
+        models: The models, by the names that agents use for them.
         agents: The agents by their names. A name has lower-case letters, digits and hyphens.
         callers: The callers by their names.
     """
@@ -206,7 +206,7 @@ def _error(path: Path | None, problem: str, variables: Mapping[str, str]) -> Con
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the configuration file, for editors."""
     schema = ConfigFile.model_json_schema()
-    for name in ("agents", "callers"):  # whose names have a pattern
+    for name in ("agents", "callers"):  # tables whose names have a pattern
         schema["properties"][name]["additionalProperties"] = False
     return schema
 
@@ -322,7 +322,7 @@ def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> A
 
 
 def _given(table: BaseModel, *names: str) -> dict[str, Any]:
-    """Return the keys that are set in a table, with their values. If there are names, return only those keys."""
+    """Return the keys that are set in a table, with their values. If names are given, return only these keys."""
     return {name: getattr(table, name) for name in table.model_fields_set if not names or name in names}
 
 
@@ -333,7 +333,7 @@ def _server_settings(file: ConfigFile, given: Settings) -> Settings:
         override = getattr(given, name)
         if name not in given.model_fields_set:
             values[name] = value
-        elif isinstance(value, BaseModel) and isinstance(override, BaseModel):  # a group: its members
+        elif isinstance(value, BaseModel) and isinstance(override, BaseModel):  # merge the two groups of settings
             values[name] = value.model_copy(update=_given(override))
     if file.callers:
         values["caller_keys"] = SecretStr(",".join(_caller_keys(file.callers)))

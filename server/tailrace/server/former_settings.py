@@ -61,7 +61,7 @@ REPLACED: dict[str, str] = {
     "on_orphan": "set TAILRACE_ON_CRASH=continue, restart or fail",
     "push_allow_private": "set TAILRACE_PUSH_NOTIFICATIONS=private",
 }
-"""Former settings that are rejected, with the action that replaces each."""
+"""Former settings that are rejected, each with advice on its replacement."""
 
 
 def moved_to(name: str) -> str:
@@ -109,7 +109,7 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def unread_env_file(path: Path = Path(".env")) -> str:
-    """Return a warning if a file sets ``TAILRACE_…`` variables, because it is not read; empty if it sets none.
+    """Return a warning if a file sets ``TAILRACE_…`` variables, because the file is not read; otherwise an empty string.
 
     Args:
         path: The file. Versions before 0.2 read ``.env`` in the current folder automatically.

@@ -156,7 +156,8 @@ class ServerCore:
     def create_router(self, **options: Any) -> APIRouter:
         """Create a router that checks and observes its requests. ``options`` are arguments of `APIRouter`."""
         route_class = observed_route(self.telemetry, guarded_route(self.guard, self._uploads))
-        # A redirect between paths with and without a slash would be sent before the guard has checked the host.
+        # Redirects between paths with and without a slash are disabled, because they would be sent before the guard checks the
+        # host.
         return APIRouter(route_class=route_class, redirect_slashes=False, **options)
 
     def add_routes(self, router: APIRouter, engine: Engine) -> None:
@@ -185,7 +186,7 @@ class ServerCore:
     async def running(
         self, engine: Engine, *resources: AbstractAsyncContextManager[object]
     ) -> AsyncGenerator[None]:
-        """Run the engine, and hold further resources, while the block runs.
+        """Run the engine, and hold further resources, until the block ends.
 
         Raises:
             TailraceError: A resource is not available.
@@ -208,7 +209,7 @@ def create_application(
     Args:
         router: The routes, and the lifespan.
         settings: The settings of the server.
-        tracer_provider: As of `ServerCore`.
+        tracer_provider: As for `ServerCore`.
     """
     app = FastAPI(
         title="tailrace",
@@ -216,7 +217,8 @@ def create_application(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        # FastAPI's request spans are the parents of the agent's spans. Spans inside a request, and spans of probes, are disabled.
+        # FastAPI's request spans are the parents of the agent's spans. FastAPI's own spans inside a request, and spans of health
+        # checks and metrics, are disabled.
         telemetry={
             "tracer_provider": tracer_provider,
             "operation_spans": False,

@@ -242,8 +242,8 @@ class Bounds(BaseModel):
             default depends on the provider: 60, and more for servers that load a model first.
         upstream_retries: Retries of a request to the provider that fails before its response begins.
         continue_attempts: Attempts to continue an interrupted response with the same model.
-        continue_delay: Seconds before the first of these attempts; the delay doubles with each attempt.
-        continue_deadline: Seconds after the interruption within which an attempt may begin.
+        continue_delay: Seconds before the first attempt to continue a response; the delay doubles with each attempt.
+        continue_deadline: Seconds after an interruption within which an attempt to continue the response may begin.
         approval_timeout: Seconds within which a caller can approve a tool call.
         push_timeout: Seconds within which a webhook must respond.
         push_attempts: Attempts to deliver a notification; the delay between attempts grows.
@@ -366,8 +366,8 @@ class Settings(BaseSettings):
         durability: Failures that a published event survives on SQLite. ``process``: a crash of the process, including SIGKILL.
             ``power``: also a power failure and a system crash (every commit waits for the disk). PostgreSQL and Valkey have their
             own settings for this.
-        events: Broker of several servers that share a PostgreSQL database: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis.
-            Each server can then serve every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
+        events: Broker of several servers that share a PostgreSQL database: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis
+            server. Each server can then serve every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
         workers: Number of processes; more than one requires ``events``.
         retention: Times after which stored content is deleted, as a JSON object (see below).
         on_disconnect: Action when a client of the OpenAI-compatible API disconnects from a stream: ``continue`` or ``cancel`` the
@@ -501,7 +501,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the usual sources. Each is followed by a source with the values that it sets by former names of settings.
+        """Return the usual sources. Each is followed by a source with the values that it sets under former names.
 
         Raises:
             ConfigurationError: A source sets a former setting that was replaced, or a member of ``bounds`` as a setting of its

@@ -54,7 +54,7 @@ LoadConfig = Callable[[Settings], ServerConfig]
 
 @dataclass(eq=False)
 class _Agent:
-    """An agent with its configuration, and with its routes after they were created."""
+    """An agent with its configuration and, after their creation, its routes."""
 
     config: AgentConfig
     prepared: PreparedAgent
@@ -89,7 +89,8 @@ def create_several_agents_app(
 
     Args:
         config: The content of the file.
-        load_config: Reads the file again on SIGHUP, in a thread; None to ignore the signal. Streams continue: a running turn completes with the agent that began it. If the file is not valid, one line is logged, and nothing changes.
+        load_config: Reads the file again on SIGHUP, in a thread; None to ignore the signal. Streams continue: a running turn
+            completes with the agent that began it. If the file is not valid, one line is logged, and nothing changes.
         tracer_provider: As for `tailrace.server.create_app`.
 
     Raises:
@@ -196,13 +197,13 @@ class _SeveralAgents:
     @asynccontextmanager
     async def _running(self, _app: object) -> AsyncGenerator[None]:
         is_main = threading.current_thread() is threading.main_thread()
-        if self._load_config is None or not is_main or not hasattr(signal, "SIGHUP"):  # as on Windows
+        if self._load_config is None or not is_main or not hasattr(signal, "SIGHUP"):  # for example on Windows
             async with self._core.running(self._engine):
                 yield
             return
         before = signal.getsignal(signal.SIGHUP)
         try:
-            # Receive the signal until everything has ended, because by default it would end the process.
+            # Receive the signal until everything has ended. Otherwise, the signal would end the process.
             requests, receiver = anyio.create_memory_object_stream[None](1)
             async with requests, receiver, anyio.create_task_group() as group:
                 await group.start(_receive_signals, requests)
@@ -277,7 +278,7 @@ class _RootOperations(Operations):
         self._agents = agents
 
     def capabilities_for(self, caller: Caller) -> Capabilities:
-        """Return the capabilities of the selected agent; the general ones before an agent is selected."""
+        """Return the capabilities of the selected agent. Before an agent is selected, return the general capabilities."""
         agent = self._agents.get(caller.agent)
         return agent.prepared.served.capabilities if agent is not None else self.capabilities
 
