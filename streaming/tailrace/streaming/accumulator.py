@@ -139,7 +139,7 @@ class Accumulator:
         return changes
 
     def end_attempt(self) -> None:
-        """End the current attempt. If it was to replace the earlier content and had no content, the earlier content remains."""
+        """End the current attempt. If it received no content, the earlier content that it should have replaced remains."""
         self._is_empty = self.is_attempt_empty
         if self._replaced is not None:
             self.choices, self._replaced = self._replaced, None
@@ -170,7 +170,7 @@ class Accumulator:
 
     @property
     def is_attempt_empty(self) -> bool:
-        """True if the current attempt has no content yet. With `Route.ATTACH`, the content of the attempt before counts too."""
+        """True if the current attempt has no content yet. With `Route.ATTACH`, the content of the previous attempt counts too."""
         if self._joined_at is not None:
             return self.first is None or len(self.first.plain_text) == self._joined_at
         return self._replaced is not None or not self.choices

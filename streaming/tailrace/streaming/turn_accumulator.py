@@ -153,8 +153,8 @@ class TurnAccumulator:
             the same id.
         think_tags: True to separate reasoning in ``<think>`` tags from the text; see `Accumulator`.
         merge_choices: See `Accumulator`.
-        collect_output: True to collect the text and the files of all responses for `take_new`, `output`, `reasoning`,
-            `files` and `links`. False saves a second copy of the text, if the caller uses only the returned changes.
+        collect_output: True to collect the text and the files of all responses for `take_new`, `output`, `reasoning`, `files` and
+            `links`. With False, no second copy of the text is stored, for callers that use only the returned changes.
 
     Attributes:
         response: The current or last response; None before the first response.
@@ -273,7 +273,10 @@ class TurnAccumulator:
         return changes
 
     def resume_calls(self, calls: Iterable[ContentPartToolCall]) -> None:
-        """Continue a turn after a response in the history. ``calls``, its calls without results, become `unanswered_calls`."""
+        """Begin the turn after a response in the history.
+
+        The calls of this response without results become `unanswered_calls`.
+        """
         self._unanswered = tuple(calls)
 
     def add_results(self, *results: ContentPartToolResult) -> None:

@@ -1,10 +1,9 @@
 """The codec for A2A 0.3 over HTTP+JSON and gRPC. The format is ProtoJSON, with the proto of 0.3.
 
-ProtoJSON differs from the JSON of A2A 0.3 over JSON-RPC: The parts of a message are in ``content``. A part has no
-``kind``. Files and data have an additional wrapper object. States and roles have the names of the proto
-(``TASK_STATE_CANCELLED`` with two L). Results have a wrapper object as in 1.0. But the text of the specification
-describes the JSON of JSON-RPC for this binding too. Requests may therefore have both formats. Responses are always
-ProtoJSON.
+ProtoJSON differs from the JSON of A2A 0.3 over JSON-RPC: The parts of a message are in ``content``. A part has no ``kind``. Files
+and data have an additional wrapper object. States and roles have the names of the proto (``TASK_STATE_CANCELLED`` with two L).
+Results have a wrapper object as in 1.0. But the text of the specification describes the JSON of JSON-RPC for this binding too.
+Requests may therefore have either format. Responses are always ProtoJSON.
 
 Clients also differ in the encoding of files. The field ``file_with_bytes`` contains bytes, which ProtoJSON encodes as
 base64. The official clients in Python, Go and Java put base64 text into this field, so that the file is encoded twice.

@@ -6,9 +6,9 @@
         first = await agent.run("What is the weather in Paris?")
         second = await agent.run("And tomorrow?", history=first.messages)
 
-An agent keeps no conversation: ``history`` contains the earlier messages, and a result contains the new messages,
-including all tool calls and tool results. A round is one request, its response, and one message with the results of
-the called tools.
+An agent does not store the conversation: ``history`` contains the earlier messages, and a result contains the new messages,
+including all tool calls and tool results. A round is one request, its response, and one message with the results of the called
+tools.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -335,12 +335,12 @@ class Agent(Generic[T]):
             interrupted: The first response, if another process has published a part of it.
             decided: Calls of the history whose approvals have been decided. The turn runs the approved calls before
                 its first request.
-            persisted: Function that returns after all yielded items have been persisted. Approved calls run after
-                that.
+            persisted: Function that returns after all yielded items have been persisted. Approved calls run only after the
+                function has returned.
 
         Raises:
-            AgentError: The turn exceeded ``max_rounds``, or the interrupted response must not begin again. Only if the
-                view raises the error.
+            AgentError: The turn exceeded ``max_rounds``, or the interrupted response must not begin again. The error is raised
+                only if the view raises it.
             ConfigurationError: As for `run_stream`.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """
@@ -424,7 +424,7 @@ class Agent(Generic[T]):
 
         Args:
             text: The complete text.
-            messages: The attribute ``messages`` of a raised error.
+            messages: The messages for the attribute ``messages`` of an error.
 
         Raises:
             AgentError: The text does not match ``output_type``.
@@ -497,7 +497,7 @@ class Agent(Generic[T]):
 
 
 def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRunner) -> RequestOptions:
-    """Merge the options of every request with the options of one request, which override them. Their tools are combined."""
+    """Return the options of every request, overridden by the options of one request. The tools of both are combined."""
     if given is NO_OPTIONS and not runner.definitions:
         return always
     explicit = {name: getattr(given, name) for name in given.model_fields_set}

@@ -41,11 +41,11 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
     """Limits for the continuation of one response.
 
     Attributes:
-        attempts: Maximum number of further requests to the same model. With 0, the response fails at once, unless
-            there are fallback models.
-        deadline: Time in seconds after the first failure. Later, no attempt begins.
-        delay: Delay in seconds before the first further attempt. The delay doubles with each attempt, up to 8 seconds,
-            and is reduced by a random part of up to one half. If the provider specifies a delay, it is used instead.
+        attempts: Maximum number of further requests to the same model. With 0, the response fails immediately, unless there are
+            fallback models.
+        deadline: Seconds after the first failure within which an attempt may begin.
+        delay: Delay in seconds before the first further attempt. The delay doubles with each attempt, up to 8 seconds, and is
+            reduced by a random part of up to one half. A delay that the provider specifies is used instead.
     """
 
     attempts: int = 1
@@ -60,7 +60,7 @@ NO_CONTINUATION = ContinuationPolicy(attempts=0)
 class CircuitBreaker:
     """The circuit breaker of one model. After `FAILURES` consecutive failures, it opens for `SECONDS` seconds.
 
-    After that, it permits one request. Success closes the breaker, and failure opens it again.
+    After this time, it permits one request. If the request succeeds, the breaker closes; if it fails, the breaker opens again.
 
     Args:
         clock: Function that returns the time in seconds.
@@ -101,7 +101,7 @@ class CircuitBreaker:
 
 
 class InterruptedResponse(msgspec.Struct, frozen=True):
-    """A response that another process published only in part before it stopped.
+    """A response of which another process had published only a part when the process stopped.
 
     Attributes:
         text: The published text, if the response consisted only of text; otherwise empty. The model that wrote it may
@@ -186,7 +186,7 @@ class ResponseAttempts:
         self._deadline: float | None = None
         self._may_repeat = True
         self._interrupted: Attempt | None = (
-            None  # the attempt of another process that the first one continues
+            None  # the attempt of another process that the first attempt continues
         )
         self._options = NO_OPTIONS
         self.route: Route | None = None
@@ -300,7 +300,7 @@ class ResponseAttempts:
                 self.held = None
             return FurtherAttempt(self.model, 0.0, may_join=False) if can_repeat else None
         if has_attached:
-            self._number, self._deadline = 0, None  # there is no limit while each connection receives more
+            self._number, self._deadline = 0, None  # no limit while each connection receives further chunks
         rest = self._rest() if error.is_temporary else None
         if not error.concerns_provider or not (rest is not None or can_repeat):
             return None
@@ -382,8 +382,8 @@ def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
 def can_repeat(response: Accumulator) -> bool:
     """Return True if a response that broke off may be requested again.
 
-    It may not if a content filter stopped it, or if the model refused. It also may not if a tool that the provider
-    runs had started, because the effects of the tool are unknown.
+    It must not be requested again if a content filter stopped it, or if the model refused. The same applies if the provider had
+    started a tool of its own, because the effects of the tool are unknown.
     """
     for choice in response.choices.values():
         if choice.refusal or choice.finish_reason in _REFUSED:

@@ -58,8 +58,8 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     Attributes:
         others: The names of the tools that the caller runs.
         task_id: The id of the task; empty outside of a server.
-        context_id: The id of the conversation that the server assigned.
-        external_context_id: The id of the conversation that the caller sent.
+        context_id: The id of the conversation. Callers can choose it, so that two callers may use the same id.
+        external_context_id: The opaque id of the conversation for other systems; see `ToolContext`.
     """
 
     others: frozenset[str] = frozenset()
@@ -79,7 +79,8 @@ class TurnDriver(Generic[S]):
         models: The models, in the order in which they are requested, each with its circuit breaker.
         continuation: Limits of the continuation of a response that breaks off.
         merge_reads: True to combine all content that arrives with one network read into one step.
-        persisted: Function that returns after all yielded items have been persisted. Approved calls run after that.
+        persisted: Function that returns after all yielded items have been persisted. Approved calls run only after the function
+            has returned.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class TurnDriver(Generic[S]):
                 its first request.
 
         Raises:
-            AgentError: The turn exceeded its rounds, or the interrupted response must not begin again. Only if the view
-                raises the error.
+            AgentError: The turn exceeded its rounds, or the interrupted response must not begin again. The error is raised only
+                if the view raises it.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """
         turn, view = self._turn, self._view

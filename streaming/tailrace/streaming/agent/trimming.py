@@ -1,8 +1,8 @@
 """Policies that shorten a long conversation before each request to a model.
 
-A policy is given the complete history and returns the history to send. The stored conversation does not change. A
-policy must not separate a tool call from its result, because providers reject a call without a result and a result
-without a call. `keep_all` is the default of `Agent`.
+A policy receives the complete history, and returns the history to send. The stored conversation does not change. A policy must
+not separate a tool call from its result, because providers reject a call without a result and a result without a call. `keep_all`
+is the default of `Agent`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The state machine for one turn of an agent.
 
-It is given responses and tool results, and returns the next action. Sans-IO.
+It receives responses and tool results, and returns the next action. Sans-IO.
 
 A turn has one or more rounds. A round consists of a request to the model, its response, and the results of the tools
 that the response calls. `AgentTurn` decides which action is next. `tailrace.streaming.agent.driver.TurnDriver`
@@ -133,8 +133,8 @@ class AgentTurn:
         fold: The accumulator of the turn. It contains the messages of the turn.
         options: The options of every request of the turn. A tool choice that forces a call applies only until the
             agent has run tools in this turn, so that the turn can end.
-        prepare: Function that returns the history of a request, given the history of the turn: it adds instructions
-            and shortens the history.
+        prepare: Function that converts the history of the turn to the history of a request: it adds instructions, and shortens
+            the history.
         callers_tools: Names of the tools that the caller runs.
         has_tools: True if the agent declares tools in its requests. If neither the agent nor the caller declares
             tools, the caller runs all calls.

@@ -44,7 +44,9 @@ _DECISIONS = ("approve", "reject", "edit")
 
 
 def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf) -> Message:
-    """Return the message of a task that waits for the caller: with calls that the caller must run, and approval requests.
+    """Return the message of a task that waits for the caller.
+
+    It contains the calls that the caller must run, and approval requests.
 
     Args:
         calls: The calls without a result.

@@ -9,8 +9,7 @@ part types for some content. It is represented as follows:
   are in one part. If the model wrote the arguments differently from the JSON of ``arguments``, the metadata of the
   part contains ``argumentsText``: a list with the model's text, or null, for each call.
 - Reasoning is a text part with the metadata ``{"channel": "reasoning"}`` under `EXTENSION_URI`.
-- The metadata ``finish_reason`` and ``extra`` of a model's message is ``finishReason`` and ``extra`` under
-  `EXTENSION_URI`.
+- The metadata ``finish_reason`` and ``extra`` of a model's message become ``finishReason`` and ``extra`` under `EXTENSION_URI`.
 
 `to_common_message` is the exact inverse of `to_a2a_message`. If necessary for this, further metadata is added under
 `EXTENSION_URI`. Other metadata must not use this URI.

@@ -1,4 +1,4 @@
-"""Artifacts of a response that another process published only in part before it stopped.
+"""Artifacts of a response of which another process had published only a part when the process stopped.
 
 If the provider still stores the response, it sends the response again from the beginning. `PublishedArtifacts` then
 removes the content that subscribers have already received, so that the artifacts continue with the first missing
@@ -19,7 +19,7 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
 
     Attributes:
         artifact: The artifact.
-        is_open: True if more content of it is expected.
+        is_open: True if more content of the artifact is expected.
         is_new: True if the interrupted turn created or extended the artifact; False if only earlier turns did.
     """
 

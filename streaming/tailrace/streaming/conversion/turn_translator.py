@@ -128,7 +128,7 @@ class TurnTranslator:
         items = self._new_messages()
         if isinstance(step, ResponseEnded):
             self._add_attempts()
-            # In the message, the ids of the calls are unique in the conversation.
+            # Use the calls in the message, because their ids are unique in the conversation.
             calls = (
                 self._folded.messages[-1].tool_calls if len(self._folded.messages) > self._complete else ()
             )

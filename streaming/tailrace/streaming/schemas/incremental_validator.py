@@ -32,9 +32,10 @@ _KINDS = {
 
 _MAX_DEPTH = 500
 _MAX_NUMBER = 1000  # characters of a number
-_MAX_STATES = 256  # alternatives of a value; a value with more is not checked until the end
+_MAX_STATES = 256  # alternatives of a value; with more alternatives, a value is only checked at the end
 
-# An alternative of a value, and the position of the alternative of the value around it that leads to it.
+# An alternative of a value. The number is a position in `_Container.states`: the alternative of the container to which it
+# belongs.
 _State = tuple[int, Shape]
 
 
@@ -43,9 +44,9 @@ class _Container:
     """An object or an array that is incomplete.
 
     Attributes:
-        states: Its alternatives that are still possible.
+        states: The alternatives that are still possible.
         is_object: True for an object.
-        place: Its place in the value, in names of the schema, for messages.
+        place: The path of the object or array in the complete value, for messages. It contains only names that are in the schema.
         names: The names of the members so far.
         name: The name of the current member.
         count: The number of items so far.
@@ -62,8 +63,8 @@ class _Container:
 class IncrementalValidator:
     """Checks a JSON text against a schema, delta by delta.
 
-    A text is rejected with the first delta after which no continuation is JSON of the schema, as far as types, names of members,
-    required members, constants and enumerations decide. Other keywords are ignored. No valid text is rejected.
+    A text is rejected as soon as no continuation of the text can match the schema. Only types, names of members, required
+    members, constants and enumerations are checked; other keywords are ignored. No valid text is rejected.
 
     Args:
         schema: A valid JSON schema.
@@ -84,7 +85,7 @@ class IncrementalValidator:
         """Check the next text.
 
         Raises:
-            ValueError: The text cannot become JSON of the schema. The message has no part of the text.
+            ValueError: No continuation of the text can match the schema. The message does not quote the text.
         """
         text = self._rest + text
         self._rest = ""
@@ -284,7 +285,7 @@ class IncrementalValidator:
         self._end_value()
 
     def _end_value(self) -> None:
-        """Remove the alternatives of the value around that the value does not match."""
+        """Remove the alternatives of the container that the value does not match."""
         if not self._stack:
             self._next = "end"
             return
@@ -304,7 +305,7 @@ class IncrementalValidator:
         return "}" if self._stack[-1].is_object else "]"
 
     def _place(self) -> str:
-        """Return the place of the current value. Names that are not in the schema are replaced by an asterisk."""
+        """Return the path of the current value. Names that are not in the schema are replaced by an asterisk."""
         if not self._stack:
             return ""
         container = self._stack[-1]

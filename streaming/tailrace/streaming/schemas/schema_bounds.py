@@ -84,7 +84,7 @@ def schema_width(schema: Mapping[str, Any], *, recursive: bool) -> int:
 
     Args:
         schema: The schema.
-        recursive: True if the schema refers to itself. `schema_size` returns this.
+        recursive: True if the schema refers to itself, as returned by `schema_size`.
 
     Raises:
         ValueError: The schema is too large to count the keywords.

@@ -1,7 +1,8 @@
-"""The part of a JSON schema that a value can be checked against while its text is still incomplete.
+"""Conversion of a JSON schema to shapes, against which a value can be checked while its text is still incomplete.
 
-A schema becomes alternatives, and each alternative is a `Shape`: schemas that apply together, without references and
-combinations. Keywords that are not supported are ignored, so that a shape never rejects a valid value.
+A schema is converted to alternatives. Each alternative is a `Shape`: a set of schemas that all apply to the value, without
+references and combinations (``allOf``, ``anyOf``, ``oneOf``). Keywords that are not supported are ignored, so that a shape never
+rejects a valid value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from itertools import product
 from typing import Any, cast
 
 KINDS = frozenset(("object", "array", "string", "number", "boolean", "null"))
-"""The kinds of JSON values, which the first character of a value determines."""
+"""The kinds of JSON values. The first character of a value determines its kind."""
 
 _MAX_ALTERNATIVES = 64
 _MAX_LEVELS = 100
@@ -22,12 +23,12 @@ class Shape:
 
     Args:
         parts: The schemas.
-        schema: The schema that they are part of.
+        schema: The shapes of the schema that contains the parts.
 
     Attributes:
         kinds: The kinds of values that the shape accepts.
-        constants: The only values that it accepts; None for no such list.
-        names: The only names of members that it accepts; None for any name.
+        constants: The values that the shape accepts, if the schema lists them; otherwise None.
+        names: The names of members that the shape accepts; None for any name.
         required: The names of required members.
     """
 
@@ -113,7 +114,7 @@ class SchemaShapes:
         self.roots = self.alternatives([schema])
 
     def alternatives(self, schemas: Sequence[Any]) -> tuple[Shape, ...]:
-        """Return the alternatives for a value to which several schemas apply. Without any, no value is valid."""
+        """Return the alternatives for a value to which several schemas apply. If the result is empty, no value is valid."""
         found: list[Shape] = []
         for parts in self._combined([self._expanded(each, frozenset(), 0) for each in schemas]):
             shape = self._shape(parts)
@@ -124,20 +125,23 @@ class SchemaShapes:
     def _shape(self, parts: Parts) -> Shape:
         if not parts:
             return self._any
-        key = tuple(id(part) for part in parts)  # parts of the schema, which remains
+        key = tuple(id(part) for part in parts)  # the ids are stable, because the schema remains in memory
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = Shape(parts, self)
         return shape
 
     def _expanded(self, schema: Any, seen: frozenset[str], level: int) -> list[Parts]:
-        """Return the alternatives of a schema; an empty alternative if it cannot be expanded."""
+        """Return the alternatives of a schema.
+
+        If the schema cannot be expanded, return an empty alternative, which accepts any value.
+        """
         if schema is False:
             return []
         if not isinstance(schema, dict) or not schema or level > _MAX_LEVELS:
             return [()]
         fields = cast("dict[str, Any]", schema)
-        if "$ref" in fields:  # its siblings do not apply in older drafts
+        if "$ref" in fields:  # in older drafts, the other keywords do not apply
             target = str(fields["$ref"])
             if target in seen or self._has_own_references:
                 return [()]
@@ -152,7 +156,7 @@ class SchemaShapes:
         return self._combined(choices)
 
     def _combined(self, choices: Sequence[list[Parts]]) -> list[Parts]:
-        """Return each combination of one alternative of each choice; an empty alternative if there are too many."""
+        """Return each combination of one alternative from each choice. If there are too many, return an empty alternative."""
         number = 1
         for each in choices:
             number *= len(each)
@@ -202,13 +206,13 @@ def _kinds_of(part: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _prefix_items(part: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the schemas of the first items, each of which has its own."""
+    """Return the schemas of the first items of an array, one for each position."""
     items = part.get("items")
     return cast("Sequence[Any]", items if isinstance(items, list) else part.get("prefixItems", ()))
 
 
 def _has_identifiers(schema: Any) -> bool:
-    """Return whether a part of a schema has an identifier, which changes the meaning of references in it."""
+    """Return whether a part of a schema has an identifier, which changes the meaning of references in this part."""
     waiting: list[Any] = [schema]
     while waiting:
         each = waiting.pop()

@@ -122,7 +122,7 @@ class TaskLog:
         return await LogCursor(self, after).read()
 
     async def reach(self, number: int) -> bool:
-        """Wait until the event ``number`` is published, and return True. Return False if the log ends before."""
+        """Wait until the event ``number`` is published, and return True. Return False if the log ends before that."""
         while self.number < number and not self.ended:
             try:
                 await self.read(self.number)
@@ -204,5 +204,8 @@ class LogCursor:
         return log.events[at:]
 
     async def _read_missing(self) -> list[Event]:
-        """Read at the end of the log, or before the oldest event in memory. Subclasses may read from the store instead."""
+        """Read after the log has ended, or if the next event is no longer in memory.
+
+        Subclasses may read from the store instead.
+        """
         return self._log.read_nowait(self.after)

@@ -206,11 +206,11 @@ class McpTool(Tool):
 def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
     """Convert the result of a server to the common format. The id and the name are empty.
 
-    The output is the structured content if there is any, otherwise the text blocks, joined with line breaks. If there
-    are blocks of other types, the output is a list of the structured content and these blocks, or of all blocks. The
-    content of a file is replaced with the number of its bytes, because no provider accepts MCP files, and as text they
-    would fill the context window of the model. If all blocks together are at most `MAX_KEPT_BYTES` long,
-    ``metadata["mcp"]["content"]`` contains them unchanged.
+    The output is the structured content if there is any, otherwise the text blocks, joined with line breaks. If there are blocks
+    of other types, the output is a list: the structured content and these blocks, or without structured content all blocks. The
+    content of a file is replaced with the number of its bytes, because no provider accepts MCP files, and as text they would fill
+    the context window of the model. If all blocks together are at most `MAX_KEPT_BYTES` long, ``metadata["mcp"]["content"]``
+    contains them unchanged.
 
     Args:
         result: A ``CallToolResult``, as JSON.

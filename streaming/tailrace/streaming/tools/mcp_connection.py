@@ -1,8 +1,8 @@
 """Connections to an MCP server, which are reopened after they are lost. Requires the official SDK.
 
-The task that opens a client of the SDK must also close it. But any task may call a tool, and a call may open a new
-connection. Each connection therefore has its own task, in a task group that ends with the link. This task is shielded
-from cancellation, so that the server is always disconnected properly, within a limited time.
+The asyncio task that opens a client of the SDK must also close it. But any asyncio task may call a tool, and a call may open a
+new connection. Each connection therefore has its own asyncio task, in a task group that ends with the `Link`. This task is
+shielded from cancellation, so that the server is always disconnected properly, within a limited time.
 """
 
 import logging
@@ -192,7 +192,7 @@ class _Connection:
         )
 
     def close(self) -> None:
-        """Close the connection. If it is still being opened, cancel this."""
+        """Close the connection. If it is still being opened, cancel the opening."""
         self._closed = True
         self._ending.set()
         if not self._settled.is_set():
