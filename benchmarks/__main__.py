@@ -16,7 +16,7 @@ from benchmarks.behaviours import BEHAVIOURS, SHORT, Behaviour, named
 from benchmarks.runner import CONTESTANTS, OPENAI, OURS, Contestant, Figure, Results
 
 _ERRORS = Console(stderr=True)
-_WIDTH = 170  # of the table in a file
+_WIDTH = 170  # width of the table in a file
 
 
 def main(

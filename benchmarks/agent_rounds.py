@@ -1,8 +1,8 @@
 """``python -m benchmarks.agent_rounds``: cost of an agent's loop, without the model and the tools.
 
-The model replays decoded chunks, and the tool does nothing. The remainder is the loop: requests, accumulation,
-concurrent calls of a round, their results, the history. Measured are a round with two calls in a turn of twenty rounds,
-and one more chunk per read, beside accumulation alone.
+The model replays decoded chunks, and the tool does nothing, so that only the loop is measured: requests, accumulation, concurrent
+calls of a round, their results, and the history. One figure is the cost of a round with two calls, in a turn of twenty rounds.
+The others are the cost of one more chunk per read, in the loop and in the accumulator alone.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Chunks = Sequence[ChunkWrapper[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Figures, each the best of all repeats.
+    """The measured costs. Each is the lowest of all repeats.
 
     Attributes:
         round: ms of a round of a new conversation.
@@ -54,7 +54,7 @@ class Costs:
 
 
 class ReplayingModel(Model):
-    """Replays its answers, one per request."""
+    """A model that replays prepared responses, one per request."""
 
     provider = "replayed"
     name = "replayed"
@@ -71,7 +71,7 @@ class ReplayingModel(Model):
     async def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AsyncGenerator[ChunkBatches]:
-        """Return the next answer."""
+        """Return the next response."""
         yield self._batches(next(self._answers))
 
     async def _batches(self, answer: Sequence[Chunks]) -> AsyncGenerator[Chunks]:
@@ -88,7 +88,7 @@ def costs(repeats: int = _REPEATS) -> Costs:
     earlier = [_message(role, "words " * 40) for _ in range(_LONG // 2) for role in (Role.USER, Role.MODEL)]
     rounds = [list(_calling(number)) for number in range(ROUNDS)]
     text = list(_text_chunks(CHUNKS))
-    per_round = 1000 * (ROUNDS + 1)  # ms; the last answer is a round, too
+    per_round = 1000 * (ROUNDS + 1)  # ms; the last response is a round, too
     return Costs(
         round=_best(repeats, lambda: _answer([*rounds, text[:1] + text[-1:]], prompt)) / per_round,
         long_round=_best(repeats, lambda: _answer([*rounds, text[:1] + text[-1:]], prompt, earlier))
@@ -137,7 +137,7 @@ async def _fold(text: Sequence[Chunks], prompt: Message) -> None:
 
 
 def _best(repeats: int, work: Callable[[], Awaitable[None]]) -> float:
-    """Return µs of CPU time, the least of all repeats."""
+    """Return the lowest CPU time of all repeats, in µs."""
 
     async def measure() -> float:
         best = float("inf")

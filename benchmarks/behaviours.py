@@ -12,19 +12,19 @@ class Stage(StrEnum):
     """The stages of processing that a behaviour measures."""
 
     ANSWER = "answer"
-    """Bytes of a complete body in, one message out: decoded, wrapped, accumulated."""
+    """Input: the bytes of a complete body. Output: one message. The chunks are decoded, wrapped and accumulated."""
     CHUNK = "chunk"
-    """The same for the chunks between the beginning and the end of a body."""
+    """As `ANSWER`, but only for the chunks between the beginning and the end of a body."""
     PATH = "path"
-    """Bytes of the body in; the accumulated answer and (if a contestant has them) encoded A2A events out."""
+    """Input: the bytes of a body. Output: the accumulated response and, if a contestant creates them, encoded A2A events."""
     SSE = "sse"
-    """Bytes in, payloads out."""
+    """Input: bytes. Output: the payloads of server-sent events."""
     DECODE = "decode"
-    """Bytes in, chunk objects out: server-sent events and JSON."""
+    """Input: bytes. Output: chunk objects. Server-sent events and JSON are decoded."""
     FOLD = "fold"
-    """Chunk objects in, the answer so far out."""
+    """Input: chunk objects. Output: the response so far."""
     ENCODE = "encode"
-    """One more text delta in, one encoded A2A event out."""
+    """Input: one more text delta. Output: one encoded A2A event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Behaviour:
     """One measured behaviour.
 
     Attributes:
-        name: Its name on the command line.
-        title: Its title in the table.
-        group: Behaviours of one group are measured in turn in one process, so that their ratios are meaningful.
+        name: The name on the command line.
+        title: The title in the table.
+        group: Behaviours of one group are measured alternately in one process, so that their ratios are meaningful.
         stage: The measured stages.
         shape: The contents of the stream.
         chunks: The length of one stream.
@@ -52,7 +52,7 @@ class Behaviour:
     whole: bool = False
 
     def streams(self, least_chunks: int) -> list[Stream]:
-        """Return enough streams for that many chunks: at least one, some of them identical."""
+        """Return as many streams as are needed for ``least_chunks`` chunks, at least one. Some may be identical."""
         distinct = [
             make_stream(self.shape, self.chunks, chunks_per_read=self.chunks_per_read, seed=seed)
             for seed in range(max(1, DISTINCT_CHUNKS // self.chunks))
@@ -73,7 +73,7 @@ BEHAVIOURS = (
     _answer("openai", "OpenAI, text", Shape.TEXT),
     _answer(
         "openai-short", "OpenAI, text, 20 chunks", Shape.TEXT, 15
-    ),  # and five at the beginning and the end
+    ),  # plus five chunks at the beginning and the end
     _answer("openai-reasoning", "compatible, reasoning, 8,000", Shape.REASONING, 8000),
     _answer("openai-tool-call", "OpenAI, tool call", Shape.TOOL_CALL),
     _answer("azure", "Azure, text", Shape.AZURE),
@@ -120,10 +120,10 @@ SHORT = ("openai", "chunk-anthropic", "text-100", "text-16000")
 
 
 def named(names: Iterable[str]) -> list[Behaviour]:
-    """Return the behaviours of those names, in the table's order.
+    """Return the behaviours with these names, in the order of the table.
 
     Raises:
-        ValueError: No behaviour has that name.
+        ValueError: No behaviour has this name.
     """
     wanted = set(names)
     unknown = wanted - {behaviour.name for behaviour in BEHAVIOURS}

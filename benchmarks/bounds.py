@@ -1,7 +1,7 @@
 """Bounds on the cost of a chunk.
 
-The two bounds on decoding, wrapping and accumulating apply to the best repeat: other load only ever adds to a figure,
-so the least one is nearest to the cost of the code. The others compare medians with medians, as noise affects both.
+The two bounds on decoding, wrapping and accumulating apply to the lowest figure of all repeats: other load only increases a
+figure, so the lowest is closest to the cost of the code. The other bounds compare medians, because noise affects both sides.
 """
 
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from benchmarks.runner import OPENAI, Results
 from benchmarks.startup import MAX_SECONDS, Startup
 
 MAX_TEXT_MICROSECONDS = 1.5
-"""CPU time of a chunk of OpenAI's text: decode, wrap, accumulate. Others: `MAX_OTHER_MICROSECONDS`."""
+"""CPU time of a chunk of OpenAI's text: decode, wrap, accumulate. For other formats, see `MAX_OTHER_MICROSECONDS`."""
 MAX_MICROSECONDS = 3.0
 """CPU time of one chunk of about 300 bytes, one chunk per read: decode, wrap, accumulate, encode."""
 MIN_RATIO = 40.0
-"""The openai package's cost for the same bytes (its stream and its accumulator) relative to ours."""
+"""Minimum ratio of the openai package's cost for the same bytes (stream and accumulator) to tailrace's cost."""
 MAX_GROWTH = 1.2
-"""Cost of a chunk of an answer of 16,000 relative to one of 100."""
+"""Maximum ratio of the cost of a chunk in a response of 16,000 chunks to the cost in a response of 100 chunks."""
 
 _LENGTHS = ("text-100", "text-1000", "text-4000", "text-16000")
 _CHUNKS = tuple(item for item in ALL if item.stage is Stage.CHUNK)
@@ -51,7 +51,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
-    """Compare the cost of the median chunk of each vocabulary, as recorded, with its bound."""
+    """Compare the median cost of a chunk of each recorded vocabulary with its bound."""
     return [
         Verdict(
             f"recorded {cost.vocabulary}: µs of the median chunk",

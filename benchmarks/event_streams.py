@@ -1,6 +1,6 @@
-"""The two implementations of server-sent events, side by side: ``python -m benchmarks.event_streams``.
+"""Comparison of the two implementations of server-sent events: ``python -m benchmarks.event_streams``.
 
-*lean* is the one of ``tailrace serve``, *sse-starlette* the one under any other ASGI server. Each is measured
+*lean* is the implementation of ``tailrace serve``; *sse-starlette* is used under any other ASGI server. Each is measured
 
 - in process: a response of prepared frames, with a ``send`` that does nothing;
 - as a separate server (a process under uvicorn, on loopback): CPU per paced token of 100 tasks with a stream each, CPU
@@ -74,7 +74,7 @@ async def microseconds_an_event(kind: str) -> float:
 
 
 async def paced(turn: Turn) -> AsyncIterator[Update]:
-    """Send an answer of paced tokens; ask for input after the message "idle"."""
+    """Send a response of paced tokens. For the message "idle", wait for input instead."""
     yield StatusUpdate(TaskState.WORKING)
     if turn.history.conversation[-1].text == "idle":
         yield StatusUpdate(TaskState.INPUT_REQUIRED)
@@ -128,7 +128,7 @@ async def drain(http: aiohttp.ClientSession, body: dict[str, Any]) -> None:
 
 
 async def sent(http: aiohttp.ClientSession, text: str) -> str:
-    """Begin a task; return its id."""
+    """Begin a task, and return its id."""
     params = {**message(text), "configuration": {"returnImmediately": True}}
     async with http.post("/", json=call("SendMessage", params)) as response:
         return json.loads(await response.read())["result"]["task"]["id"]
@@ -201,7 +201,7 @@ def measure(kind: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table of both, with the best of several rounds."""
+    """Print a table of both implementations, with the lowest figures of several rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3)

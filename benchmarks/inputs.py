@@ -14,8 +14,10 @@ from itertools import cycle, islice
 from benchmarks.bodies import WRITERS, Kind, pieces
 
 DISTINCT_CHUNKS = 1000
-"""Number of different chunks; longer streams repeat them. On a server the kernel has just copied a read, which is still
-in the processor's cache; megabytes of prepared reads would not be.
+"""Number of different chunks; longer streams repeat them.
+
+In a server, the data of a read is still in the processor's cache, because the kernel has just copied it. Megabytes of prepared
+reads would not be in the cache.
 """
 
 
@@ -100,13 +102,13 @@ class Stream:
 
 
 def make_stream(shape: Shape, chunks: int, *, chunks_per_read: int = 1, seed: int = 0) -> Stream:
-    """Return a stream of that shape; the same arguments give the same bytes.
+    """Return a stream of this shape. The same arguments result in the same bytes.
 
     Args:
         shape: The contents of the deltas.
         chunks: The number of deltas in the body.
         chunks_per_read: The number of chunks per read.
-        seed: Selects a different answer.
+        seed: Selects a different response.
     """
     rng = random.Random(f"{shape}/{chunks}/{seed}")
     writer, kind = WRITERS[shape.provider](rng), shape.kind

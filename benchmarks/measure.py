@@ -1,7 +1,7 @@
 """Measurement of one contestant, in its own process.
 
-CPU time of the process instead of wall-clock time reduces the effect of other programs. The garbage collector stays
-enabled, as in a server. Every contestant's result is checked before anything is measured: a contestant that raises, or
+The figures are CPU times of the process, because other programs affect them less than wall-clock times. The garbage collector
+stays enabled, as in a server. Every contestant's result is checked before the measurement: a contestant that raises an error, or
 loses a token, has no figure.
 """
 
@@ -104,7 +104,7 @@ def main(package: str, contestants: Mapping[Stage, Contestant], *, least_chunks:
 
 
 def _failure(streams: list[Stream], contestant: Contestant) -> str:
-    """Warm up; return the error on a behaviour's streams, beginning with the exception's name."""
+    """Warm up. Return the error of the contestant, beginning with the name of the exception; empty if there is none."""
     for stream in streams:
         try:
             run = contestant(stream)
@@ -119,8 +119,8 @@ def _failure(streams: list[Stream], contestant: Contestant) -> str:
 def _measure(behaviour: Behaviour, streams: list[Stream], contestant: Contestant) -> float:
     """Return µs per chunk of one repeat.
 
-    Measured is a run from its creation to its end, a body from its first byte to its message, or the part of each body
-    between beginning and end.
+    Depending on the behaviour, the figure covers a run from its creation to its end, a body from the first byte to the message,
+    or the part of each body between beginning and end.
     """
     if behaviour.whole:
         gc.collect()

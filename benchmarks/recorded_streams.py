@@ -1,8 +1,9 @@
-"""``python -m benchmarks.recorded_streams``: the median chunk of every vocabulary, over recorded streams.
+"""``python -m benchmarks.recorded_streams``: the median cost of a chunk of every vocabulary, for recorded streams.
 
-Decode, wrap, accumulate, one event per read. Recordings of third-party servers are not part of the project: a folder of
-them (with its ``INDEX.tsv``) is named by ``TAILRACE_RECORDINGS``, or by the argument. Without one, the project's own
-recordings represent Chat Completions, and generated bodies the other vocabularies.
+A vocabulary is the set of events of one API. The cost includes decoding, wrapping and accumulating, with one event per read.
+Recordings of third-party servers are not part of the project. ``TAILRACE_RECORDINGS``, or the argument, names a folder with such
+recordings and an ``INDEX.tsv``. Without a folder, the project's own recordings represent Chat Completions, and generated bodies
+represent the other vocabularies.
 """
 
 import csv
@@ -45,7 +46,7 @@ _EVENT = re.compile(rb"(?s).*?(?:\r\n\r\n|\n\n|\r\r|$)")
 _BETWEEN = re.compile(rb"(?<=\n)(?=,)")  # the elements of an indented array
 
 MAX_MICROSECONDS = 4.0
-"""Bound on the median chunk of any vocabulary."""
+"""Bound on the median cost of a chunk of any vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Recording:
 
     Attributes:
         vocabulary: The vocabulary of its events.
-        provider: The provider that reads it, a name that `find_provider` knows.
+        provider: The provider whose wire format decodes the body, a name that `find_provider` knows.
         reads: Its bytes, one event each.
     """
 
@@ -71,7 +72,7 @@ class Cost:
         vocabulary: Its name.
         bodies: Number of bodies.
         chunks: Number of chunks in the median, without the first and the last of each body.
-        median: Median µs per chunk, with the best of all repeats for each.
+        median: The median cost of a chunk in µs. The cost of each chunk is the lowest of all repeats.
     """
 
     vocabulary: str
@@ -117,7 +118,10 @@ def split_reads(body: bytes) -> list[bytes]:
 
 
 def measure(recording: Recording, repeats: int) -> list[float]:
-    """Measure µs of each chunk between the first and the last, the best of all repeats, as noise only ever adds."""
+    """Return the cost in µs of each chunk except the first and the last.
+
+    It is the lowest of all repeats, because noise only adds time.
+    """
     clock = time.perf_counter_ns
     wire_format = find_provider(recording.provider).wire_format
     own = min(-(clock() - clock()) for _ in range(1000))  # the cost of reading the clock

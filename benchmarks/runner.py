@@ -100,7 +100,7 @@ class Results:
         return next(found, None)
 
     def ratio(self, figure: Figure) -> float | None:
-        """Return the ratio of a contestant's cost to ours; None if one of both has no figure."""
+        """Return the ratio of a contestant's cost to the cost of tailrace; None if one of the two has no figure."""
         ours = self.of(figure.behaviour)
         return None if ours is None or not (ours.repeats and figure.repeats) else figure.median / ours.median
 
@@ -153,7 +153,7 @@ def tasks(
 
 
 def prepare(contestants: Iterable[Contestant]) -> None:
-    """Install the contestants' packages; raise like `install`."""
+    """Install the contestants' packages. The errors are those of `install`."""
     install({contestant.group for contestant in contestants if contestant.group})
 
 
@@ -161,7 +161,7 @@ def install(groups: Iterable[str]) -> None:
     """Install dependency groups of `PEERS` from their lock file, each in its own environment.
 
     Raises:
-        subprocess.CalledProcessError: It failed; uv's error is on stderr.
+        subprocess.CalledProcessError: The installation failed; uv's error is on stderr.
         FileNotFoundError: uv is not installed.
     """
     for group in groups:
@@ -177,7 +177,7 @@ def run(
     """Run behaviours of one contestant in a new process, and add the figures to the results.
 
     Raises:
-        subprocess.CalledProcessError: It failed; its output is in ``stderr``.
+        subprocess.CalledProcessError: The process failed; its output is in ``stderr``.
     """
     command = [python_of(contestant.group), "-m", f"benchmarks.contestants.{contestant.module}", "--json"]
     command += ["--repeats", str(repeats or contestant.repeats)]
@@ -195,12 +195,12 @@ def run(
 
 
 def python_of(group: str) -> str:
-    """Return the interpreter of a group's environment; this one's without a group."""
+    """Return the interpreter of a group's environment; the current interpreter if the group is empty."""
     return str(PEERS / ".venv" / group / _BINARIES / "python") if group else sys.executable
 
 
 def version_of(package: str, group: str = "") -> str:
-    """Return the version of a distribution in a group's environment, or here."""
+    """Return the version of a distribution in a group's environment; in the current environment if the group is empty."""
     if not group:
         return importlib.metadata.version(package)
     program = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"

@@ -1,7 +1,8 @@
 """Generated response bodies in the providers' formats: one module per wire format.
 
-Their structure is the documented one; the lengths of the deltas follow statistics of about five thousand recorded
-responses (`benchmarks.bodies.body_writer.LENGTHS`). The benchmarks measure with them, the tests mutate them.
+The structure follows the documentation of the providers. The lengths of the deltas follow statistics of about five thousand
+recorded responses (`benchmarks.bodies.body_writer.LENGTHS`). The benchmarks use these bodies for measurements; the tests mutate
+them.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ WRITERS: Mapping[str, Callable[[Random], BodyWriter]] = {
     "ollama": OllamaWriter,
     "cohere": ChatWriter,
     "bedrock": ConverseWriter,
-    # Further vocabularies of the same providers.
+    # Further formats of the same providers.
     "openai-completions": CompletionsWriter,
     "gemini-generate": ArrayWriter,
     "google-interactions": InteractionsWriter,

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.bodies.anthropic import MessagesWriter
 from benchmarks.bodies.body_writer import BodyWriter, Kind, compact
 
-_STRING = 7  # the type of a header's value
+_STRING = 7  # the type code of a header with a string value
 _PADDING = ascii_letters + digits
 
 

@@ -9,7 +9,7 @@ from random import Random
 from string import ascii_letters, digits
 from typing import Any
 
-# Tokens of prose as a tokenizer divides it, a few of them outside ASCII, as in most long answers.
+# Tokens of prose. A few contain characters outside ASCII, as in most long responses.
 _WORDS = (
     " the", " stream", " of", " tokens", " is", " carried", " on", ",", " and", ".", " to", " every", " reader",
     " who", " asks", ":", " a", " mill", " wheel", "'s", " tail", "race", "\n\n", " in", " order", " without",
@@ -18,10 +18,10 @@ _WORDS = (
 _WEIGHTS = [4 if word.isascii() else 1 for word in _WORDS]
 
 CREATED = 1_755_006_475
-"""Creation time of every answer, in seconds since 1970."""
+"""Creation time of every response, in seconds since 1970."""
 
 Lengths = Sequence[tuple[float, int]]
-"""Lengths of deltas in characters: a share of all deltas, and the maximum length in that share."""
+"""Lengths of deltas. Each pair has a share of all deltas, and the maximum number of characters of the deltas in this share."""
 
 _TOKENS: Lengths = ((0.25, 2), (0.5, 3), (0.75, 6), (0.9, 8), (0.99, 16), (1, 40))
 LENGTHS: dict[str, Lengths] = {
@@ -33,7 +33,7 @@ LENGTHS: dict[str, Lengths] = {
 
 
 class Kind(StrEnum):
-    """The kind of a block of an answer."""
+    """The kind of a block of a response."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -71,7 +71,7 @@ class BodyWriter(ABC):
     def delta(self, kind: Kind, piece: str) -> bytes:
         """Return one delta of the open block's text, or of the JSON text of a call's arguments.
 
-        Empty for a call in a format that sends complete calls: `shut` returns it then.
+        In a format that sends complete calls, the result for a call is empty; `shut` then returns the call.
         """
 
     @abstractmethod
@@ -79,8 +79,8 @@ class BodyWriter(ABC):
         """Return the events at the end of the open block.
 
         Args:
-            kind: Its kind.
-            whole: All its deltas.
+            kind: The kind of the block.
+            whole: All deltas of the block, joined.
         """
 
     @abstractmethod
@@ -88,16 +88,16 @@ class BodyWriter(ABC):
         """Return the end of a body: finish reason, usage, and terminators.
 
         Args:
-            tokens: The tokens of the answer.
+            tokens: The tokens of the response.
         """
 
 
 def pieces(rng: Random, count: int, lengths: str = "tokens") -> list[str]:
-    """Return prose in deltas as long as a provider's.
+    """Return prose, divided into deltas with the lengths of a provider's deltas.
 
     Args:
         rng: Determines the deltas.
-        count: Their number.
+        count: The number of deltas.
         lengths: A key of `LENGTHS`.
     """
     shares, longest = zip(*LENGTHS[lengths], strict=True)
@@ -119,7 +119,7 @@ def write_body(writer: BodyWriter, blocks: Iterable[tuple[Kind, Sequence[str]]])
 
     Args:
         writer: A new writer.
-        blocks: The blocks of the answer.
+        blocks: The blocks of the response.
     """
     events = writer.begin()
     tokens = 0

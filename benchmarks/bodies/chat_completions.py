@@ -11,7 +11,7 @@ _FILTERS = {"hate": _SAFE, "self_harm": _SAFE, "sexual": _SAFE, "violence": _SAF
 
 
 class ChatCompletionsWriter(BodyWriter):
-    """OpenAI's format; reasoning in the form of compatible servers."""
+    """OpenAI's format, with reasoning as compatible servers send it."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -76,7 +76,7 @@ class ChatCompletionsWriter(BodyWriter):
 
 
 class AzureWriter(ChatCompletionsWriter):
-    """Azure's format: filter results in every chunk, and one chunk about the prompt first."""
+    """Azure's format: filter results in every chunk, and a first chunk with the filter results of the prompt."""
 
     def begin(self) -> list[bytes]:
         """Return the filter results of the prompt, then the role."""
@@ -91,7 +91,7 @@ class AzureWriter(ChatCompletionsWriter):
 
 
 class OpenRouterWriter(ChatCompletionsWriter):
-    """OpenRouter's format: the role in every chunk, the usage in one with a choice."""
+    """OpenRouter's format: the role in every chunk, and the usage in a chunk that has a choice."""
 
     def begin(self) -> list[bytes]:
         """Return a comment that keeps the connection alive, and the role."""

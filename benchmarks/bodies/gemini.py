@@ -62,7 +62,7 @@ class GenerateContentWriter(BodyWriter):
 
 
 class ArrayWriter(GenerateContentWriter):
-    """The same without ``alt=sse``: elements of one array, indented."""
+    """The format without ``alt=sse``: an indented array with one element per response."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

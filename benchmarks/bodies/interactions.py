@@ -28,7 +28,7 @@ class InteractionsWriter(BodyWriter):
         ]
 
     def open(self, kind: Kind) -> list[bytes]:
-        """Return a step; of a call with its id and name."""
+        """Return the start of a step. For a call, it has the id and the name."""
         self._index += 1
         step = {"type": _STEPS[kind]}
         if kind is Kind.CALL:

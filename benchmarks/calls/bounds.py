@@ -4,9 +4,9 @@ from benchmarks.bounds import Verdict
 from benchmarks.calls.measure import Measurement
 
 MAX_PYTHON_CALLS = 30.0
-"""Python calls per token, in groups."""
+"""Python calls per token, if the server receives tokens in groups."""
 MAX_C_CALLS = 46.5
-"""C calls per token, in groups."""
+"""C calls per token, if the server receives tokens in groups."""
 MAX_PATH_CALLS = 46
 """Python calls on the path of a single token, including its commit."""
 MAX_FILES = 16

@@ -1,8 +1,8 @@
 """``python -m benchmarks.calls.counter FOLDER serve …``: the ``tailrace`` command with counted function calls.
 
-SIGUSR1 begins a window in which calls on the event loop's thread are counted, SIGUSR2 ends it and writes
-``FOLDER/window-N.json``. Between windows nothing is counted or slower. This module imports nothing of the benchmarks,
-so that it also counts another version of tailrace, with that version's interpreter.
+SIGUSR1 begins a window, in which calls on the event loop's thread are counted. SIGUSR2 ends the window and writes
+``FOLDER/window-N.json``. Between windows, nothing is counted, and the server is not slower. This module imports no other module
+of the benchmarks, so that it also runs in an environment with another version of tailrace.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _Callback = tuple[_Call, ...]
 class CallCounter:
     """Counts the calls of one window.
 
-    A *callback* is everything the event loop runs by one call into Python. A *token's path* is a callback that begins
-    with a read of a socket, and those that follow until the next read.
+    A *callback* is all code that runs in one call from the event loop. The *path of a token* is a callback that begins with a
+    read from a socket, and all following callbacks up to the next read.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class CallCounter:
         self._paths: Counter[tuple[_Callback, ...]] = Counter()
 
     def start(self) -> None:
-        """Begin to count. The event loop calls this, so the frame below is the loop's own."""
+        """Begin to count. The event loop must call this method, so that the calling frame is the loop's own."""
         frame = inspect.currentframe()
         self._loop_frame = frame and frame.f_back
         self._begun = time.monotonic_ns()
@@ -110,7 +110,7 @@ class CallCounter:
 
 
 def _label(function: CodeType | str) -> tuple[str, str]:
-    """Return the file of a function, relative to its package and empty for C, and its name."""
+    """Return the file of a function, and its name. The file is relative to the package, and empty for a C function."""
     if isinstance(function, str):
         return "", function
     path = Path(function.co_filename)

@@ -28,7 +28,7 @@ GROUP = 10
 
 _ROOT = Path(__file__).parents[2]
 _WAIT_SECONDS = 60  # for a busy machine
-_MARGIN_SECONDS = 4.0  # of tokens after a timed window: as long may this process be held up
+_MARGIN_SECONDS = 4.0  # tokens continue for this time after a timed window, in case this process is delayed
 _STARTS = 50  # streams that begin per second
 
 
@@ -38,8 +38,8 @@ class Call:
 
     Attributes:
         depth: The number of Python functions between it and the event loop.
-        file: Its file, relative to its package; empty for a C function.
-        name: Its qualified name.
+        file: The file of the function, relative to the package; empty for a C function.
+        name: The qualified name of the function.
     """
 
     depth: int
@@ -59,7 +59,7 @@ class Function:
     Attributes:
         file: As in `Call`.
         name: As in `Call`.
-        calls: Its calls per token.
+        calls: The number of calls per token.
     """
 
     file: str
@@ -99,7 +99,7 @@ class Window:
 
     @property
     def path_calls(self) -> tuple[int, int]:
-        """Return the Python and the C calls on the path: whole numbers, without the server's periodic work."""
+        """Return the numbers of Python and C calls on the path, without the periodic work of the server."""
         calls = [call for callback in self.path for call in callback]
         python = sum(call.is_python for call in calls)
         return python, len(calls) - python
@@ -115,7 +115,7 @@ class Measurement:
     """The windows of a run, with the same number of streams in three modes.
 
     Attributes:
-        paced: Each stream receives its tokens by the clock. The number of tokens per commit depends on the machine's
+        paced: Each stream receives its tokens at fixed times. The number of tokens per commit depends on the machine's
             load: a busy machine merges more, which lowers the figures.
         grouped: The server receives ``GROUP`` tokens of as many streams together. This does not depend on the load.
         alone: The server receives one token at a time, so the path of each is exact.
@@ -129,7 +129,7 @@ class Measurement:
 def measure(
     streams: int = 50, rate: int = 50, tokens: int = 2500, python: str = sys.executable, seed: int = 0
 ) -> Measurement:
-    """Count on a server with an SQLite store and a JSON-RPC subscriber per stream.
+    """Count the calls of a server with an SQLite store, and with one JSON-RPC subscriber per stream.
 
     Args:
         streams: Concurrent streams.
@@ -152,7 +152,7 @@ def measure(
 
 
 def _command(place: Place, python: str) -> Command:
-    """Return the command of `OURS`, with the counter in place of the command line's module."""
+    """Return the command of `OURS`, in which the counter replaces the module of the command line."""
     assert OURS.command is not None
     ours = OURS.command(place)
     arguments = ours.line[ours.line.index("serve") :]
@@ -161,7 +161,7 @@ def _command(place: Place, python: str) -> Command:
 
 
 class _Server:
-    """The server's process: counts calls, and is stopped and continued."""
+    """The process of the server. It counts calls, and can be stopped and continued."""
 
     def __init__(self, process: int, port: int, folder: Path) -> None:
         self._process = process
@@ -175,14 +175,14 @@ class _Server:
         os.kill(self._process, signal.SIGUSR1)
 
     async def stop_counting(self) -> dict[str, Any]:
-        """End the window; return it."""
+        """End the window, and return its counts."""
         file = self._folder / f"window-{self._windows}.json"
         os.kill(self._process, signal.SIGUSR2)
         await _until(file.exists, f"the server did not write {file.name}")
         return json.loads(file.read_bytes())
 
     async def halt(self) -> None:
-        """Stop the process once it is idle, until `go`."""
+        """Stop the process when it is idle. `go` continues the process."""
         await _until(lambda: self._state() == "S", "the server is never idle")
         os.kill(self._process, signal.SIGSTOP)
         await _until(lambda: self._state() == "T", "the server does not stop")
@@ -254,7 +254,7 @@ class _Run:
         return self._window(found, tokens, 0)
 
     async def _stepped(self, group: int) -> Window:
-        """Begin held streams, and let the provider send while the server is stopped."""
+        """Begin held streams. The provider sends tokens while the server is stopped."""
         steps = self._tokens // group
         plan = Plan(2 + math.ceil(steps * group / self._streams) + group, hold=1)
         async with self._connections() as connections:

@@ -73,9 +73,9 @@ def _own_files(window: Window) -> list[str]:
 
 
 def _with_c_functions(callback: tuple[Call, ...]) -> list[tuple[Call, list[str]]]:
-    """Yield the Python functions of a callback, each with the C functions it calls directly."""
+    """Return the Python functions of a callback, each with the C functions that it calls directly."""
     found: list[tuple[Call, list[str]]] = []
-    callers: list[list[str]] = []  # by depth, of the running functions
+    callers: list[list[str]] = []  # the C functions that the running functions called, by depth
     for call in callback:
         if call.is_python:
             own: list[str] = []

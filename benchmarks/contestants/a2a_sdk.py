@@ -1,4 +1,4 @@
-"""The official A2A SDK: one event per text delta, encoded to JSON like in its server."""
+"""The official A2A SDK: one event per text delta, encoded to JSON as in its server."""
 
 import json
 
@@ -12,7 +12,7 @@ from benchmarks.measure import main
 
 
 class EncodeRun:
-    """Text deltas in, encoded events out."""
+    """Input: text deltas. Output: encoded events."""
 
     def __init__(self, stream: Stream) -> None:
         self._texts = {part: _texts(part) for part in stream.parts}

@@ -17,7 +17,7 @@ _HEADERS = {"content-type": "text/event-stream"}
 
 
 class AnswerRun(PulledRun):
-    """A response of the openai package in, one `AIMessageChunk` out."""
+    """Input: a response of the openai package. Output: one `AIMessageChunk`."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         super().__init__(stream)

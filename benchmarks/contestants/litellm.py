@@ -1,6 +1,6 @@
 """litellm: its `completion` over a client that replays the body, and `stream_chunk_builder`.
 
-It requests no network and no prices; its logging of the finished stream, in threads, is not changed.
+It makes no network requests, and loads no prices. Its logging of finished streams, in threads, is unchanged.
 """
 
 import os
@@ -24,7 +24,7 @@ _HEADERS = {"content-type": "text/event-stream"}
 
 
 class AnswerRun(PulledRun):
-    """A response of the openai package in; litellm's own chunks, and one response built from them, out."""
+    """Input: a response of the openai package. Output: litellm's own chunks, and one response that is built from them."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         super().__init__(stream)

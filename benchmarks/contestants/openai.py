@@ -1,7 +1,7 @@
 """The openai package: its own `Stream` over the same bytes, and its `ChatCompletionStreamState`.
 
-The bytes come from memory instead of an HTTP response, so that its HTTP client costs nothing here; from there on
-everything is the package's own code. The synchronous `Stream` is used, which is the cheaper of the two.
+The bytes come from memory instead of an HTTP response, so the cost of the HTTP client is not measured. All other code is the
+package's own. The synchronous `Stream` is used, because it is cheaper than the asynchronous one.
 """
 
 import itertools
@@ -49,7 +49,7 @@ def open_stream(stream: inputs.Stream) -> Iterator[ChatCompletionChunk]:
 
 
 def answer(state: State, kind: Kind) -> str:
-    """Return the contents of the accumulated answer."""
+    """Return the contents of the accumulated response."""
     message: dict[str, Any] = state.current_completion_snapshot.choices[0].message.to_dict()
     if kind is Kind.REASONING:
         return message["reasoning_content"]
@@ -59,7 +59,7 @@ def answer(state: State, kind: Kind) -> str:
 
 
 class PathRun:
-    """Bytes in; the answer so far, and the package's own events out."""
+    """Input: bytes. Output: the response so far, and the package's own events."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         self._stream = stream
@@ -78,17 +78,17 @@ class PathRun:
 
 
 class AnswerRun(PathRun):
-    """Bytes in, the final completion out."""
+    """Input: bytes. Output: the final completion."""
 
     def take(self, part: Part) -> None:
-        """Decode and accumulate; at the end build the completion."""
+        """Decode and accumulate. At the end, build the completion."""
         super().take(part)
         if part is self._stream.closing:
             self._state.get_final_completion()
 
 
 class SSERun:
-    """Bytes in, payloads out."""
+    """Input: bytes. Output: payloads."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         self._stream = stream
@@ -102,7 +102,7 @@ class SSERun:
             keep(event.data)
 
     def result(self) -> str:
-        """Return the answer in the payloads."""
+        """Return the text in the payloads."""
         state = State()
         for payload in self._payloads:
             state.handle_chunk(ChatCompletionChunk.model_validate_json(payload))
@@ -110,7 +110,7 @@ class SSERun:
 
 
 class DecodeRun:
-    """Bytes in, chunk objects out."""
+    """Input: bytes. Output: chunk objects."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         self._stream = stream
@@ -122,7 +122,7 @@ class DecodeRun:
         self._chunks.extend(itertools.islice(self._source, part.chunks))
 
     def result(self) -> str:
-        """Return the answer in the chunks."""
+        """Return the text in the chunks."""
         state = State()
         for chunk in self._chunks:
             state.handle_chunk(chunk)
@@ -130,7 +130,7 @@ class DecodeRun:
 
 
 class FoldRun:
-    """Chunk objects in, the answer so far and the package's own events out."""
+    """Input: chunk objects. Output: the response so far, and the package's own events."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         self._stream = stream

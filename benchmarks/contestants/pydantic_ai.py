@@ -24,7 +24,10 @@ _RUNNER = asyncio.Runner()
 
 
 class AnswerRun(PulledRun):
-    """A response of the openai package in; its own events, and one response, out. It has no synchronous API."""
+    """Input: a response of the openai package.
+
+    Output: pydantic-ai's own events, and one response. There is no synchronous API.
+    """
 
     def __init__(self, stream: inputs.Stream) -> None:
         super().__init__(stream)

@@ -33,7 +33,7 @@ def begun_task() -> TaskRecord:
 
 
 def answer(accumulator: Accumulator, kind: Kind) -> str:
-    """Return the contents of the accumulated answer."""
+    """Return the contents of the accumulated response."""
     assembly = accumulator.choices[0]
     if kind is Kind.REASONING:
         return assembly.reasoning
@@ -48,7 +48,7 @@ def decoded(part: Part, decoder: ChatCompletionsDecoder) -> list[ChunkWrapper[An
 
 
 class AnswerRun:
-    """Bytes in, the message out."""
+    """Input: bytes. Output: the message."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -56,7 +56,7 @@ class AnswerRun:
         self._accumulator = Accumulator()
 
     def take(self, part: Part) -> None:
-        """Decode and accumulate; at the end build the message."""
+        """Decode and accumulate. At the end, build the message."""
         feed, add = self._decoder.feed, self._accumulator.add
         for data in part.reads:
             for chunk in feed(data):
@@ -75,7 +75,7 @@ class AnswerRun:
 
 
 class PathRun:
-    """Bytes in; the accumulated answer, and numbered, encoded events out."""
+    """Input: bytes. Output: the accumulated response, and numbered, encoded events."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -99,7 +99,7 @@ class PathRun:
 
 
 class SSERun:
-    """Bytes in, payloads out."""
+    """Input: bytes. Output: payloads."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -114,7 +114,7 @@ class SSERun:
                 keep(event.data)
 
     def result(self) -> str:
-        """Return the answer in the payloads."""
+        """Return the text in the payloads."""
         decoder, accumulator = ChatCompletionsDecoder(), Accumulator()
         for payload in self._payloads:
             for chunk in decoder.feed(b"data: " + payload + b"\n\n"):
@@ -123,7 +123,7 @@ class SSERun:
 
 
 class DecodeRun:
-    """Bytes in, chunk wrappers out."""
+    """Input: bytes. Output: chunk wrappers."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -137,7 +137,7 @@ class DecodeRun:
             chunks += feed(data)
 
     def result(self) -> str:
-        """Return the answer in the chunks."""
+        """Return the text in the chunks."""
         accumulator = Accumulator()
         for chunk in self._chunks:
             accumulator.add(chunk)
@@ -145,7 +145,7 @@ class DecodeRun:
 
 
 class FoldRun:
-    """Chunk wrappers in, the answer so far."""
+    """Input: chunk wrappers. Output: the response so far."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -165,7 +165,7 @@ class FoldRun:
 
 
 class EncodeRun:
-    """Text deltas in, numbered and encoded events out."""
+    """Input: text deltas. Output: numbered and encoded events."""
 
     def __init__(self, stream: Stream) -> None:
         decoder = ChatCompletionsDecoder()

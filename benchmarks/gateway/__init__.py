@@ -1,4 +1,4 @@
-"""Cost of a complete server: real processes on loopback, from the model's bytes to the reader's.
+"""Cost of a complete server, from the bytes of the model to the bytes of the reader.
 
-An upstream that replays answers, a server under test, and readers run in separate processes.
+An upstream that replays responses, a server under test, and readers run in separate processes, and communicate over loopback.
 """

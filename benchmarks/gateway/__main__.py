@@ -16,7 +16,7 @@ from benchmarks.gateway.servers import OURS, Server, in_environment
 from benchmarks.gateway.servers import named as server_named
 
 _ERRORS = Console(stderr=True)
-_WIDTH = 150  # of a table in a file
+_WIDTH = 150  # width of a table in a file
 
 
 def main(

@@ -1,4 +1,4 @@
-"""Bounds on the complete server, measured beside the others in one run.
+"""Bounds on the figures of the complete server. The other servers are measured in the same run.
 
 They apply to tailrace with one worker and an SQLite store, over JSON-RPC, with one subscriber per answer by default.
 """
@@ -12,7 +12,7 @@ from benchmarks.gateway.runner import Finding, Findings
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A limit on our figure, or on its ratio to another server's."""
+    """A limit on a figure of tailrace, or on its ratio to the figure of another server."""
 
     what: str
     scenario: str
@@ -82,7 +82,7 @@ BOUNDS = (
 def judge(found: Findings) -> list[Verdict]:
     """Compare the findings with the bounds; skip bounds of scenarios that were not measured.
 
-    All measured streams of ours must be complete, too.
+    All measured streams of tailrace must also be complete.
     """
     return [*_judged(found), *_wholes(found)]
 

@@ -46,17 +46,17 @@ class Connection(asyncio.Protocol):
         self._recording = Recording(0)
         self._tail = b""
         self._head: bytes | None = None  # until it is complete
-        self._left: int | None = None  # of a body of known length
+        self._left: int | None = None  # remaining bytes of a body of known length
         self._done: asyncio.Future[Recording] | None = None
         self._wanted = b""
         self._seen: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have no such base class
 
     def ask(self, request: bytes) -> "asyncio.Future[Recording]":
-        """Send a request; return its response after its end, complete or not."""
+        """Send a request. The result is the response after its end, which may be incomplete."""
         self._recording = Recording(time.monotonic_ns())
         self._tail, self._head, self._left, self._seen = b"", b"", None, None
         self._done = asyncio.get_running_loop().create_future()
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             self._end()
 
     def _look_at_head(self, data: bytes) -> None:
-        """Parse the head; a response with a content length (a refusal) ends with its last byte."""
+        """Parse the head; a response with a content length (an error) ends with its last byte."""
         head, found, body = data.partition(_HEAD_END)
         self._head = None if found else data
         length = _LENGTH.search(head) if found else None
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
             self._left = int(length[1]) - len(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server left."""
+        """End the response, because the server closed the connection."""
         if self._done is not None and not self._done.done():
             self._recording.broken = True
             self._end()

@@ -1,6 +1,6 @@
-"""The measurements, as a reader performs them: each takes an order and returns figures.
+"""The measurements that a reader performs. Each function receives an order, and returns figures.
 
-Each one checks every complete answer before it returns a figure: ``lost`` counts incomplete or wrong streams.
+Each function checks every response before it returns figures; ``lost`` is the number of incomplete or wrong streams.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from benchmarks.gateway.responses import Answer, events, read_answer
 _WARM_TOKENS = 20
 _WARM_STREAMS = 4
 _MS = 1e6
-_ENDLESS = 1_000_000  # deltas of an answer that never ends
-_HELD = 10  # deltas sent before an answer is held
+_ENDLESS = 1_000_000  # deltas of a response that never ends
+_HELD = 10  # deltas sent before a response is held
 
 
 def percentile(numbers: Iterable[float], share: float) -> float:
-    """Return the least of the numbers that at least this share of them does not exceed; 0 without numbers."""
+    """Return a percentile: the lowest number that is not lower than this share of all numbers; 0 if there are no numbers."""
     ordered = sorted(numbers)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
@@ -66,7 +66,7 @@ def _lost(answers: Iterable[Answer], plan: Plan) -> int:
 
 
 async def burst(order: Order) -> Figures:
-    """Measure answers sent as fast as the server accepts them: ``streams`` at a time, ``rounds`` times."""
+    """Measure responses that are sent as fast as the server accepts them: ``streams`` at a time, ``rounds`` times."""
     plans = [Plan(order.tokens, seed=number) for number in range(order.rounds)]
     found: list[tuple[Plan, Recording]] = []
     async with _connections(order, order.streams) as connections:
@@ -90,10 +90,10 @@ async def burst(order: Order) -> Figures:
 
 
 async def paced(order: Order) -> Figures:
-    """Measure answers at the pace of a model: they begin one by one, and once all run, a window is measured.
+    """Measure responses at the pace of a model. They begin one by one; when all are running, a window is measured.
 
-    Each begins at a random moment: otherwise all answers would proceed in step, unlike those of a model. CPU time is
-    that of the window; added latency is that of every delta sent in it; time to first text is that of every answer.
+    Each response begins at a random time. Otherwise, all responses would proceed in step, unlike those of a model. The CPU time,
+    and the added latency of deltas, are measured in the window. The time to the first text is measured for every response.
     """
     ramp = order.streams / order.starts
     plan = Plan(math.ceil(order.rate * (ramp + order.seconds)) + order.rate // 2, rate=order.rate)
@@ -131,7 +131,7 @@ async def paced(order: Order) -> Figures:
 
 
 async def turns(order: Order) -> Figures:
-    """Measure short answers, one after the other on each of ``streams`` connections, for ``seconds``."""
+    """Measure short responses, one after the other on each of ``streams`` connections, for ``seconds``."""
     plan = Plan(order.tokens)
     recordings: list[Recording] = []
 
@@ -162,7 +162,7 @@ async def turns(order: Order) -> Figures:
 
 
 async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple["Awaitable[Recording]", str]:
-    """Begin an answer that is held after its first deltas; return it and its task's id."""
+    """Begin a response that is held after its first deltas. Return the response, and the id of its task."""
     pending = connection.ask(reader_requests.start(order.dialect, plan))
     await connection.seen(b"artifactUpdate")
     task = read_answer(connection.recording, order.dialect).task
@@ -172,7 +172,7 @@ async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple
 
 
 async def fan_out(order: Order) -> Figures:
-    """Measure one answer with ``streams`` subscribers, the first of whom requested it; all read before it continues."""
+    """Measure one response with ``streams`` subscribers. The first subscriber requested it. It continues when all are reading."""
     plan = Plan(order.tokens, rate=order.rate, hold=1)
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])
@@ -201,7 +201,7 @@ async def fan_out(order: Order) -> Figures:
 
 
 async def cancel(order: Order) -> Figures:
-    """Measure paced answers, cancelled one after the other beside ``streams`` connections with bursts, for ``seconds``.
+    """Cancel paced responses one after the other, for ``seconds``, while ``streams`` connections receive bursts.
 
     ``lost`` counts incomplete bursts, and tasks that were not cancelled.
     """
@@ -239,7 +239,7 @@ async def cancel(order: Order) -> Figures:
 
 
 async def resume(order: Order) -> Figures:
-    """Measure ``streams`` clients that resume completed answers, each after a random event of ``rounds`` tasks."""
+    """Measure ``streams`` clients that resume complete responses, each after a random event of each of ``rounds`` tasks."""
     plan = Plan(order.tokens, rate=order.rate)
     chance = random.Random(order.seed)
     async with _connections(order, order.streams) as connections:
@@ -259,7 +259,7 @@ async def resume(order: Order) -> Figures:
 
 
 async def resume_running(order: Order) -> Figures:
-    """Measure ``streams`` concurrent clients that resume one running answer, each after a random event."""
+    """Measure ``streams`` concurrent clients that resume one running response, each after a random event."""
     plan = Plan(order.tokens, rate=order.rate)
     chance = random.Random(order.seed)
     async with _connections(order, order.streams + 1) as (first, *others):
@@ -332,7 +332,7 @@ def _resumed(
 
 
 async def memory(order: Order) -> Figures:
-    """Measure the memory of a new server, per running answer, and per waiting subscriber."""
+    """Measure the memory of a new server, of each running response, and of each waiting subscriber."""
     start = processes.memory(order.process)
     plan = Plan(2 * _HELD, rate=order.rate, hold=_HELD)
     last = f"{_HELD - 1}@".encode()
@@ -378,7 +378,7 @@ def _resident(order: Order) -> int:
 
 
 async def store(order: Order) -> Figures:
-    """Measure the growth of the server's SQLite file per token of ``rounds`` answers, paced or in bursts."""
+    """Measure the growth of the server's SQLite file per token of ``rounds`` responses, paced or in bursts."""
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])
         before = _stored(order.database)

@@ -1,4 +1,4 @@
-"""Orders to a reader and its figures: one JSON object each way."""
+"""The order to a reader, and the figures that it returns. Each is one JSON object."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,12 +14,12 @@ class Order:
         port: The server's port, on this machine.
         upstream: The upstream's port.
         process: The root of the server's processes.
-        tokens: Deltas of an answer.
-        streams: Concurrent answers, subscribers or clients.
+        tokens: Deltas of a response.
+        streams: Concurrent responses, subscribers or clients.
         rounds: Repetitions within one figure, for short measurements.
-        rate: Deltas per second of a paced answer.
+        rate: Deltas per second of a paced response.
         seconds: Duration of the measurement.
-        starts: Answers that begin per second, before the measurement.
+        starts: Responses that begin per second, before the measurement.
         seed: The random seed.
         database: The server's SQLite file; empty if it has none.
     """

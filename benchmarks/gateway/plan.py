@@ -1,7 +1,8 @@
-"""The plan of an answer, encoded in the prompt: every server forwards it to the upstream, in any protocol.
+"""The plan of a response. It is encoded in the prompt, which every server forwards to the upstream in any protocol.
 
-A burst is an answer made by `benchmarks.inputs`, sent at once. Each delta of a paced answer contains its index and the
-time it was sent, so that a reader detects losses and measures latency, even if a server splits or merges deltas.
+A burst is a response that `benchmarks.inputs` creates, and that is sent without pauses. Each delta of a paced response contains
+its index and the time at which it was sent, so that a reader detects losses and measures latency, even if a server splits or
+merges deltas.
 """
 
 import re
@@ -13,20 +14,20 @@ from benchmarks.inputs import Shape, Stream, make_stream
 
 _PROMPT = re.compile(rb"bench tokens=(\d+) rate=(\d+) hold=(\d+) seed=(\d+)")
 _PIECE = re.compile(r"(\d+)@(\d+) ")
-_ENDS = 2  # deltas of a generated stream beside its body: the first words, and the full stop
+_ENDS = 2  # deltas of a generated stream in addition to its body: the first words, and the full stop
 SEEDS = 5
 """Number of different bursts of one length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of an answer.
+    """The plan of a response.
 
     Attributes:
-        tokens: Its text deltas.
+        tokens: The number of text deltas.
         rate: Deltas per second; 0 for all at once.
-        hold: Deltas sent before the answer waits for a release; 0 for all.
-        seed: Selects one of several bursts of that length.
+        hold: Deltas sent before the response waits for a release; 0 for all.
+        seed: Selects one of several bursts of the same length.
     """
 
     tokens: int
@@ -41,7 +42,7 @@ class Plan:
 
     @property
     def timed(self) -> bool:
-        """True if its deltas contain the time they were sent."""
+        """True if the deltas contain the time at which they were sent."""
         return self.rate > 0
 
     @property
@@ -50,7 +51,7 @@ class Plan:
         return _burst(self.tokens, self.seed % SEEDS)
 
     def matches(self, text: str) -> bool:
-        """Return whether the text is the complete answer, in order and without duplicates."""
+        """Return whether the text is the complete response, in order and without duplicates."""
         if not self.timed:
             return text == self.stream.text
         return [piece.index for piece in pieces(text)] == list(range(self.tokens)) and not _PIECE.sub(
@@ -60,7 +61,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A delta of a paced answer.
+    """A delta of a paced response.
 
     Attributes:
         index: Its index, from 0.
@@ -72,7 +73,7 @@ class Piece:
 
 
 def piece(index: int, sent: int) -> str:
-    """Return the text of a delta of a paced answer."""
+    """Return the text of a delta of a paced response."""
     return f"{index}@{sent} "
 
 

@@ -50,7 +50,7 @@ def _kilobytes(lines: Iterable[str], name: str) -> int:
 
 
 def settle(root: int, seconds: float = 1.0) -> int:
-    """Return the CPU time of a process tree once it is idle: work after the last byte of an answer counts, too."""
+    """Wait until a process tree is idle, and return its CPU time, which includes work after the last byte of a response."""
     until = time.monotonic() + seconds
     before = cpu_ns(root)
     while time.monotonic() < until:

@@ -1,4 +1,7 @@
-"""``python -m benchmarks.gateway.reader``: the client; an order on standard input, figures on standard output."""
+"""``python -m benchmarks.gateway.reader``: the client.
+
+It reads an order from standard input, and writes figures to standard output.
+"""
 
 import gc
 import json
@@ -12,7 +15,7 @@ from benchmarks.gateway.order import Order
 
 def main() -> None:
     order = Order(**json.load(sys.stdin))
-    gc.disable()  # the reader keeps everything it reads, so a collection would only delay it
+    gc.disable()  # the reader stores all data that it reads, so a collection would only delay it
     json.dump(uvloop.run(MEASURES[order.measure](order)), sys.stdout)
 
 

@@ -11,7 +11,7 @@ _NUMBERS = count(1)
 
 
 def start(dialect: str, plan: Plan) -> bytes:
-    """Return the request that begins an answer."""
+    """Return the request that begins a response."""
     if dialect == OPENAI:
         messages = [{"role": "user", "content": plan.prompt}]
         options = {"include_usage": True}
@@ -22,7 +22,7 @@ def start(dialect: str, plan: Plan) -> bytes:
 
 
 def subscribe(task: str, after: int | None = None) -> bytes:
-    """Return the request of a further subscriber of a task, from now on or after an event."""
+    """Return the request of a further subscriber of a task. It receives new events, or the events after ``after``."""
     header = "" if after is None else f"last-event-id: {after}\r\n"
     return _call("SubscribeToTask", {"id": task}, header)
 
@@ -33,12 +33,12 @@ def cancel(task: str) -> bytes:
 
 
 def release() -> bytes:
-    """Return the request to the upstream that releases held answers."""
+    """Return the request to the upstream that releases held responses."""
     return b"POST /release HTTP/1.1\r\nhost: upstream\r\ncontent-length: 0\r\n\r\n"
 
 
 def step(answers: int) -> bytes:
-    """Return the request to the upstream that sends one more delta of each of ``count`` held answers, in turn."""
+    """Return the request to the upstream that sends one more delta of each of ``answers`` held responses, in turn."""
     return f"POST /step/{answers} HTTP/1.1\r\nhost: upstream\r\ncontent-length: 0\r\n\r\n".encode()
 
 

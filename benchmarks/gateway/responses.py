@@ -1,4 +1,4 @@
-"""Parsed responses: their events, the arrival time of each, and the answer."""
+"""Parsed responses: their events, the arrival time of each event, and the text."""
 
 import re
 from bisect import bisect_left
@@ -36,12 +36,12 @@ class Answer:
     """The contents of one response.
 
     Attributes:
-        text: The answer's text.
+        text: The text of the response.
         began: When the first text arrived, in ns; 0 without text.
-        events: Number of events with text.
+        events: The number of events with text.
         arrivals: The arrival time and text of each event with text.
         task: The id of the task, if there is one.
-        over: Whether it ended correctly.
+        over: Whether the response ended correctly.
         failure: The error message of a failed or refused request.
     """
 
@@ -162,7 +162,7 @@ def events(recording: Recording) -> Iterator[Event]:
 
 
 def _dechunk(raw: bytes) -> tuple[bytes, list[int], list[int]]:
-    """Decode the chunked transfer coding; return the body, and the end of each chunk in it and in the raw bytes."""
+    """Decode the chunked transfer coding. Return the body, and the end of each chunk in the body and in the raw bytes."""
     head, _, _ = raw.partition(b"\r\n\r\n")
     position = len(head) + 4
     if b"transfer-encoding: chunked" not in head.lower():

@@ -1,4 +1,4 @@
-"""Runs of the scenarios: contestants in turn, readers in separate processes, figures collected."""
+"""Runs the scenarios: measures the contestants in turn, with readers in separate processes, and collects the figures."""
 
 import json
 import os
@@ -42,11 +42,11 @@ class Finding:
         return statistics.median(repeat[figure] for repeat in self.repeats)
 
     def best(self, figure: str) -> float:
-        """Return the least of all repeats."""
+        """Return the lowest figure of all repeats."""
         return min(repeat[figure] for repeat in self.repeats)
 
     def spread(self, figure: str) -> tuple[float, float]:
-        """Return the least and the greatest."""
+        """Return the lowest and the highest figure of all repeats."""
         found = [repeat[figure] for repeat in self.repeats]
         return min(found), max(found)
 
@@ -62,11 +62,11 @@ class Findings:
 
     Attributes:
         all: The findings, in the order measured.
-        settings: The settings of each of our servers.
+        settings: The settings of each server of tailrace.
         versions: The version of each measured distribution.
         pinned: Whether the server had its own processor.
         machine: A description of the machine.
-        load: The load average over the minute before.
+        load: The load average of the minute before the run.
     """
 
     all: list[Finding] = field(default_factory=list[Finding])
@@ -125,7 +125,7 @@ def pinned_cores() -> Cores:
     """Assign one processor to the server, and the others to upstream and readers.
 
     Raises:
-        ValueError: The machine has only one.
+        ValueError: The machine has only one processor.
     """
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
@@ -143,14 +143,14 @@ def run(
     cores: Cores | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Findings:
-    """Measure.
+    """Run the scenarios, and return the findings.
 
     Args:
         scenarios: The scenarios.
         servers: The servers; None for all that take part.
-        other: A server that takes turns with `OURS`, wherever that takes part.
+        other: A server that is measured alternately with `OURS`, in all scenarios in which `OURS` takes part.
         short: Run the servers of a short run, with half the repeats.
-        repeats: Replaces each scenario's own number.
+        repeats: The number of repeats, instead of the number that each scenario defines.
         cores: The processors of each process.
         report: Called with progress messages.
 
@@ -239,7 +239,7 @@ def read(order: Order, cores: Cores | None = None) -> Figures:
     """Run one measurement in a reader process.
 
     Raises:
-        RuntimeError: It failed, or timed out.
+        RuntimeError: The reader failed, or timed out.
     """
     command = [sys.executable, "-m", "benchmarks.gateway.reader"]
     if cores is not None and cores.others is not None:

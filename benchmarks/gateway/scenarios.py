@@ -18,15 +18,15 @@ class Scenario:
     """One scenario.
 
     Attributes:
-        name: Its name on the command line.
-        title: Its title in the table.
+        name: The name on the command line.
+        title: The title in the table.
         measure: A name of `benchmarks.gateway.measures.MEASURES`.
         metric: The figure by which contestants are compared.
-        unit: Its unit in the table.
+        unit: The unit of ``metric`` in the table.
         also: Further figures in the table.
         servers: The servers of a full run.
         short: The servers of a short run; empty to leave it out.
-        repeats: Number of repeats, contestants taking turns; half as many in a short run, one for slow servers.
+        repeats: Number of repeats, in which the contestants alternate; half as many in a short run, and one for slow servers.
         fresh: Start a new server for each measurement.
         tokens, streams, rounds, rate, seconds, starts: As in `Order`.
         slow_rounds: Replaces ``rounds`` for slow servers.
@@ -268,7 +268,7 @@ SCENARIOS = (
         rate=50,
         seconds=2,
     ),
-    # Including the measured one, as many concurrent calls as a worker accepts by default.
+    # With the measured response, this is the number of concurrent calls that a worker accepts by default.
     _memory("memory", 999, ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "litellm")),
     _memory("memory-200", 200, ("tailrace",), ("tailrace", "relay", "a2a-sdk")),
     Scenario(
@@ -301,10 +301,10 @@ SCENARIOS = (
 
 
 def named(names: Iterable[str]) -> list[Scenario]:
-    """Return the scenarios with those names or prefixes, in the table's order.
+    """Return the scenarios with these names or prefixes, in the order of the table.
 
     Raises:
-        ValueError: No scenario has that name.
+        ValueError: No scenario has this name.
     """
     known = [scenario.name for scenario in SCENARIOS]
     wanted: set[str] = set()

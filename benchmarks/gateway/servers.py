@@ -18,7 +18,7 @@ from benchmarks.gateway import reader_requests
 from benchmarks.runner import python_of
 from tailrace.server.settings import Settings
 
-_START_SECONDS = 600  # for a busy machine; a server that ends is detected at once
+_START_SECONDS = 600  # for a busy machine; if a server ends, this is detected immediately
 _STOP_SECONDS = 20
 _PORTS = 15_000, 30_000
 # Container images disable the bytecode cache; every start would compile everything again.
@@ -35,7 +35,7 @@ class Place:
         port: Its port, on this machine.
         upstream: The upstream's port.
         folder: A folder for its files.
-        cleanup: Further resources to release at its end.
+        cleanup: Further resources to release when the server ends.
     """
 
     port: int
@@ -72,8 +72,8 @@ class Server:
     """A contestant.
 
     Attributes:
-        name: Its name on the command line.
-        title: Its title in the table.
+        name: The name on the command line.
+        title: The title in the table.
         dialect: Its protocol, a name of `benchmarks.gateway.reader_requests`.
         package: The measured distribution, for its version; empty if there is none.
         command: Starts it; None to connect the readers to the upstream directly.
@@ -241,7 +241,7 @@ OTHER = Server("other", "tailrace of the other environment", OURS.dialect, "", N
 
 
 def in_environment(python: str) -> Server:
-    """Return `OURS` of another environment, for example of an earlier release.
+    """Return `OURS` in another environment, for example with an earlier release.
 
     Args:
         python: The environment's interpreter.
@@ -255,10 +255,10 @@ def in_environment(python: str) -> Server:
 
 
 def named(name: str) -> Server:
-    """Return the server of that name.
+    """Return the server with this name.
 
     Raises:
-        ValueError: No server has that name.
+        ValueError: No server has this name.
     """
     for server in (*SERVERS, OTHER):
         if server.name == name:
@@ -289,16 +289,16 @@ class Running:
 def running(
     server: Server, upstream: Running, folder: Path, cpus: set[int] | None = None
 ) -> Generator[Running]:
-    """Run a server while the block runs.
+    """Run a server until the block ends.
 
     Args:
         server: The contestant.
-        upstream: The port of its model.
+        upstream: The upstream, which is the model of the server.
         folder: A folder for its files.
         cpus: Its processors; None for all.
 
     Raises:
-        RuntimeError: It did not start; the message contains its output.
+        RuntimeError: The server did not start; the message contains its output.
     """
     if server.command is None:
         yield Running(server, upstream.port, upstream.process, "", {})
@@ -315,7 +315,7 @@ def running(
 
 @contextmanager
 def running_upstream(folder: Path, cpus: set[int] | None = None) -> Generator[Running]:
-    """Run the upstream while the block runs."""
+    """Run the upstream until the block ends."""
     port = free_port()
     line = [sys.executable, "-m", "benchmarks.gateway.upstream", "--port", str(port)]
     with started(Command(line), port, folder / "upstream.log", cpus) as process:
@@ -324,7 +324,7 @@ def running_upstream(folder: Path, cpus: set[int] | None = None) -> Generator[Ru
 
 @contextmanager
 def started(command: Command, port: int, log: Path, cpus: set[int] | None) -> Generator[int]:
-    """Run a process that listens on a port while the block runs; yield its id."""
+    """Run a process that listens on a port until the block ends. Yield the id of the process."""
     with log.open("wb") as output, _on(cpus):
         process = subprocess.Popen(
             command.line,
@@ -375,7 +375,7 @@ def _on(cpus: set[int] | None) -> Generator[None]:
 
 
 def free_port() -> int:
-    """Return a free port of this machine outside the ephemeral range, from which connections take thousands."""
+    """Return a free port of this machine outside the ephemeral range, because connections use thousands of ephemeral ports."""
     while True:
         port = random.randint(*_PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -58,7 +58,10 @@ def heading(found: Findings) -> Iterator[str]:
 
 
 def table(scenario: Scenario, found: Findings) -> Table:
-    """Return the table of a scenario: for each server its figure, spread, ratio to ours, and further figures."""
+    """Return the table of a scenario.
+
+    A row has a server's figure, its spread, its ratio to tailrace's figure, and further figures.
+    """
     result = Table(title=f"{scenario.name}: {scenario.title}", title_justify="left")
     result.add_column("server", no_wrap=True)
     result.add_column(scenario.unit, justify="right", no_wrap=True)
@@ -97,7 +100,7 @@ class Summary:
 
 
 def summarise(found: Findings) -> Summary:
-    """Summarise each scenario: our figure, and the ratio of every other server to it."""
+    """Summarise each scenario: the figure of tailrace, and the ratio of every other server's figure to it."""
     measured = {finding.server for finding in found.all if finding.server != OURS.name}
     others = [server for server in SERVERS if server.name in measured]
     rows: list[list[str]] = []

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.gateway.upstream``: a provider that responds at once and costs next to nothing.
+"""``python -m benchmarks.gateway.upstream``: a provider that responds immediately, and uses very little CPU time.
 
-It implements Chat Completions over HTTP/1.1 with one transfer chunk per event, as providers do. The request selects the
-answer (`benchmarks.gateway.plan`). ``POST /release`` continues held answers; ``POST /step/N`` sends one more delta of
-each of N of them, in turn.
+It implements Chat Completions over HTTP/1.1 with one transfer chunk per event, as providers do. The request selects the response
+(`benchmarks.gateway.plan`). ``POST /release`` continues held responses. ``POST /step/N`` sends one more delta of each of N held
+responses, in turn.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _RELEASE = b"POST /release "
 _STEP = re.compile(rb"POST /step/(\d+) ")
 _PING = b"c\r\n: thinking\n\n\r\n"
-_PING_SECONDS = 10  # for a held answer: servers treat a provider that is silent for a minute as lost
+_PING_SECONDS = 10  # for a held response: servers treat a provider that is silent for a minute as lost
 
 _MARK = "\ue000"
 _WRITER = WRITERS["openai"](Random(7))
@@ -50,7 +50,7 @@ def _events(plan: Plan) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=64)
 def _burst(tokens: int, seed: int, begin: int) -> bytes:
-    """Return a burst from one of its deltas on."""
+    """Return a burst, beginning with one of its deltas."""
     return b"".join((*_events(Plan(tokens, seed=seed))[begin:], _END))
 
 
@@ -63,7 +63,7 @@ class Provider(asyncio.Protocol):
     """One connection.
 
     Args:
-        held: Callbacks that continue held answers; shared by all connections.
+        held: Callbacks that continue held responses; shared by all connections.
     """
 
     def __init__(self, held: "dict[Provider, None]") -> None:
@@ -77,11 +77,11 @@ class Provider(asyncio.Protocol):
         self._due = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A server called."""
+        """Store the transport of a new connection."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have no such base class
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop the held answers of a closed connection."""
+        """Drop the held responses of a closed connection."""
         self._held.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
@@ -143,7 +143,7 @@ class Provider(asyncio.Protocol):
         self._hold()
 
     def go_on(self) -> None:
-        """Send the rest of a held answer."""
+        """Send the rest of a held response."""
         if self._timer is not None:
             self._timer.cancel()
         if self._plan.timed:
@@ -153,7 +153,7 @@ class Provider(asyncio.Protocol):
             self._transport.write(_burst(self._plan.tokens, self._plan.seed % SEEDS, self._index))
 
     def _send_timed(self, *, released: bool = False) -> None:
-        """Send one delta, and schedule the next one; the pace is absolute, without drift."""
+        """Send one delta, and schedule the next one. The times are absolute, so that delays do not add up."""
         plan = self._plan
         if plan.hold and self._index == plan.hold and not released:
             self._hold()

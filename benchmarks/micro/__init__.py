@@ -1,1 +1,1 @@
-"""The processing stages of one chunk, one at a time: in time (``pytest benchmarks/micro``), and in instructions."""
+"""Measurements of single processing stages of a chunk: in time (``pytest benchmarks/micro``), and in instructions."""

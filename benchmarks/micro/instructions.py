@@ -1,8 +1,8 @@
 """``python -m benchmarks.micro.instructions``: processor instructions of each part, counted by callgrind.
 
-Time is noisy; instruction counts are not: the same program executes the same instructions under any load. A count is
-relative to the standard library's for parsing the same chunks, which makes it comparable across processors and builds
-of Python; ``instructions.json`` contains the baseline.
+Times are noisy, but the same program executes the same instructions under any load. Each count is divided by the count of the
+standard library for parsing the same chunks, so that counts are comparable across processors and builds of Python.
+``instructions.json`` contains the baseline.
 """
 
 import gc
@@ -29,7 +29,7 @@ _STANDARD = "standard library"
 _ALL: dict[str, Work] = {_STANDARD: standard, **WORKS}
 _TIMES = 5
 _MARK = os.getppid
-"""A function of the C library that nothing else calls: callgrind writes its counts before each call of it."""
+"""A function of the C library that no other code calls. Callgrind writes its counts before each call of this function."""
 
 
 class Baseline(msgspec.Struct):
@@ -49,7 +49,7 @@ def count() -> dict[str, float]:
 
     Raises:
         FileNotFoundError: valgrind is not installed.
-        RuntimeError: It failed; the message contains its output.
+        RuntimeError: valgrind failed; the message contains its output.
     """
     valgrind = shutil.which("valgrind")
     if valgrind is None:

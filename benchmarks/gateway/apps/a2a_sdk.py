@@ -16,13 +16,13 @@ uvicorn: Any = import_module("uvicorn")
 
 
 class ChatExecutor(sdk_agent.AgentExecutor):
-    """One model request per message; an artifact that grows by each delta of the answer."""
+    """Sends one model request per message. Each delta of the response is appended to one artifact."""
 
     def __init__(self, base_url: str) -> None:
         self._client = openai.AsyncOpenAI(base_url=base_url, api_key="none")
 
     async def execute(self, context: Any, event_queue: Any) -> None:
-        """Answer one message."""
+        """Respond to one message."""
         if context.current_task is None:
             status = sdk_types.TaskStatus(state=sdk_types.TaskState.TASK_STATE_SUBMITTED)
             task = sdk_types.Task(

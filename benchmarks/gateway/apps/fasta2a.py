@@ -16,10 +16,10 @@ uvicorn: Any = import_module("uvicorn")
 
 
 class ChatWorker(fasta2a_worker.Worker):
-    """One model request per task; chunks of one artifact, and the complete artifact in the storage at the end."""
+    """Sends one model request per task. The response is streamed as chunks of one artifact, which is stored at the end."""
 
     async def run_task(self, params: Any) -> None:
-        """Answer one message."""
+        """Respond to one message."""
         task_id, context_id = params["id"], params["context_id"]
         await self.storage.update_task(task_id, state="working")
         await self.publish_status(task_id, context_id, "working")

@@ -333,7 +333,7 @@ def _server_settings(file: ConfigFile, given: Settings) -> Settings:
         override = getattr(given, name)
         if name not in given.model_fields_set:
             values[name] = value
-        elif isinstance(value, BaseModel) and isinstance(override, BaseModel):  # merge the two groups of settings
+        elif isinstance(value, BaseModel) and isinstance(override, BaseModel):  # merge the groups
             values[name] = value.model_copy(update=_given(override))
     if file.callers:
         values["caller_keys"] = SecretStr(",".join(_caller_keys(file.callers)))

@@ -197,7 +197,8 @@ class _SeveralAgents:
     @asynccontextmanager
     async def _running(self, _app: object) -> AsyncGenerator[None]:
         is_main = threading.current_thread() is threading.main_thread()
-        if self._load_config is None or not is_main or not hasattr(signal, "SIGHUP"):  # for example on Windows
+        # Only the main thread can receive signals. Windows has no SIGHUP.
+        if self._load_config is None or not is_main or not hasattr(signal, "SIGHUP"):
             async with self._core.running(self._engine):
                 yield
             return
