@@ -235,6 +235,21 @@ async def test_a_request_that_is_sent_again_is_taken_once() -> None:
         assert len(upstream.requests) == 2
 
 
+async def test_a_repeated_request_of_an_earlier_turn_gets_the_response_of_this_turn() -> None:
+    first, second = {"Idempotency-Key": "first"}, {"Idempotency-Key": "second"}
+    script = answer(calls=[("c1", "get_weather", {"city": "Oslo"})]), answer("Cold.")
+    async with ScriptedUpstream(*script) as upstream, page_over(upstream) as (page, _):
+        call = await page.chat(user("Weather?"), tools=[WEATHER], **first)
+        part = {"type": "tool-get_weather", "toolCallId": "c1", "state": "output-available"}
+        shown = assistant({**part, "input": {"city": "Oslo"}, "output": "x"}, id="mine")
+        text = await page.chat(user("Weather?"), shown, tools=[WEATHER], **second)
+        assert (call.waiting, call.text, text.waiting, text.text) == ({"c1"}, "", set(), "Cold.")
+        again = await page.chat(user("Weather?"), tools=[WEATHER], **first)
+        assert (again.waiting, again.text) == ({"c1"}, "")
+        assert (await page.chat(user("Weather?"), shown, tools=[WEATHER], **second)).text == "Cold."
+    assert len(upstream.requests) == 2
+
+
 async def test_an_answer_is_resumed_from_its_beginning_and_stopped() -> None:
     half, go_on = anyio.Event(), anyio.Event()
     role, first, second, *rest = answer("One, ", "two.")

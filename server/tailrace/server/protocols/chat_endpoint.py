@@ -24,6 +24,7 @@ from tailrace.server.protocols.conversation_lookup import Conversations, Placed,
 from tailrace.server.protocols.encoder import Encoder, encode_json
 from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
+from tailrace.server.protocols.turn_events import RepeatedTurn, repeat_turn
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
@@ -117,8 +118,10 @@ class ChatEndpoint:
         fingerprint = await run_bounded(body.cost, _digest, body.raw) if send_key else ""
         return replace(caller, send_key=send_key, fingerprint=fingerprint, cost=body.cost), parsed
 
-    async def send(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
-        """Send the message of a request. For a repeated idempotency key, subscribe to the task of the first request instead.
+    async def send(
+        self, request: ChatRequest, caller: Caller
+    ) -> tuple[EventStream | RepeatedTurn, frozenset[str]]:
+        """Send the message of a request. If it was sent before with the same idempotency key, return the events of its turn.
 
         Returns:
             The events of the task, and the ids of all earlier tool calls of the conversation.
@@ -136,7 +139,7 @@ class ChatEndpoint:
             # with the conversation in `Conversations.place` would fail.
             known = await self.operations.sent_before(caller)
             if known is not None:
-                return known, request.call_ids
+                return await repeat_turn(self.operations, known, caller), request.call_ids
         context_id = await self._conversations.context_of(request, caller)
         if not context_id:
             return await self._place(request, caller)
@@ -237,10 +240,10 @@ class ChatEndpoint:
 
     async def stream(
         self,
-        stream: EventStream,
+        stream: EventStream | RepeatedTurn,
         encoder: Encoder,
         headers: Mapping[str, str] | None = None,
-        following: Sequence[tuple[EventStream, Encoder]] = (),
+        following: Sequence[tuple[EventStream | RepeatedTurn, Encoder]] = (),
         canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
         """Wait for the first events of a turn, which contain the id of the task, and return a response that streams the turn.

@@ -183,7 +183,7 @@ class MessageIntake:
                 cost=call.cost,
             )
         )
-        active.send_key = named and SendKey(*named, record.id)
+        active.send_key = named and SendKey(*named, record.id, 1)
         active.completion = _completion_of(call, record.id, 1)
         active.holds_conversation = not (active.waiting[0].in_conversation or self._turns.in_parallel(active))
         if submitted is not None:
@@ -267,7 +267,7 @@ class MessageIntake:
             )
         )
         active.webhooks = webhooks
-        active.send_key = named and SendKey(*named, record.id)
+        active.send_key = named and SendKey(*named, record.id, number)
         active.completion = _completion_of(call, record.id, number)
         # During a turn, no snapshot is stored, because a snapshot cannot represent an open artifact.
         self._turns.persist(active, (record.receipt(message, encoded),), snapshot=not active.running)

@@ -26,7 +26,7 @@ from tailrace.server.runtime.usage_ledger import DirectCall
 from tailrace.server.runtime.waiting_turns import AcceptedMessages
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.completion_store import CompletionStore
-from tailrace.server.store.store import TaskFilter
+from tailrace.server.store.store import SendKey, TaskFilter
 from tailrace.streaming.a2a.errors import (
     ExtendedAgentCardNotConfiguredError,
     InvalidParamsError,
@@ -291,27 +291,15 @@ class Operations:
         _, last, is_over = await self._engine.progress_of(task_id, caller.owner)
         return is_over and number >= last
 
-    async def sent_before(self, caller: Caller) -> EventStream | None:
-        """Return a stream of the task of an earlier message with the caller's ``send_key``.
-
-        Returns:
-            A stream that begins with the current task; None if no message was sent with this key.
+    async def sent_before(self, caller: Caller) -> SendKey | None:
+        """Return the task and the turn of an earlier message with the caller's ``send_key``; None if there is no such message.
 
         Raises:
-            A2AError: The key was used for another message, or the caller has too many streams.
+            InvalidParamsError: The key was used for another message, or is too long.
             StoreError: The store cannot be read.
         """
         key = _checked_key(caller.send_key)
-        permit = self.limits.streams.take(caller.owner)
-        try:
-            reader = await self._engine.sent_as(key, caller.fingerprint, caller.owner) if key else None
-            if reader is not None:
-                return EventStream(reader, until_interrupted=True, permit=permit)
-        except BaseException:
-            permit.release()
-            raise
-        permit.release()
-        return None
+        return await self._engine.load_send_key(key, caller.fingerprint, caller.owner) if key else None
 
     async def _stream_result(
         self, send: SendMessageRequest, caller: Caller, permit: Permit, preceding: Sequence[Message]

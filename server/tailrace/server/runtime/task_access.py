@@ -5,7 +5,7 @@ from tailrace.server.runtime.messages import in_turns
 from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.store.completion_store import CompletionStore
-from tailrace.server.store.store import Store, TaskFilter, TaskPage, TaskPosition
+from tailrace.server.store.store import SendKey, Store, TaskFilter, TaskPage, TaskPosition
 from tailrace.streaming.a2a.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
@@ -155,12 +155,20 @@ class TaskAccess:
             InvalidParamsError: The key was used for another message.
             StoreError: The store cannot be read.
         """
+        known = await self.load_send_key(send_key, fingerprint, owner)
+        return known and await self.subscribe(known.task_id, owner, repeat_finished=True)
+
+    async def load_send_key(self, send_key: str, fingerprint: str, owner: str = "") -> SendKey | None:
+        """Return the task and the turn of an earlier message with the same idempotency key; the arguments are as for `sent_as`.
+
+        Raises:
+            InvalidParamsError: The key was used for another message.
+            StoreError: The store cannot be read.
+        """
         known = await self._store.load_send_key(owner, send_key)
-        if known is None:
-            return None
-        if known.fingerprint != fingerprint:
+        if known is not None and known.fingerprint != fingerprint:
             raise InvalidParamsError("the idempotency key was used for another message; choose a new one")
-        return await self.subscribe(known.task_id, owner, repeat_finished=True)
+        return known
 
 
 async def encode_task(task: Task) -> bytes:

@@ -88,11 +88,13 @@ class SendKey(msgspec.Struct, frozen=True):
         key: The key.
         fingerprint: The fingerprint of the request. A request with the same key and another fingerprint is an error.
         task_id: The id of the task that the message created or continued.
+        turn: The number of the message's turn in the task; 0 for a key that an earlier version stored.
     """
 
     key: str
     fingerprint: str
     task_id: str
+    turn: int = 0
 
 
 class StoredCompletion(msgspec.Struct, frozen=True):

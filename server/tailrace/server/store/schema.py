@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0012"
+HEAD = "0013"
 """The number of the newest migration, which is the version of a database that this code supports."""
 
 metadata = MetaData()
@@ -194,6 +194,7 @@ send_keys = Table(
     Column("key", Name, primary_key=True),
     Column("task_id", Name, nullable=False),
     Column("fingerprint", Text, nullable=False),
+    Column("turn", Integer, nullable=False, server_default="0"),
     Index("send_keys_by_task", "task_id"),
 )
 

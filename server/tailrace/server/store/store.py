@@ -235,9 +235,9 @@ class Store(StoreWrites):
 
     async def load_send_key(self, owner: str, key: str) -> SendKey | None:
         """Return the stored idempotency key of an owner's message; None if there is none."""
-        query = select(send_keys.c.fingerprint, send_keys.c.task_id)
+        query = select(send_keys.c.fingerprint, send_keys.c.task_id, send_keys.c.turn)
         rows = await self._read(query.where(send_keys.c.owner == owner, send_keys.c.key == key))
-        return SendKey(key, rows[0].fingerprint, rows[0].task_id) if rows else None
+        return SendKey(key, *rows[0]) if rows else None
 
     async def list_tasks(
         self, owner: str, task_filter: TaskFilter, *, after: TaskPosition | None, limit: int

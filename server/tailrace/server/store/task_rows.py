@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -91,7 +92,7 @@ def keep_tasks(
             webhooks.put(connection, webhook, node)
         if write.send_key is not None:
             named = write.send_key
-            values = {"key": named.key, "fingerprint": named.fingerprint, "task_id": named.task_id}
+            values = msgspec.structs.asdict(named)
             connection.execute(insert(send_keys).values(owner=write.owner, **values))
         if write.completion is not None:
             insert_completion(connection, write.owner, write.completion)

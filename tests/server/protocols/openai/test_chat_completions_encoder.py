@@ -30,6 +30,7 @@ from support.rpc import Rpc
 from support.upstream import Hang, ScriptedUpstream, Wait, json_answer, openai_chunk, openai_stream, sse
 from tailrace.server import Turn
 from tailrace.server.settings import Bounds
+from tailrace.server.store.store import Retention, Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -700,6 +701,50 @@ async def test_an_answer_that_is_replaced_by_another_is_an_error_of_the_stream_a
             await facade.chunks(HELLO, seen=take)
     assert whole.choices[0].message.content == "Goodbye"
     assert (raised.value.code, seen) == ("answer_replaced", ["Hello"])
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_repeated_request_of_an_earlier_turn_gets_the_completion_of_this_turn(
+    streamed: bool, dropped: bool, tmp_path: Path
+) -> None:
+    store = {"store": f"sqlite:///{tmp_path}/t.db"}
+    script = answer("Let me look.", calls=[PARIS]), answer("Sunny.")
+    first_messages: list[Any] = [HELLO]
+
+    async def ask(facade: Facade, key: str, messages: list[Any]) -> tuple[str, Any, Any, Any]:
+        options: dict[str, Any] = {"tools": [WEATHER], "extra_headers": {"Idempotency-Key": key}}
+        if not streamed:
+            made = await facade.chat(*messages, **options)
+            [choice] = made.choices
+            calls = [call.id for call in choice.message.tool_calls or ()]
+            return made.id, choice.message.content, calls, choice.finish_reason
+        chunks = await facade.chunks(*messages, **options)
+        choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+        deltas = [call for choice in choices for call in choice.delta.tool_calls or ()]
+        calls = [call.id for call in deltas if call.id]
+        return chunks[0].id, "".join(content_of(chunks)), calls, choices[-1].finish_reason
+
+    async with ScriptedUpstream(*script) as upstream:
+        async with facade_over(upstream, **store) as facade:
+            first = await ask(facade, "one", first_messages)
+            call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+            call["function"]["arguments"] = json.dumps(PARIS[2])
+            called = {"role": "assistant", "content": first[1], "tool_calls": [call]}
+            follow_up = [HELLO, called, tool("c1", "sunny")]
+            second = await ask(facade, "two", follow_up)
+            assert (first[2], first[3], second[1:]) == (["c1"], "tool_calls", ("Sunny.", [], "stop"))
+            assert first[0].rpartition("-")[0] == second[0].rpartition("-")[0]
+        if dropped:
+            expired = Store(store["store"], Retention(events=1e-6))
+            await expired.open()
+            while await expired.drop_expired():
+                pass
+            await expired.close()
+        async with facade_over(upstream, **store) as facade:
+            assert await ask(facade, "one", first_messages) == first
+            assert await ask(facade, "two", follow_up) == second
+        assert len(upstream.requests) == 2
 
 
 async def test_a_request_that_is_sent_again_under_its_key_gets_the_same_task() -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
-import msgspec
 from fastapi import Request, Response
 
 from tailrace.server.protocols.chat_endpoint import (
@@ -20,10 +19,9 @@ from tailrace.server.protocols.openai.conversations_routes import find_conversat
 from tailrace.server.protocols.openai.input_items import list_input_items
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.responses_encoder import NO_EVENTS, ResponsesEncoder
-from tailrace.server.protocols.openai.stored_request import StoredRequest, hash_of, read_stored_request
+from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
-    TurnEvents,
     find_turn,
     not_found,
     read_turn,
@@ -33,16 +31,14 @@ from tailrace.server.protocols.openai.stored_response_events import (
 from tailrace.server.protocols.openai.webhook_events import FORM
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.parallel_texts import DivergedError
+from tailrace.server.protocols.turn_events import RepeatedTurn, TurnEvents
 from tailrace.server.runtime.caller import Caller
-from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
-from tailrace.streaming.a2a.models import Task
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.requests import CancelTaskRequest
 from tailrace.streaming.a2a.version_codec import Operation
-from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
@@ -81,17 +77,14 @@ class StoredResponses:
             StoreError: See `ChatEndpoint.send`.
         """
         request = StoredRequest.of(chat, "response")
-        if caller.send_key:
-            known = await self._operations.sent_before(caller)
-            if known is not None:
-                return await self._repeat(known, chat, caller)
-            request = msgspec.structs.replace(request, send_key=hash_of(caller.send_key))
         if chat.existing:
             await find_conversation(self._operations, chat.existing, caller, param="conversation")
         if self._notifies and chat.background:
             caller = replace(caller, operator_form=FORM)
         record = await run_bounded(caller.cost, request.to_json)
         stream, _ = await self._endpoint.send(replace(chat, record=record), caller)
+        if isinstance(stream, RepeatedTurn):
+            return await self._repeat(stream, chat, caller)
         events = TurnEvents(stream)
         if chat.stream:
             canceled = None if chat.background else ((stream.task_id,), caller)
@@ -99,12 +92,10 @@ class StoredResponses:
             return await self._endpoint.stream_batches(events.batches(), encoder, canceled=canceled)
         return await self._complete(events, request, caller)
 
-    async def _repeat(self, known: EventStream, chat: ChatRequest, caller: Caller) -> Response:
+    async def _repeat(self, known: RepeatedTurn, chat: ChatRequest, caller: Caller) -> Response:
         """Return the response to an earlier request with the same idempotency key."""
         known.close()
-        task = await self._operations.snapshot(known.task_id, caller)
-        turn = await run_bounded(cost_of_task(task), _turn_of_key, task, hash_of(caller.send_key))
-        stored = await find_turn(self._operations, response_id(task.id, turn), caller, "response")
+        stored = await find_turn(self._operations, response_id(known.task_id, known.turn), caller, "response")
         if chat.stream:
             return await self._stream(stored, caller, -1)
         if chat.background and stored.is_over:
@@ -219,14 +210,6 @@ class StoredResponses:
         if not stored.request.is_stored:
             raise not_found(given, "response")
         return stored, caller
-
-
-def _turn_of_key(task: Task, key: str) -> int:
-    """Return the turn whose request has an idempotency key with this hash, or the newest turn if there is no such request."""
-    messages = [message for message in task.history if is_callers(message)]
-    requests = [read_stored_request(message.metadata) for message in messages]
-    turns = (at for at, request in enumerate(requests, 1) if request is not None and request.send_key == key)
-    return next(turns, len(messages))
 
 
 async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bool = False) -> None:

@@ -43,6 +43,7 @@ from tailrace.server.protocols.openai.stored_completions_routes import StoredCom
 from tailrace.server.protocols.openai.stored_request import StoredRequest, hash_of
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.serial_texts import SerialTexts
+from tailrace.server.protocols.turn_events import RepeatedTurn
 from tailrace.server.runtime.active_task import NewCompletion
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
@@ -205,7 +206,7 @@ class OpenAIFacade:
         created = int(time.time())
         # A repeated request has the same key, because some of its choices may already exist.
         key = hash_of(caller.send_key) if caller.send_key else uuid4().hex
-        turns: list[tuple[EventStream, _Encoder]] = []
+        turns: list[tuple[EventStream | RepeatedTurn, _Encoder]] = []
         try:
             for choice in choices:
                 chat = replace(choice, model=model, created=created)
@@ -236,7 +237,7 @@ class OpenAIFacade:
             raise
 
 
-async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> Response:
+async def _complete_response(turns: Sequence[tuple[EventStream | RepeatedTurn, _Encoder]]) -> Response:
     """Wait until the turns of all choices have ended. Return a response with the complete object.
 
     Raises:
@@ -266,7 +267,9 @@ async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> R
         raise failure from None
 
 
-async def _events_of(stream: EventStream, turn: EventTranslator) -> tuple[list[ui_events.UiEvent], int]:
+async def _events_of(
+    stream: EventStream | RepeatedTurn, turn: EventTranslator
+) -> tuple[list[ui_events.UiEvent], int]:
     """Return all chat events of a turn, and the maximum cost of encoding them, for `run_bounded`."""
     events: list[ui_events.UiEvent] = []
     total = 0

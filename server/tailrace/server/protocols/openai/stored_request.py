@@ -33,7 +33,6 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         has_format: True if the request has an output format other than text.
         echo: See `ChatRequest`.
         warnings: See `ChatRequest`.
-        send_key: A hash of the idempotency key; empty if there is no key.
         choices: See `ChatRequest`.
         choices_key: See `ChatRequest`.
     """
@@ -48,7 +47,6 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     has_format: bool = False
     echo: dict[str, msgspec.Raw] = {}
     warnings: tuple[str, ...] = ()
-    send_key: str = ""
     choices: int = 1
     choices_key: str = ""
 

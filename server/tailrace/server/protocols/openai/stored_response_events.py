@@ -6,28 +6,23 @@ resumed stream and a stream of another node have the same bytes. Some time after
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from typing import NamedTuple
 
 from tailrace.server.protocols.conversation_lookup import read_response_id
 from tailrace.server.protocols.openai.stored_request import Kind, StoredRequest, read_stored_request
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.task_events import number_of
+from tailrace.server.protocols.turn_events import TurnEvents, callers_messages, snapshot_of_turn
 from tailrace.server.runtime.caller import Caller
-from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
-from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskStatus
+from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
-from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.conversion.message_conversion import is_callers
-from tailrace.streaming.task.task_record import TaskRecord
-from tailrace.wrappers.concurrency.worker_thread import json_cost, json_text_cost, run_bounded
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
 _PREFIXES: dict[Kind, str] = {"response": "resp_", "chat.completion": "chatcmpl-"}
 _NOUNS: dict[Kind, str] = {"response": "Response", "chat.completion": "Chat completion"}
@@ -53,7 +48,7 @@ class StoredTurn(NamedTuple):
     @property
     def is_newest(self) -> bool:
         """True if the turn is the newest turn of the task."""
-        return sum(map(is_callers, self.task.history)) == self.turn
+        return callers_messages(self.task) == self.turn
 
     @property
     def is_over(self) -> bool:
@@ -72,10 +67,7 @@ class StoredTurn(NamedTuple):
 
     def snapshot(self) -> Event:
         """Return an event with the task at the end of the turn. If the turn is running, the task has its current state."""
-        task = self.task
-        if not self.is_newest:
-            task = _as_of_turn(task, self.turn)
-        return Event(0, StreamResponse(task=task).to_json(), task.status.state)
+        return snapshot_of_turn(self.task, self.turn)
 
 
 def not_found(given: str, kind: Kind) -> OpenAIError:
@@ -131,7 +123,7 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
     return StoredTurn(given, task, turn, message, request)
 
 
-async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
+async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> TurnEvents:
     """Return the events of a turn from its first event on. If the turn is running, new events follow.
 
     Raises:
@@ -144,7 +136,7 @@ async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: 
     return TurnEvents(stream, stored.turn)
 
 
-async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
+async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> TurnEvents:
     """Return the stored events of a turn that has ended, for a response without streaming.
 
     Raises:
@@ -152,104 +144,6 @@ async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) 
         StoreError: The events cannot be read.
     """
     return TurnEvents(await operations.read_events(stored.task.id, caller), stored.turn)
-
-
-class TurnEvents:
-    """The events of a turn.
-
-    Args:
-        stream: The events of the task, from the first event of the turn or of the task on.
-        turn: The number of the turn if ``stream`` begins with the first event of the task; 0 if it begins with the turn.
-    """
-
-    def __init__(self, stream: EventStream, turn: int = 0) -> None:
-        stream.read_every_event()
-        self._stream = stream
-        self._turn = turn
-
-    async def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield the events in batches, and close the stream at the end.
-
-        Raises:
-            EventsDropped: An event is no longer stored.
-            StoreError: Events cannot be read.
-        """
-        replay = _Replay(self._turn) if self._turn > 1 else None
-        last = 0 if self._turn else None
-        async with aclosing(self._stream.batches()) as batches:
-            async for events in batches:
-                last = _checked(events, last)
-                if replay is not None:
-                    cost = sum(json_text_cost(event.body) for event in events)
-                    events = await run_bounded(cost, replay.feed, events)
-                    if not events:
-                        continue
-                    replay = None
-                yield events
-
-
-def _checked(events: Sequence[Event], last: int | None) -> int:
-    """Check that no event is missing, and return the number of the last event."""
-    for event in events:
-        if last is not None and event.number != last + 1:
-            raise EventsDropped(event.number)
-        last = event.number
-    return last or 0
-
-
-class _Replay:
-    """Replays the events of a task up to the first event of a turn.
-
-    This event is replaced with an event that contains the task at that time.
-
-    Args:
-        turn: The number of the turn.
-    """
-
-    def __init__(self, turn: int) -> None:
-        self._turn = turn
-        self._record: TaskRecord | None = None
-
-    def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events of the batch that belong to the turn; empty before the turn."""
-        for at, event in enumerate(events):
-            if self._record is None:
-                task = StreamResponse.from_json(event.body).task
-                if task is None:
-                    raise EventsDropped(event.number)
-                self._record = TaskRecord(task, event.number)
-            else:
-                self._record.replay(event)
-            if event.state is not None and self._is_reached(self._record):
-                first = StreamResponse(task=self._record.snapshot()).to_json()
-                return [Event(event.number, first), *events[at + 1 :]]
-        return ()
-
-    def _is_reached(self, record: TaskRecord) -> bool:
-        return sum(map(is_callers, record.history)) >= self._turn
-
-
-def _as_of_turn(task: Task, turn: int) -> Task:
-    """Return the task at the end of an earlier turn.
-
-    The metadata is empty, because only the metadata of the task's last status is stored.
-    """
-    starts = [at for at, message in enumerate(task.history) if is_callers(message)]
-    history = task.history[: starts[turn]]
-    status = TaskStatus(state=TaskState.COMPLETED)
-    if not is_callers(history[-1]):
-        history, status = (
-            history[:-1],
-            TaskStatus(state=TaskState.INPUT_REQUIRED, message=history[-1]),
-        )
-    artifacts = tuple(
-        artifact
-        for artifact in task.artifacts
-        if number_of(extension_metadata(artifact.metadata).get("turn")) <= turn
-    )
-    return task.model_copy(
-        update={"history": history, "status": status, "artifacts": artifacts, "metadata": {}}
-    )
 
 
 def turn_cost(stored: StoredTurn) -> int:

@@ -1,0 +1,187 @@
+"""The events of one turn of a task, from the task's log or from a snapshot of the task."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from tailrace.server.protocols.task_events import number_of
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.event_stream import EventStream
+from tailrace.server.runtime.operations import Operations
+from tailrace.server.store.store import EventsDropped, SendKey
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_value_counts import cost_of_task
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import StreamResponse, Task, TaskStatus
+from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
+from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.a2a.version_codec import Operation
+from tailrace.streaming.conversion.message_conversion import is_callers
+from tailrace.streaming.task.task_record import TaskRecord
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+
+
+async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> "RepeatedTurn":
+    """Return the events of the turn of a message that was sent before.
+
+    Raises:
+        TaskNotFoundError: The task was deleted in the meantime.
+        StoreError: The task cannot be read.
+        RateLimitError: The caller has too many streams.
+    """
+    task = await operations.snapshot(sent.task_id, caller)
+    turn = sent.turn or callers_messages(task)
+    request = SubscribeToTaskRequest(id=task.id)
+    stream = await operations.stream(Operation.SUBSCRIBE_TO_TASK, request, caller, after=0)
+    return RepeatedTurn(stream, task, turn)
+
+
+def callers_messages(task: Task) -> int:
+    """Return the number of the caller's messages in a task, which is the number of its newest turn."""
+    return sum(map(is_callers, task.history))
+
+
+class TurnEvents:
+    """The events of a turn.
+
+    Args:
+        stream: The events of the task, from the first event of the turn or of the task on.
+        turn: The number of the turn if ``stream`` begins with the first event of the task; 0 if it begins with the turn.
+    """
+
+    def __init__(self, stream: EventStream, turn: int = 0) -> None:
+        stream.read_every_event()
+        self._stream = stream
+        self._turn = turn
+
+    async def batches(self) -> AsyncGenerator[Sequence[Event]]:
+        """Yield the events in batches, and close the stream at the end.
+
+        Raises:
+            EventsDropped: An event is no longer stored.
+            StoreError: Events cannot be read.
+        """
+        replay = _Replay(self._turn) if self._turn > 1 else None
+        last = 0 if self._turn else None
+        async with aclosing(self._stream.batches()) as batches:
+            async for events in batches:
+                last = _checked(events, last)
+                if replay is not None:
+                    cost = sum(json_text_cost(event.body) for event in events)
+                    events = await run_bounded(cost, replay.feed, events)
+                    if not events:
+                        continue
+                    replay = None
+                yield events
+
+
+def _checked(events: Sequence[Event], last: int | None) -> int:
+    """Check that no event is missing, and return the number of the last event."""
+    for event in events:
+        if last is not None and event.number != last + 1:
+            raise EventsDropped(event.number)
+        last = event.number
+    return last or 0
+
+
+class _Replay:
+    """Replays the events of a task up to the first event of a turn.
+
+    This event is replaced with an event that contains the task at that time.
+
+    Args:
+        turn: The number of the turn.
+    """
+
+    def __init__(self, turn: int) -> None:
+        self._turn = turn
+        self._record: TaskRecord | None = None
+
+    def feed(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Return the events of the batch that belong to the turn; empty before the turn."""
+        for at, event in enumerate(events):
+            if self._record is None:
+                task = StreamResponse.from_json(event.body).task
+                if task is None:
+                    raise EventsDropped(event.number)
+                self._record = TaskRecord(task, event.number)
+            else:
+                self._record.replay(event)
+            if event.state is not None and self._is_reached(self._record):
+                first = StreamResponse(task=self._record.snapshot()).to_json()
+                return [Event(event.number, first), *events[at + 1 :]]
+        return ()
+
+    def _is_reached(self, record: TaskRecord) -> bool:
+        return sum(map(is_callers, record.history)) >= self._turn
+
+
+class RepeatedTurn:
+    """The events of a turn for a repeated request. If they are no longer stored, the only event is a snapshot of the task.
+
+    Args:
+        stream: The events of the task, from the first one on.
+        task: The task.
+        turn: The number of the turn.
+
+    Attributes:
+        task_id: The id of the task.
+        turn: The number of the turn.
+    """
+
+    def __init__(self, stream: EventStream, task: Task, turn: int) -> None:
+        self.task_id = task.id
+        self.turn = turn
+        self._stream = stream
+        self._task = task
+
+    async def batches(self) -> AsyncGenerator[Sequence[Event]]:
+        """Yield the events in batches, and close the stream at the end.
+
+        Raises:
+            EventsDropped: Events were deleted after the first event was read.
+            StoreError: Events cannot be read.
+        """
+        is_begun = False
+        try:
+            async with aclosing(TurnEvents(self._stream, self.turn).batches()) as batches:
+                async for events in batches:
+                    is_begun = True
+                    yield events
+        except EventsDropped:
+            if is_begun:
+                raise
+            yield [await run_bounded(cost_of_task(self._task), snapshot_of_turn, self._task, self.turn)]
+
+    def close(self) -> None:
+        """Release the stream's permit."""
+        self._stream.close()
+
+
+def snapshot_of_turn(task: Task, turn: int) -> Event:
+    """Return an event with a task at the end of a turn. If the turn is running, the task has its current state."""
+    if turn != callers_messages(task):
+        task = _as_of_turn(task, turn)
+    return Event(0, StreamResponse(task=task).to_json(), task.status.state)
+
+
+def _as_of_turn(task: Task, turn: int) -> Task:
+    """Return the task at the end of an earlier turn.
+
+    The metadata is empty, because only the metadata of the task's last status is stored.
+    """
+    starts = [at for at, message in enumerate(task.history) if is_callers(message)]
+    history = task.history[: starts[turn]]
+    status = TaskStatus(state=TaskState.COMPLETED)
+    if not is_callers(history[-1]):
+        history, status = (
+            history[:-1],
+            TaskStatus(state=TaskState.INPUT_REQUIRED, message=history[-1]),
+        )
+    artifacts = tuple(
+        artifact
+        for artifact in task.artifacts
+        if number_of(extension_metadata(artifact.metadata).get("turn")) <= turn
+    )
+    return task.model_copy(
+        update={"history": history, "status": status, "artifacts": artifacts, "metadata": {}}
+    )
