@@ -1,7 +1,7 @@
 """Continuation of interrupted responses: the methods, and the options of the providers' APIs.
 
-`Model.continuation` continues a text. `Model.attachment` reads the rest of a response that the provider stores.
-`tailrace.streaming.agent.continuation` selects the method, the model and the time of a continuation.
+`Model.continuation` continues a text. `Model.attachment` reads the rest of a response that the provider stores. The
+module `tailrace.streaming.agent.continuation` decides how, when and with which model a response is continued.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,20 +21,20 @@ class Route(StrEnum):
     ATTACH = "attach"
     """The provider stores the response, and sends the events that have not arrived."""
     PREFILL = "prefill"
-    """The last message of the request is the received text, and the provider continues it."""
+    """The last message of the request is the text that was received, and the provider continues it."""
     REPLACE = "replace"
     """A new response replaces the received text."""
 
 
 class Prefill(msgspec.Struct, frozen=True):
-    """Options of a request whose last message is a text that the provider continues.
+    """Options of a request that ends with a text, which the provider continues.
 
     Attributes:
-        members: Further members of the request.
-        metadata: Metadata of the last message. Members under the provider's key are added to the message in the
-            request.
-        root: The root path of the API that supports continuations; empty for the default path.
+        metadata: Metadata of the last message. If it has members under the provider's key, they are added to the
+            message in the request.
+        root: The root path of the API that supports continuations; empty for the default root path.
         is_exact: True if the response never repeats the end of the text.
+        has_prefix: True if the response begins with the complete text of the request.
         has_prefix: True if the response begins with the complete text.
     """
 
@@ -46,15 +46,15 @@ class Prefill(msgspec.Struct, frozen=True):
 
 
 class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
-    """The chunks of a continuation, without characters that repeat the interrupted text.
+    """The chunks of a continuation, without the characters that repeat the interrupted text.
 
-    If the provider rejects the continuation within the stream, or begins to reason again, the response must begin
-    again.
+    If the provider rejects the continuation in the stream, or begins to reason again, an error is raised. The text
+    cannot be continued then.
 
     Args:
         batches: The chunks as the provider sent them.
         join: Removes the repetition.
-        refused: Function to call if the server does not continue texts.
+        refused: Called if the server does not continue texts.
     """
 
     __slots__ = ("_batches", "_has_begun", "_join", "_refused")
@@ -71,8 +71,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         self._has_begun = False
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
-        # Text that is still buffered is discarded if the stream breaks off, because it may be the beginning of a
-        # repetition.
+        # If the stream is interrupted, buffered text is discarded, because it may be the beginning of a repetition.
         while True:
             try:
                 chunks = await anext(self._batches)
@@ -84,7 +83,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
                 return joined
 
     def _check(self, error: UpstreamError) -> None:
-        """Call ``refused`` if the stream contains an error of the request before any text."""
+        """If an error before any text concerns the request, call ``refused``."""
         if not self._has_begun and not error.concerns_provider:
             self._refused()
 
@@ -101,7 +100,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         if chunk.details is not None and chunk.details.error is not None:
             self._check(chunk.details.error)
         elif chunk.get_tool_calls() or chunk.get_finish_message() is not None:
-            text += join.close()  # no more text follows
+            text += join.close()  # no further text follows
         if text == given:
             return (chunk,)
         if chunk.plain and not chunk.get_reasoning():

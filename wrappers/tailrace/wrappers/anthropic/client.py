@@ -1,7 +1,7 @@
 """Models served by the Anthropic Messages API or a compatible server.
 
 The client of the ``anthropic`` package handles credentials, base URLs and retries, but uses tailrace's HTTP
-connections. tailrace's decoder reads the bytes of the response body.
+connections. The body of the response is read by tailrace's decoder.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from tailrace.wrappers.request_options import RequestOptions
 DEFAULT_MAX_TOKENS = 8192
 """Default maximum number of output tokens. The API requires a maximum, and all current models accept this value."""
 
-# Arguments of the client's method ``create`` that are not members of the request.
+# Arguments of the client's method ``create`` that are not members of the request body.
 _OPTIONS = ("extra_headers", "extra_query", "timeout")
 
 
@@ -34,7 +34,7 @@ class AnthropicModel(ClientModel):
             ``ANTHROPIC_BASE_URL`` or, if this variable is not set, Anthropic's public URL.
         api_key: The API key. If None, the ``anthropic`` package uses ``ANTHROPIC_API_KEY`` or another configured
             credential (``ANTHROPIC_AUTH_TOKEN``, a profile).
-        start_repeated: True if the server sends the beginning of each block twice; see
+        start_repeated: True if the server sends the beginning of each block twice (see
             `tailrace.wrappers.anthropic.events.MessageEvents`.
         arguments: See `HTTPModel`. ``parameters`` may contain any member of the request, for example ``tools``,
             ``thinking`` and ``max_tokens`` (by default `DEFAULT_MAX_TOKENS`). The members of ``extra_headers`` are
@@ -69,7 +69,7 @@ class AnthropicModel(ClientModel):
         timeout = package.Timeout(self._read_timeout, connect=self._connect_timeout)
         try:
             self._client = package.AsyncAnthropic(
-                # The client appends ``/v1`` itself. The base URLs of most other providers include ``/v1``.
+                # The client appends ``/v1``, but the base URLs of most other providers include ``/v1``.
                 base_url=base_url.rstrip("/").removesuffix("/v1") if base_url else None,
                 api_key=api_key,
                 max_retries=self._max_retries,
@@ -104,8 +104,8 @@ class AnthropicModel(ClientModel):
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         if options.tool_choice is None and options.parallel_tool_calls is not None:
-            # The member ``tool_choice`` contains both the tool choice and the setting for parallel calls. Preserve the
-            # operator's tool choice.
+            # ``tool_choice`` contains both the tool choice and the setting for parallel calls. The operator's tool
+            # choice is combined with the setting.
             configured = self._given_parameters.get("tool_choice")
             if isinstance(configured, Mapping):
                 choice = cast("Mapping[str, Any]", configured)
@@ -126,8 +126,8 @@ class AnthropicModel(ClientModel):
             messages=AnthropicConverter().from_history(history),
             max_tokens=members.pop("max_tokens", DEFAULT_MAX_TOKENS),
             stream=True,
-            # With ``extra_body``, members are sent even if the package does not define them, or no longer defines them
-            # (``temperature``).
+            # With ``extra_body``, members are sent even if the package does not define them, for example
+            # ``temperature``, which was removed from the package.
             extra_body=members,
             **options,
         )

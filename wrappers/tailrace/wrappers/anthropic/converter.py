@@ -1,39 +1,38 @@
 """Conversion between the common history and messages of the Anthropic Messages API.
 
-`AnthropicModel` uses `AnthropicConverter` for requests. The messages of a request alternate between the roles
-``user`` and ``assistant``, and ``user`` is first. The system prompt is a separate field of the request; see
+`AnthropicModel` uses `AnthropicConverter` for requests. In a request, messages of the roles ``user`` and ``assistant``
+alternate, and the first message has the role ``user``. The system prompt is a separate member of the request; see
 `AnthropicConverter.system_prompt`.
 
-Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
+survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.system_message`` is not part of the messages. It is an argument of `AnthropicConverter.to_history`.
 - ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with
   the text `AnthropicConverter.opening` is inserted before it.
-- Adjacent messages with the same role are merged. Tool results are merged with the user message after them, and come
+- Adjacent messages with the same role are merged. Tool results are merged with the user message that follows, and come
   first in the merged message.
-- Blank text, and messages that have only blank text, are omitted, because the API rejects them. If the last message is
-  the model's, its trailing white space is removed.
-- Text after a call of a client tool is sent before the call, because the API requires such calls at the end of a
-  message.
+- Blank text, and messages with only blank text, are omitted, because the API rejects them. If the last message is the
+  model's, the white space at its end is removed.
+- Text after a call of a client tool is sent before the call, because the API requires that a message ends with such
+  calls.
 - Reasoning is sent only if this API produced and signed it. Reasoning at the end of a message is omitted, because the
   API rejects it. The position of other reasoning does not change.
 - Calls of server tools and their results are sent only if this API produced them. A result without its call is
   omitted. A call without its result is omitted if a message of the user follows. If a model's message contains the
   result of a client tool, the result is sent in the next user message.
-- A data part is sent as JSON in a text block. But if the data is a content block of this API, the unchanged block is
-  sent.
-- A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file is replaced
-  with a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. The files of a model are
-  replaced in the same way. An image loses its name, and a text file loses its media type. `to_history` derives the
-  media type of a file with a URL from the URL.
-- Arguments that are not a JSON object are sent as ``{"input": arguments}``. `tailrace.wrappers.decoding.verbatim_json`
-  encodes the original text of arguments. The ``anthropic`` package encodes arguments as compact JSON instead: this
-  preserves order, numbers and characters, but not white space, escapes and repeated keys. The ``kind`` of a call is
-  preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
-- The text output of a tool is sent as text. A list of content blocks is sent as blocks if at least one block is not
-  text. Any other output is sent as JSON, and `to_history` returns the JSON as text. It gets the name of the tool from
-  the call with the same id.
+- A data part is sent as JSON in a text block. If the data is a content block of this API, the block itself is sent.
+- A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file becomes a
+  text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such text
+  blocks, too. An image loses its name, and a text file loses its media type. For a file with a URL, `to_history`
+  derives the media type from the URL.
+- Arguments that are not a JSON object are sent as ``{"input": arguments}``. Other arguments are sent with the model's
+  original text (see `tailrace.wrappers.decoding.verbatim_json`). The ``anthropic`` package encodes arguments as compact
+  JSON instead: this preserves order, numbers and characters, but not white space, escapes and repeated keys. The
+  ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
+- The output of a tool is sent as text if it is text. A list of content blocks is sent as blocks if at least one block
+  is not text. Any other output is sent as JSON, and `to_history` returns the JSON as text. `to_history` gets the name
+  of the tool from the call with the same id.
 - The ``refusal`` of a model is sent as text.
 - Metadata is not sent, with one exception: ``metadata["anthropic"]`` of a part contains further fields of the API's
   object. These fields are sent unchanged.
@@ -85,7 +84,7 @@ if TYPE_CHECKING:
     from anthropic.types import MessageParam, RawMessageStreamEvent
 
 _THINKING = ("thinking", "redacted_thinking")
-# Types of content blocks in tool results, in addition to text.
+# Types of content blocks other than text in tool results.
 _RESULT_BLOCKS = frozenset({"browser_state", "document", "image", "search_result", "tool_reference"})
 
 
@@ -109,10 +108,10 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         return system if system is not None and system.strip() else None
 
     def from_history(self, history: History) -> "list[MessageParam]":
-        """Return the messages of the request: the context, then the conversation.
+        """Return the messages of the request: the context, and then the conversation.
 
-        The messages alternate between user and assistant, and the first one is a user message. The system message is
-        not included; see `system_prompt`.
+        User and assistant messages alternate, and the first message is a user message. The system message is not
+        included; see `system_prompt`.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -141,9 +140,8 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         """Convert the messages of a request to the common history.
 
         Args:
-            messages: The messages, oldest first. Objects of the ``anthropic`` package are accepted. Newer models
-                accept messages with the role ``system`` within a conversation. Their text is appended to the
-                instructions.
+            messages: The messages, oldest first. Objects of the ``anthropic`` package are accepted. With newer models,
+                a conversation may contain messages of the role ``system``. Their text is appended to the instructions.
             system: The member ``system`` of the request, as text or as a list of text blocks.
 
         Raises:
@@ -160,8 +158,8 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream; a ``Message`` of the ``anthropic`` package, or its JSON object;
-                or an assistant message of a request.
+            response: The chunk wrappers of a stream; a ``Message`` of the ``anthropic`` package or its JSON object; or
+                an assistant message of a request.
         """
         if isinstance(response, Mapping | BaseModel):
             return assemble_message(MessageEvents().wrap(_complete_message(cast("object", response))))
@@ -177,10 +175,10 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     def create_chunk_wrapper(
         self, chunk: "RawMessageStreamEvent | Mapping[str, Any]"
     ) -> AnthropicEventWrapper:
-        """Wrap one event of a stream of the ``anthropic`` package. If the event has no content, the wrapper is empty.
+        """Wrap one event of a stream of the ``anthropic`` package. If it has no content, the wrapper is empty.
 
-        The limitations of `wrap_chunk` apply. If an event has several deltas (a ``message_start`` with content), this
-        method returns only the first delta. `wrap_chunk` returns all of them.
+        See `wrap_chunk` for the limitations. If an event has several deltas (a ``message_start`` with content), only
+        the first delta is returned. `wrap_chunk` returns all deltas.
         """
         wrappers = wrap_chunk(chunk)
         return wrappers[0] if wrappers else AnthropicEventWrapper(as_object(chunk) or {})
@@ -190,9 +188,9 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 
 
 class _Turns:
-    """Builder of the messages of a request, which merges adjacent messages with the same role.
+    """Builder of the messages of a request. Adjacent messages with the same role are merged.
 
-    The API rejects a complete request because of one invalid block. The builder therefore creates only valid messages.
+    The API rejects the complete request if one block is invalid. The builder therefore creates only valid messages.
     """
 
     def __init__(self) -> None:
@@ -241,9 +239,9 @@ class _Turns:
     def _drop_unmatched(self) -> None:
         """Remove server tool calls without a result, and results without a call.
 
-        A conversation has such blocks after an interrupted response, and the API rejects them. Before the user's next
-        message, a call without a result is valid: the response may be paused, or code of the model may be calling
-        client tools.
+        After an interrupted response, a conversation may have such blocks. The API rejects them, with one exception:
+        before the user's next message, a call without a result is valid, because the response may be paused, or the
+        model's code may be calling client tools.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()
@@ -280,9 +278,9 @@ def _is_server_result(block: Fields) -> bool:
 
 
 def _assistant_blocks(message: Message) -> list[Fields]:
-    """Return the blocks of a model's message, without reasoning and server tools of other providers.
+    """Return the blocks of a model's message.
 
-    Results of client tools are omitted too.
+    Reasoning and server tools of other providers, and results of client tools, are omitted.
     """
     blocks: list[Fields] = []
     for part in message.content:
@@ -316,7 +314,7 @@ def _assistant_blocks(message: Message) -> list[Fields]:
 
 
 def _client_tool_results(message: Message) -> list[Fields]:
-    """Return the results of client tools in a model's message, which other APIs allow there."""
+    """Return the results of client tools in a model's message. Other APIs permit results in such a message."""
     call_ids = {call.id for call in message.tool_calls if call.kind != "server"}
     return [
         _result_block(result)
@@ -373,7 +371,7 @@ def _result_block(result: ContentPartToolResult) -> Fields:
 def _content_blocks(output: object) -> list[Fields]:
     """Return the output of a tool as content blocks.
 
-    The result is empty if the output is not a list of blocks, or has only text blocks.
+    Return an empty list if the output is not a list of blocks, or contains only text blocks.
     """
     if not isinstance(output, list):
         return []
@@ -382,7 +380,7 @@ def _content_blocks(output: object) -> list[Fields]:
     if not kinds & _RESULT_BLOCKS or not kinds <= _RESULT_BLOCKS | {"text"}:
         return []
     if any("source" not in block for block in blocks if block["type"] in ("document", "image")):
-        return []  # not a block of this API: in MCP, the type ``image`` has another format
+        return []  # not a block of this API: the type ``image`` of MCP has another format
     return [block for block in blocks if block["type"] != "text" or as_text(block.get("text")).strip()]
 
 
@@ -396,8 +394,7 @@ class _HistoryReader(HistoryReader):
         if role == "user":
             self._read_user(content)
         elif role == "assistant":
-            # Do not split ``<think>`` tags, because the text was already separated from the reasoning when the
-            # response was decoded.
+            # Do not search for ``<think>`` tags, because the decoder already separated the reasoning from the text.
             self.add(assemble_message(MessageEvents().wrap(_complete_message(fields)), think_tags=False))
         elif role == "system":
             self.add_system(_joined_text(content))
@@ -445,9 +442,9 @@ def _user_part(block: Fields) -> ContentPart:
 
 
 def _message_fields(message: object) -> Fields:
-    """Return a message as a JSON object whose content is a list of blocks.
+    """Return a message as a JSON object. Its ``content`` is a list of blocks.
 
-    The message may be an object of the ``anthropic`` package.
+    The message may also be an object of the ``anthropic`` package.
     """
     fields = as_object(message) or {}
     return {**fields, "content": _entries(fields.get("content"))}
@@ -485,5 +482,5 @@ def _joined_text(blocks: list[Fields]) -> str:
 
 
 def _metadata(block: Mapping[str, Any], *standard: str) -> Fields:
-    """Return metadata with all fields of the block except the standard fields."""
+    """Return metadata with all fields of the block that are not standard fields."""
     return plain_json(own_metadata(KEY, block, *standard))

@@ -1,7 +1,7 @@
 """Decoder of streams of the Anthropic Messages API.
 
 `AnthropicDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``anthropic`` package.
-Both use `tailrace.wrappers.anthropic.events` to interpret an event.
+Both use `tailrace.wrappers.anthropic.events`, which interprets the events.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
         start_repeated: See `MessageEvents`.
 
     Attributes:
-        done: True after the last event of a message. Later events are still decoded, because some bodies contain
+        done: True after the last event of a message. Events that follow are also decoded, because some bodies contain
             several messages.
     """
 
@@ -61,11 +61,10 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
 
 
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[AnthropicEventWrapper]:
-    """Return the chunk wrappers of a single event.
+    """Return the chunk wrappers of a single event, without knowledge of earlier events.
 
-    The function does not consider earlier events of the stream. Use `MessageEvents` if arguments or signatures are
-    sent both at the start of a block and in its deltas, if a message restarts, or if several events have parts of the
-    usage.
+    For these streams, use `MessageEvents` instead: arguments or signatures are sent both at the start of a block and in
+    its deltas, a message restarts, or several events contain parts of the usage.
 
     Args:
         chunk: An event of a stream or a complete ``Message``, as an object of the ``anthropic`` package or as its

@@ -1,9 +1,9 @@
 """Interpretation of the events of the Messages API. Anthropic, Vertex AI, Bedrock and gateways send them.
 
-`AnthropicDecoder` and the Bedrock decoder use `MessageEvents`. A message is a series of content blocks. Text,
-reasoning and fragments of tool calls are returned immediately. The index of a block identifies its tool call. Any
-other block (the result of a server tool, a compaction, …) is buffered, and becomes one part when it ends. The metadata
-of the part contains the original block, because later requests must contain the unchanged block.
+`AnthropicDecoder` and the Bedrock decoder use `MessageEvents`. A message is a series of content blocks. Text, reasoning
+and fragments of tool calls are returned immediately. The index of a block identifies the tool call. Any other block
+(the result of a server tool, a compaction, …) is buffered, and becomes one part at its end. The metadata of the part
+contains the original block, because later requests must contain the block unchanged.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mappi
 from tailrace.wrappers.messages import ContentPart, ContentPartData, ContentPartToolResult
 
 KEY = "anthropic"
-"""Metadata key of fields that later requests to this API contain unchanged."""
+"""Metadata key of fields that must be unchanged in later requests to this API."""
 
 _FINISH_REASONS = {
     "end_turn": FinishReason.STOP,
@@ -34,19 +34,19 @@ _FINISH_REASONS = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "tool_use": FinishReason.TOOL_CALLS,
     "refusal": FinishReason.CONTENT_FILTER,
-    # ``pause_turn`` is not listed, because such a response is not complete. It continues after a request with the
-    # unchanged message.
+    # ``pause_turn`` is not listed, because the response is not complete. To continue the response, a client sends the
+    # unchanged message in a new request.
 }
 _MESSAGE_FIELDS = frozenset(
     {"completion", "content", "delta", "error", "message", "role", "stop_reason", "type", "usage"}
 )
-_MAX_PENDING_CALLS = 64  # maximum number of server tool calls that wait for their results
+_MAX_PENDING_CALLS = 64  # maximum number of server tool calls without a result
 
 _NO_BLOCK = -1  # no block is open
 
 
 class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
-    """Chunk wrapper over one delta of an event. An event with a complete message has several deltas.
+    """Chunk wrapper for one delta of an event. An event with a complete message has several deltas.
 
     Attributes:
         finish: The ``stop_reason`` of the event; None if it has none.
@@ -55,18 +55,19 @@ class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
 
 
 class MessageEvents:
-    """Sans-IO reader of the events of one response. The content of an event never causes an exception.
+    """Sans-IO reader of the events of one response. No content of an event causes an exception.
 
-    The reader stores only the start of the open block, and the tool names of up to 64 server tool calls without a
+    The reader stores only the start of the open block, and the tool names of at most 64 server tool calls without a
     result.
 
     Args:
         provider: The provider's name in errors.
-        start_repeated: True if the server sends the beginning of a block twice, as MiniMax does: at the start of the
-            block and in its first delta. False by default, because a model may also repeat text on purpose.
+        start_repeated: True if the server sends the beginning of a block both at the start of the block and in the
+            first delta, as MiniMax does. By default, repeated text is preserved, because a model may repeat text on
+            purpose.
 
     Attributes:
-        done: True if a message has ended, and no other message has started yet.
+        done: True if a message has ended and no other message has started.
     """
 
     __slots__ = (
@@ -94,14 +95,14 @@ class MessageEvents:
         self._provider = provider
         self._start_repeated = start_repeated
         self.done = False
-        self._open: bool = False  # True if a message has started and not yet ended
+        self._open: bool = False  # True if a message has started and has not ended
         self._id: str = ""
-        # Stop reason in the first event of the message. It is used when the message ends.
+        # Stop reason in the first event of the message. It is reported at the end of the message.
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        # The block indexes of each message start at 0. For a second message, an offset continues the numbering of the
-        # first message.
+        # The block indexes of each message start at 0. The offset is the number of blocks in earlier messages, so that
+        # the numbers are unique.
         self._offset = self._next = 0
         self._clear_block()
 
@@ -109,10 +110,10 @@ class MessageEvents:
         """Return the chunk wrappers of one event; an empty list for a ping or an unknown event.
 
         Args:
-            event: The JSON object of the event. The wrappers refer to the object, and do not modify it.
+            event: The JSON object of the event. The wrappers refer to the object, but do not change it.
             error_event: True if the name of the SSE event is ``error``.
         """
-        # Most events are deltas with three fields. There is a fast path for them.
+        # Fast path for deltas with three fields, which are most events.
         if len(event) == 3 and event.get("type") == "content_block_delta":
             wrappers = self.wrap_usual(event)
             if wrappers:
@@ -185,8 +186,8 @@ class MessageEvents:
     ) -> list[AnthropicEventWrapper]:
         message_id = _identifier(message.get("id"))
         if self._open and message_id == self._id:
-            return []  # the server sent the first event of the message twice
-        # If a new message starts before the current message has ended, a gateway has repeated the request.
+            return []  # the server sent the first event of the message again
+        # If a message starts before the current message has ended, a gateway has sent the request again.
         restarts = self._open
         wrappers: list[AnthropicEventWrapper] = []
         if restarts:
@@ -240,7 +241,7 @@ class MessageEvents:
         return wrappers
 
     def _read_complete_message(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """Read a complete message, which may repeat the message that was streamed before."""
+        """Read a complete message. It may repeat the message that was streamed before."""
         if _identifier(event.get("id")) == self._id and self._next > self._offset:
             event = {**event, "content": None}
         self._open = self._open and _identifier(event.get("id")) != self._id
@@ -263,7 +264,7 @@ class MessageEvents:
         return [wrapper]
 
     def _merge_usage(self, new: object, metadata: dict[str, Any]) -> Usage | None:
-        """Merge new token counts into the usage, and return the result. Add the service tier to ``metadata``."""
+        """Merge new token counts into the usage, and return the usage. Copy the service tier to ``metadata``."""
         if not as_mapping(new):
             return None
         self._usage = merged_usage(self._usage, new)
@@ -276,14 +277,14 @@ class MessageEvents:
 
     def _clear_block(self) -> None:
         self._index = _NO_BLOCK  # index of the open block, or _NO_BLOCK
-        self._streaming = _NO_BLOCK  # index of the open block if it has received a delta, or _NO_BLOCK
+        self._streaming = _NO_BLOCK  # index of the open block if the block has received a delta, or _NO_BLOCK
         self._is_empty_text = False  # True if the open block is a text block without text so far
         self._start_event: dict[str, Any] = {}
-        # Content of the event that started the block. It is used if no delta repeats the content.
+        # Content in the event that started the block. It is used only if no delta repeats it.
         self._start_arguments = ""
         self._start_signature = ""
         self._start_text = ""
-        # The open block, if it becomes one part when it ends.
+        # The open block if it is buffered, and becomes one part at its end; otherwise None.
         self._buffered_block: dict[str, Any] | None = None
 
     def _open_index(self, index: object) -> None:
@@ -324,7 +325,7 @@ class MessageEvents:
             self._buffered_block = block
             return wrappers
         else:
-            return wrappers  # the types of the deltas determine the type of the block
+            return wrappers  # the first delta determines the type of the block
         return [*wrappers, wrapper]
 
     def _start_call(self, block: dict[str, Any], kind: str) -> ToolCallDelta:
@@ -350,9 +351,9 @@ class MessageEvents:
             return []
         wrappers: list[AnthropicEventWrapper] = []
         index = event.get("index")
-        # If the index of a delta is not that of the open block, the delta starts another block.
+        # A delta with another index than the open block starts another block.
         unknown = self._index == _NO_BLOCK or index not in (None, self._index)
-        # An event without a message (as in `wrap_chunk`) does not open a block.
+        # If no message has started (as in `wrap_chunk`), a delta does not open a block.
         opens = unknown and (self._open or self._next > 0)
         if unknown:
             wrappers += self._end_block()
@@ -380,13 +381,13 @@ class MessageEvents:
             fragment = delta.get("partial_json")
             text = fragment if isinstance(fragment, str) else json_text(fragment) if fragment else ""
             if not text:
-                # The first delta of most blocks is empty. It does not replace the arguments from the start of the
-                # block.
+                # In most blocks, the first delta is empty. An empty delta does not replace the arguments from the start
+                # of the block.
                 return wrappers
             self._start_arguments = ""
             wrapper.calls = (ToolCallDelta(self._offset + self._index, arguments=text),)
         elif self._buffered_block is not None:
-            # Later values replace earlier values. (A compaction has only one delta.)
+            # A later value of a field replaces the earlier value. (A compaction has only one delta.)
             self._buffered_block |= _other_fields(delta, "type")
             return wrappers
         else:
@@ -404,7 +405,7 @@ class MessageEvents:
         return text.removeprefix(start) if self._start_repeated else text
 
     def _end_block(self) -> list[AnthropicEventWrapper]:
-        """End the open block, and return the chunk wrappers of its buffered content."""
+        """End the open block. Return the chunk wrappers of content that was not returned before."""
         wrappers: list[AnthropicEventWrapper] = []
         if self._start_arguments:
             call = ToolCallDelta(self._offset + self._index, arguments=self._start_arguments)
@@ -416,7 +417,7 @@ class MessageEvents:
             details = ChunkDetails(parts=[self._part(self._buffered_block)])
             target = as_mapping(self._buffered_block.get("to"))
             if self._buffered_block.get("type") == "fallback" and target and as_text(target.get("model")):
-                # Another model continues the response from here on.
+                # Another model continues the response after this block.
                 details.metadata = {"model": target["model"]}
             wrappers.append(AnthropicEventWrapper(self._start_event, details=details))
         self._start_arguments = self._start_signature = self._start_text = ""
@@ -443,8 +444,8 @@ class MessageEvents:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object; None if the object has no counts.
 
-    In this API, ``input_tokens`` does not include tokens that were read from or written to the prompt cache. The
-    returned count includes these tokens.
+    ``input_tokens`` of this API excludes tokens that were read from or written to the prompt cache. The returned number
+    includes these tokens.
     """
     input_counts = [
         as_count(fields.get(name))
@@ -468,7 +469,7 @@ def _finish(reason: object, delta: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def _thinking(own: Mapping[str, Any], seal: str = "") -> BlockDelta:
-    """Return the start of a thinking block, marked as a block of this API. Only marked blocks are sent in later requests."""
+    """Return the start of a thinking block of this API. Only blocks with this mark are sent in later requests."""
     return BlockDelta("reasoning", True, seal, {KEY: {"type": "thinking", **own}})
 
 

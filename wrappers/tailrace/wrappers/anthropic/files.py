@@ -1,7 +1,7 @@
 """Conversion of files to and from content blocks of the Messages API.
 
-Images and documents become ``image`` and ``document`` blocks. Any other file becomes a line of text with the name of
-the file.
+Images and documents become ``image`` and ``document`` blocks. Any other file becomes a line of text that describes the
+file.
 """
 
 import base64
@@ -14,7 +14,7 @@ from tailrace.wrappers.conversion.files import file_note as note
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-# Prefix in the URL of an uploaded file, before the id of the file.
+# In the URL of an uploaded file, this prefix precedes the id of the file.
 _FILE_ID = "anthropic-file:"
 _PDF = "application/pdf"
 _IMAGES = {**{kind: kind for kind in IMAGE_TYPES.values()}, "image/jpg": "image/jpeg"}
@@ -39,7 +39,7 @@ def file_block(part: ContentPartFile) -> Fields:
 
 
 def file_note(part: ContentPartFile) -> str:
-    """Return a line of text that describes a file, for files that cannot be sent."""
+    """Return a line of text that describes a file that cannot be sent."""
     if part.url is not None and part.url.startswith("data:"):
         part = part.model_copy(update={"url": None, "data": _read_data_url(part.url)[1]})
     return note(part)
@@ -90,7 +90,7 @@ def _bytes_block(part: ContentPartFile, data: bytes, media_type: str) -> Fields 
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    # The API rejects blank text in documents too.
+    # The API also rejects blank text in documents.
     return (
         _document(part, {"type": "text", "media_type": "text/plain", "data": text}) if text.strip() else None
     )

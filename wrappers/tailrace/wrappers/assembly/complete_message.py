@@ -1,6 +1,6 @@
 """Assembly of a message from all chunk wrappers of a response.
 
-The methods ``to_message`` of the history converters call `assemble_message`. For a response that is still being
+The method ``to_message`` of each history converter calls `assemble_message`. For a response that is still being
 streamed, use `tailrace.wrappers.assembly.message_assembly`.
 """
 
@@ -19,8 +19,8 @@ def assemble_message(
 
     Args:
         wrappers: All chunk wrappers of the response, in order.
-        choice: Index of the choice to assemble. None merges all choices, for servers that distribute one response over
-            several choices.
+        choice: Index of the choice to assemble. None to merge all choices, because some servers distribute one response
+            over several choices.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text.
     """
     assembly = MessageAssembly(choice or 0, think_tags=think_tags)

@@ -1,33 +1,34 @@
-"""Removal of the characters that a continuation repeats from the text that broke off. Sans-IO."""
+"""Removal of text that the continuation of an interrupted response repeats. Sans-IO."""
 
 import re
 
 from tailrace.wrappers.decoding.think_tags import OPENING
 
 MIN_REPEATED = 16
-"""Minimum length of a text that counts as repeated. A shorter text may be repeated on purpose."""
+"""Minimum length of repeated text. A model may repeat shorter text on purpose."""
 
 _SENTENCE_ENDS = re.compile(r"[.!?]\s+|\u3002")
 
 
 class TextJoin:
-    """Removes from a continuation the characters that it repeats from the end of the interrupted text.
+    """Removes from a continuation the characters that repeat the end of the interrupted text.
 
     The request for the continuation contains the interrupted text without its trailing white space, because some APIs
-    reject the white space and many chat templates remove it. The continuation may then begin with
+    reject the white space, and many chat templates remove it. Two kinds of repetition are removed from the beginning of
+    the continuation:
 
-    1. the complete text of the request, its unfinished last line, or its unfinished last sentence, with at least
-       `MIN_REPEATED` characters: removed, unless the server is known to continue exactly;
-    2. the white space with which the text ended, or the beginning of it: removed.
+    1. The complete text of the request, its unfinished last line, or its unfinished last sentence, if it has at least
+       `MIN_REPEATED` characters. It is not removed if the server is known to continue exactly.
+    2. The trailing white space of the interrupted text, or the beginning of this white space.
 
-    Characters are buffered only as long as they may be such a repetition or the beginning of a ``<think>`` tag. The
-    cost is linear in the length of the text.
+    Characters are buffered only while they may be a repetition or the beginning of a ``<think>`` tag. The cost is
+    linear in the length of the text.
 
     Args:
         text: The interrupted text, as it was published.
-        is_exact: True if the server never repeats the text. Only white space is then removed.
-        has_prefix: True if the server first returns the complete text. It is then removed even if it is shorter than
-            `MIN_REPEATED`.
+        is_exact: True if the server never repeats the text. Then only white space is removed.
+        has_prefix: True if the server first returns the complete text of the request. This text is removed even if it
+            is shorter than `MIN_REPEATED`.
     """
 
     __slots__ = ("_candidates", "_held", "_matched", "_space", "has_reasoning", "is_over")
@@ -36,7 +37,7 @@ class TextJoin:
         self.is_over = False
         """True if all further text is returned unchanged."""
         self.has_reasoning = False
-        """True if the continuation begins with a ``<think>`` tag. It then does not continue the text."""
+        """True if the continuation begins with a ``<think>`` tag. Such a continuation does not continue the text."""
         sent = text.rstrip()
         self._space = text[len(sent) :]
         line = sent[sent.rfind("\n") + 1 :]
@@ -46,7 +47,7 @@ class TextJoin:
         if has_prefix and len(sent) < MIN_REPEATED:
             self._candidates = [sent]
         self._held = ""
-        self._matched = 0  # length of the longest text that has been repeated completely
+        self._matched = 0  # length of the longest candidate that was repeated completely
 
     def feed(self, text: str) -> str:
         """Add text of the continuation. Return the text to append to the interrupted text."""
@@ -74,7 +75,7 @@ class TextJoin:
         return self._release(rest)
 
     def close(self) -> str:
-        """End a complete continuation. Return the buffered text that is no repetition."""
+        """End a complete continuation. Return the buffered text that is not a repetition."""
         return "" if self.is_over else self._release(self._held[self._matched :])
 
     def _release(self, rest: str) -> str:

@@ -1,9 +1,9 @@
 """Incremental assembly of one message from the deltas of a response.
 
-`MessageAssembly` determines the text or tool call that each fragment belongs to. The rules are the same for all
-providers, because it reads `ChunkWrapper`s. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each
-choice. The time for adding a delta does not depend on the length of the response, because fragments are joined only
-when they are read.
+`MessageAssembly` determines the text or tool call that each fragment belongs to. Its input are `ChunkWrapper`s, so the
+rules are the same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice.
+Fragments are joined only when they are read. The time for adding a delta therefore does not depend on the length of the
+response.
 """
 
 from enum import StrEnum
@@ -52,10 +52,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         channel: The type of the content that changed.
         choice: Index of the choice.
-        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. For a new call,
-            it may be empty. A fragment of arguments may end with half of a surrogate pair.
-        call: The position of the tool call in order of appearance, starting at 0; -1 if the change does not belong to
-            a call.
+        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. It may be empty
+            for a new call. A fragment of arguments may end between the two halves of a surrogate pair.
+        call: The position of the tool call (0 for the first call of the message); -1 if the change does not belong to a
+            call.
         part: The added part (a file, data, the result of a server tool); None if the channel is not PART.
         restarts: True if the previous content of the choice must be discarded. Such a change adds no content.
     """
@@ -78,7 +78,7 @@ _TEXT = Channel.TEXT
 _REASONING = Channel.REASONING
 _TOOL_CALL = Channel.TOOL_CALL
 
-# Finish reasons of incomplete responses. A later "stop" does not replace them. (Some providers send both.)
+# Finish reasons of incomplete responses. Some providers send "stop" afterwards, which does not replace the reason.
 _DECISIVE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
 
@@ -89,7 +89,7 @@ class _Block:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.encoded = bytearray()  # UTF-8 text, which needs less memory than a list of strings
+        self.encoded = bytearray()  # text as UTF-8, which needs less memory than a list of strings
         self.signature: list[str] = []
         self.metadata: FieldFold | None = None
 
@@ -113,14 +113,14 @@ class _Block:
 
 
 class _Restated:
-    """Removal of repeated reasoning, for servers that send the same reasoning in two fields."""
+    """Removes repeated reasoning. Some servers send the same reasoning in a usual field and in another field."""
 
     __slots__ = ("_at", "_fragments", "_plain", "_text")
 
     def __init__(self, *, plain: bool) -> None:
-        self._plain = plain  # True if the usual field has reasoning, so that the other field is ignored
-        self._fragments: list[str] = []  # text that has arrived only in the other field
-        self._text: str | None = None  # the joined text, while the usual field may repeat it
+        self._plain = plain  # True if the usual field has had reasoning; the other field is then ignored
+        self._fragments: list[str] = []  # reasoning that has arrived only in the other field
+        self._text: str | None = None  # the joined fragments, as long as the usual field may repeat them
         self._at = 0  # number of characters that the usual field has repeated
 
     def other_form(self, text: str) -> str:
@@ -146,7 +146,7 @@ class _Restated:
 
 
 class MessageAssembly:
-    """Assembly of the deltas of one choice into one message with the role MODEL.
+    """Assembles the deltas of one choice to one message with the role MODEL.
 
     Args:
         choice: Index of the choice.
@@ -154,7 +154,7 @@ class MessageAssembly:
             `tailrace.wrappers.decoding.think_tags`).
 
     Attributes:
-        finish: The finish reason; None before a chunk with a finish reason.
+        finish: The finish reason; None until a chunk with a finish reason.
     """
 
     __slots__ = (
@@ -178,22 +178,22 @@ class MessageAssembly:
     def __init__(self, choice: int = 0, *, think_tags: bool = True) -> None:
         self._choice = choice
         self._think_tags = think_tags
-        # The blocks, calls and other parts of the message, in order of appearance.
+        # The blocks, calls and other parts of the message in order of appearance.
         self._segments: list[_Block | ToolCallAssembly | ContentPart] = []
-        # Channel of the last segment, if text can be added to it; otherwise None.
+        # Channel of the last segment if further text can extend the segment; otherwise None.
         self._open: Channel | None = None
         self._encoded = bytearray()  # UTF-8 text of the last segment
         self._calls: list[ToolCallAssembly] = []
         self._by_id: dict[str, ToolCallAssembly] = {}  # the latest call with each id
         self._by_index: dict[int, ToolCallAssembly] = {}
         self._refusal: list[str] = []
-        # The first half of a surrogate pair, until the second half arrives.
+        # By channel: the first half of a surrogate pair, until the second half arrives.
         self._held: dict[Channel, str] = {}
-        self._splitter = ThinkTagSplitter() if think_tags else None  # None when no more tags are expected
-        # Information about the blocks of buffered text, which may be reasoning.
+        self._splitter = ThinkTagSplitter() if think_tags else None  # None if no tag can follow
+        # Data about the blocks of buffered text. The text may turn out to be reasoning.
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
-        # Set when reasoning has arrived in a field other than the usual field.
+        # Set if reasoning has arrived in another field than the usual field.
         self._restated: _Restated | None = None
         self.finish: FinishMessage | None = None
 
@@ -219,7 +219,7 @@ class MessageAssembly:
         details = chunk.details
         if details is not None:
             if details.snapshot and self.has_content:
-                # Ignore the other content, which repeats the streamed message.
+                # The rest of the chunk repeats the message that was streamed.
                 self._finish(chunk.get_finish_message())
                 return changes
             if details.snapshot or details.restarts or details.block is not None or details.refusal:
@@ -251,7 +251,7 @@ class MessageAssembly:
         return changes
 
     def close(self) -> list[Change]:
-        """End the stream, and return the changes for text that was still buffered."""
+        """End the stream. Return the changes for text that was buffered."""
         changes: list[Change] = []
         held, self._held = self._held, {}
         for channel, half in held.items():
@@ -294,7 +294,7 @@ class MessageAssembly:
 
     @property
     def plain_text(self) -> str:
-        """The text so far, if the response has no other content; otherwise empty."""
+        """The text so far; empty if the response also has other content."""
         only = self._segments[0] if len(self._segments) == 1 else None
         if not isinstance(only, _Block) or only.channel is not _TEXT or self._refusal or self._waiting:
             return ""
@@ -315,9 +315,9 @@ class MessageAssembly:
         return changes[0]
 
     def started_call(self, position: int) -> ToolCallAssembly | None:
-        """Return the call at a position (in order of appearance), which may be incomplete.
+        """Return the call at a position, starting at 0. The call may be incomplete.
 
-        The result is None if the response was restarted after the call.
+        Return None if there is no such call, because the response was restarted.
         """
         return self._calls[position] if position < len(self._calls) else None
 
@@ -354,7 +354,7 @@ class MessageAssembly:
         return Message(role=Role.MODEL, content=tuple(content), metadata=metadata)
 
     def _take_details(self, details: ChunkDetails, changes: list[Change]) -> None:
-        """Add the details of a chunk that precede its text."""
+        """Process the details of a chunk that come before its text."""
         if details.restarts:
             self._restart(changes)
         if details.block is not None and details.block.opens:
@@ -370,7 +370,7 @@ class MessageAssembly:
             self._extra.add(extra)
 
     def _take_blocks(self, details: ChunkDetails, changes: list[Change]) -> None:
-        """Add the signature and metadata of the block of a chunk's text, and the parts that follow the text."""
+        """Process the details of a chunk that come after its text: signature and metadata of its block, and parts."""
         facts = details.block
         if facts is not None and (facts.signature or facts.metadata):
             channel = Channel(facts.channel)
@@ -389,7 +389,7 @@ class MessageAssembly:
             changes.append(Change(Channel.PART, self._choice, "", part=part))
 
     def _take_origin(self, chunk: ChunkWrapper[Any]) -> None:
-        """Store the field in which reasoning was received. Some providers require the same field in later requests."""
+        """Store the field that contained reasoning, because some providers require the same field in later requests."""
         origin = chunk.reasoning_origin
         block = self._latest(_REASONING) if origin else None
         if origin and block is not None:
@@ -420,7 +420,7 @@ class MessageAssembly:
             self._encoded += to_utf8(text)
             changes.append(Change(channel, self._choice, text))
         elif channel is _TEXT and self._splitter is not None:
-            # The text may be reasoning in a tag, and starts no segment yet.
+            # The text may contain a tag, so it does not start a segment yet.
             self._split(self._splitter, text, changes)
         else:
             self._begin(changes)
@@ -436,7 +436,7 @@ class MessageAssembly:
         changes.append(Change(channel, self._choice, text))
 
     def _begin(self, changes: list[Change]) -> None:
-        """Stop the search for a ``<think>`` tag, because content other than text has arrived before a tag."""
+        """Stop the search for a ``<think>`` tag. Content other than text has arrived, so no tag can follow."""
         splitter = self._splitter
         if splitter is None or not splitter.undecided:
             return
@@ -475,7 +475,7 @@ class MessageAssembly:
         self._segments.append(segment)
 
     def _whole_characters(self, channel: Channel, text: str) -> str:
-        """Join the buffered surrogate and ``text``. A high surrogate at the end of the text is buffered."""
+        """Return ``text`` after the buffered surrogate. Buffer a high surrogate at the end of the text."""
         text = self._held.pop(channel, "") + text
         if "\ud800" <= text[-1] <= "\udbff":
             self._held[channel] = text[-1]
@@ -485,10 +485,10 @@ class MessageAssembly:
     def _call_of(self, delta: ToolCallDelta) -> ToolCallAssembly:
         """Return the call that a fragment belongs to. Ids and indexes may be missing, constant, shifted or repeated.
 
-        A fragment with an index belongs to the latest call with the same index. But if the fragment has a name and a
-        different id, it starts a new call, because some servers send the same index for all calls. A fragment without
-        an index belongs to the call with the same id. If there is no such call, a fragment with an id or a name starts
-        a new call, and any other fragment belongs to the latest call.
+        A fragment with an index belongs to the latest call with the same index. There is one exception: because some
+        servers send the same index for all calls, a fragment with a name and a different id starts a new call. A
+        fragment without an index belongs to the call with the same id. If there is no such call, a fragment with an id
+        or a name starts a new call, and any other fragment belongs to the latest call.
         """
         index = delta.index
         if index is not None:
@@ -507,13 +507,13 @@ class MessageAssembly:
         return self._calls[-1]
 
     def _know_id(self, call: ToolCallAssembly) -> None:
-        """Register the id of a call, unless a later call is registered with the same id."""
+        """Register the id of a call. If a later call has the same id, the later call remains registered."""
         call_state = self._by_id.get(call.id)
         if call_state is None or call_state.position < call.position:
             self._by_id[call.id] = call
 
     def _without_repetition(self, reasoning: str, restates: bool) -> str:
-        """Return the new part of a reasoning text, for servers that send the same reasoning in two fields."""
+        """Return the part of a reasoning text that is new. Some servers send the same reasoning in two fields."""
         state = self._restated
         if state is None:
             block = self._latest(_REASONING)
@@ -530,7 +530,7 @@ class MessageAssembly:
         return call
 
     def _finish(self, finish: FinishMessage | None) -> None:
-        """Store the finish reason. A reason for a complete response never replaces a reason for an incomplete response."""
+        """Store the finish reason. "stop" does not replace the reason of an incomplete response."""
         if finish is None:
             return
         if self.finish is None or self.finish.reason not in _DECISIVE or finish.reason in _DECISIVE:

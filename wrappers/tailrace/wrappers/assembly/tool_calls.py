@@ -1,6 +1,6 @@
 """Assembly of tool calls from fragments, and parsing and encoding of their arguments.
 
-`MessageAssembly` uses `ToolCallAssembly`. The history converters use the functions for requests.
+`MessageAssembly` uses `ToolCallAssembly`. The history converters use the functions to create requests.
 """
 
 import json
@@ -20,10 +20,10 @@ class ToolCallAssembly:
     """Assembly of one tool call from its fragments.
 
     Attributes:
-        position: The call's position in order of appearance.
-        id: The first non-empty id of a fragment.
-        name: The tool's name so far.
-        kind: The first non-empty type of a fragment.
+        position: The position of the call in order of appearance.
+        id: The first id of a fragment that is not empty.
+        name: The name of the tool so far.
+        kind: The first type of a fragment that is not empty.
     """
 
     __slots__ = ("extra", "fragments", "id", "kind", "name", "position")
@@ -42,7 +42,8 @@ class ToolCallAssembly:
         self.kind = self.kind or delta.type
         name = delta.name
         if name and name != self.name:
-            # Some servers repeat the name, some send increasingly long prefixes, and some send fragments of the name.
+            # Some servers repeat the name. Some send longer and longer prefixes of the name. Others send fragments of
+            # the name.
             self.name = name if name.startswith(self.name) else self.name + name
         if delta.arguments:
             self.fragments.append(delta.arguments)
@@ -53,8 +54,8 @@ class ToolCallAssembly:
         """Return the call so far, with parsed arguments.
 
         Args:
-            finish: The finish reason of the response. If it is the length limit, missing arguments are an error,
-                because they were truncated.
+            finish: The finish reason of the response. If it is the length limit, a call without arguments is an error,
+                because its arguments were truncated.
         """
         raw = join_surrogates("".join(self.fragments))
         kind = self.kind or "function"
@@ -71,14 +72,13 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
 
     Args:
         raw: The argument text, joined from all fragments.
-        cut: True if the response ended at its length limit. An empty text then means that the arguments were
-            truncated, not that the call has no arguments.
+        cut: True if the response ended at its length limit. An empty text then means that the arguments were truncated.
 
     Returns:
-        If the text is a JSON object: ``arguments``, and ``arguments_json`` (the unchanged text) if tailrace would
-        encode the arguments differently. Otherwise: ``arguments_text`` (the unchanged text), and ``arguments_error``
-        if the text is not valid JSON. Invalid text is never repaired. If a server sent the same JSON document twice,
-        it is used once.
+        For a JSON object: ``arguments``. If tailrace would encode the arguments differently, also ``arguments_json``,
+        which is the unchanged text. For any other text: ``arguments_text``, which is the unchanged text. If the text is
+        not valid JSON, also ``arguments_error``. Invalid text is never repaired. If a server sent the same JSON
+        document twice, one copy is used.
     """
     if not raw.strip():
         return {"arguments_error": "cut off before any argument arrived"} if cut else {"arguments": {}}
@@ -87,7 +87,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     try:
         value = json_value(json.loads(raw, parse_constant=_reject_constant, parse_float=_finite))
     except json.JSONDecodeError as error:
-        # If other data follows a complete document, the error is at the position between them.
+        # If a complete document is followed by other data, the position of the error is the end of the document.
         once, again = raw[: error.pos].strip(), raw[error.pos :].strip()
         if once == again and error.msg == "Extra data":
             return parse_arguments(once, cut=cut)
@@ -95,22 +95,23 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     except RecursionError:
         return {"arguments_text": raw, "arguments_error": "nested too deeply"}
     except ValueError as error:
-        # Reject NaN, large numbers and deep nesting, because other JSON parsers than Python's do.
+        # NaN, large numbers and deep nesting are rejected, because other JSON parsers reject them.
         return {"arguments_text": raw, "arguments_error": str(error)}
     if isinstance(value, str):
-        # The arguments may be encoded twice: as a JSON string that contains their JSON text.
+        # The arguments may be encoded twice: as a JSON string whose value is JSON text.
         inner = parse_arguments(value, cut=cut)
         if value and "arguments" in inner:
             return inner
     if isinstance(value, dict):
-        # Do not store text that strict parsers reject, because servers would reject later requests with this text.
+        # Text that strict parsers reject is not stored, because servers would reject later requests that contain this
+        # text.
         is_ours = raw == _json(cast("object", value)) or not _is_object(raw)
         return {"arguments": value} if is_ours else {"arguments": value, "arguments_json": raw}
     return {"arguments_text": raw}
 
 
 def arguments_as_written(call: ContentPartToolCall) -> str | None:
-    """Return the model's JSON text for the arguments; None if it was not preserved, or does not match the arguments."""
+    """Return the model's JSON text of the arguments; None if it was not stored, or does not match the arguments."""
     text = call.arguments_json
     if text is None or call.arguments_text is not None or not _is_object(text):
         return None
@@ -120,8 +121,8 @@ def arguments_as_written(call: ContentPartToolCall) -> str | None:
 def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
     """Return the arguments of a call as a JSON object, for a request.
 
-    Text that is not a JSON object becomes ``{"input": text}``, because servers would reject the text itself. The input
-    of a custom tool becomes such an object too.
+    Text that is not a JSON object becomes ``{"input": text}``, because servers accept only objects. The input of a
+    custom tool also becomes such an object.
     """
     text = call.arguments_text
     if text is None:
@@ -132,12 +133,12 @@ def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
 
 
 def verbatim_arguments(call: ContentPartToolCall) -> VerbatimObject:
-    """Return `arguments_object` with the model's original JSON text, for APIs in which arguments are objects."""
+    """Return `arguments_object` with the model's original JSON text. It is for APIs in which arguments are objects."""
     return VerbatimObject(arguments_object(call), arguments_json(call))
 
 
 def arguments_json(call: ContentPartToolCall) -> str:
-    """Return the arguments as JSON text: the model's original text, if it was preserved and is a JSON object."""
+    """Return the arguments as JSON text. This is the model's original text if it was stored and is a JSON object."""
     text = call.arguments_text
     if text is not None and call.kind != "custom" and _is_object(text):
         return text
@@ -154,17 +155,14 @@ def _is_object(text: str) -> bool:
     try:
         value = json.loads(text, parse_constant=_reject_constant)
         if "\\u" in text:
-            _json(value).encode()  # raises an exception for lone surrogates, which strict parsers reject
+            _json(value).encode()  # raises an error for lone surrogates, which strict parsers reject
         return isinstance(value, dict)
     except (ValueError, RecursionError):
         return False
 
 
 def _is_large(text: str) -> bool:
-    """Return True if decoding a text may create more than `MAX_VALUES` values.
-
-    Commas in strings are counted as well.
-    """
+    """Return True if decoding the text may create more than `MAX_VALUES` values. Commas in strings are counted, too."""
     return len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES
 
 

@@ -1,4 +1,4 @@
-"""Amazon Bedrock: decoder, history converter and model client for Converse, and a decoder for InvokeModel."""
+"""Amazon Bedrock: decoder, history converter and model client for the Converse API, and a decoder for InvokeModel."""
 
 from tailrace.wrappers.bedrock.chunk_wrapper import BedrockWrapper
 from tailrace.wrappers.bedrock.client import BedrockModel

@@ -31,7 +31,7 @@ _REASONS = {
     "guardrail_intervened": FinishReason.CONTENT_FILTER,
     "error_toxic": FinishReason.CONTENT_FILTER,
 }
-# Field names of each count: first the name in Converse, then the names in InvokeModel.
+# Field names of each count: first the name in Converse, and then the names in InvokeModel.
 _INPUT = ("inputTokens", "inputTokenCount", "inputTextTokenCount", "prompt_token_count")
 _OUTPUT = ("outputTokens", "outputTokenCount", "totalOutputTextTokenCount", "generation_token_count")
 _CACHE_READ = ("cacheReadInputTokens", "cacheReadInputTokenCount")
@@ -39,7 +39,7 @@ _CACHE_WRITE = ("cacheWriteInputTokens", "cacheWriteInputTokenCount")
 
 
 class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper over one Bedrock event. ``raw`` is an object with one member, which has the name of the event.
+    """Chunk wrapper for one Bedrock event. ``raw`` is an object with one member. Its name is the type of the event.
 
     Attributes:
         text: The visible text of this delta.
@@ -60,8 +60,8 @@ def finish_message(raw: object) -> FinishMessage | None:
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object in any of Bedrock's formats; None if the object has no counts.
 
-    The input tokens include tokens that were read from or written to the prompt cache, which Bedrock counts
-    separately.
+    Bedrock counts tokens that were read from or written to the prompt cache separately. The returned input tokens
+    include them.
     """
     input_tokens, output_tokens = first_count(fields, *_INPUT), first_count(fields, *_OUTPUT)
     total = first_count(fields, "totalTokens")

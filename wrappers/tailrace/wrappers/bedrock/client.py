@@ -1,7 +1,7 @@
 """Models served by the ConverseStream operation of Amazon Bedrock.
 
-tailrace does not use boto3 for requests, because boto3 blocks a thread for each stream and parses each frame. With a
-Bedrock API key, no AWS package is needed. Without an API key, botocore provides the credentials and signs the
+tailrace does not use boto3 for requests, because boto3 blocks a thread for each stream and parses each frame. Requests
+with a Bedrock API key need no AWS package. For other requests, botocore provides the credentials and signs the
 requests.
 """
 
@@ -70,8 +70,8 @@ class BedrockModel(DirectModel):
             raise ConfigurationError(f"no region for the model {name!r}: set {_REGIONS[0]}")
         suffix = ".cn" if self._region.startswith("cn-") else ""
         root = (root or f"https://bedrock-runtime.{self._region}.amazonaws.com{suffix}").rstrip("/")
-        # Do not escape colons. The signature must be that of the path that the HTTP client sends, which does not
-        # escape colons.
+        # Colons are not escaped, because the HTTP client does not escape them, and the signature must match the path
+        # that is sent.
         self.address = f"{root}/model/{quote(name, safe=':')}/converse-stream"
 
     @property
@@ -81,12 +81,12 @@ class BedrockModel(DirectModel):
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
         if self._credentials is not None:
-            # This call may refresh expired credentials over the network. It therefore runs in a thread.
+            # This runs in a thread, because it may request new credentials over the network.
             self._frozen = await to_thread.run_sync(self._credentials.get_frozen_credentials)
         return await super()._post(history, parameters)
 
     async def _find_prefill(self) -> Prefill:
-        return Prefill(is_exact=True)  # other models than Anthropic's and Amazon's reject this with 400
+        return Prefill(is_exact=True)  # models other than Anthropic's and Amazon's reject this with 400
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
@@ -98,7 +98,7 @@ class BedrockModel(DirectModel):
         if "toolConfig" not in parameters:
             names = _called_tools(request["messages"])
             if names:
-                # If a conversation has tool calls or results, the API requires tool definitions.
+                # The API requires tool definitions if a conversation has tool calls or results.
                 request["toolConfig"] = {"tools": [_bare_tool(name) for name in names]}
         system = self._converter.system_prompt(history)
         if system:
@@ -117,7 +117,7 @@ class BedrockModel(DirectModel):
     ) -> UpstreamError:
         fields = as_mapping(body) or {}
         if "Message" in fields:
-            body = {**fields, "message": fields["Message"]}  # AWS's gateway capitalises this member
+            body = {**fields, "message": fields["Message"]}  # AWS's gateway writes a capital letter
         error = super()._refused(status, headers, body, message)
         error.code = error.code or headers.get("x-amzn-errortype", "").partition(":")[0] or None
         return error
@@ -139,7 +139,7 @@ class BedrockModel(DirectModel):
             )
 
     def _sign(self, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Add a signature (AWS Signature Version 4) to the headers. It is valid for a few minutes."""
+        """Return the headers with a signature (AWS Signature Version 4). The signature is valid for a few minutes."""
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 
@@ -149,7 +149,7 @@ class BedrockModel(DirectModel):
 
 
 def _called_tools(messages: Iterable[Any]) -> list[str]:
-    """Return the names of the client tools that were called in a conversation."""
+    """Return the names of the client tools that a conversation calls."""
     uses = [block["toolUse"] for message in messages for block in message["content"] if "toolUse" in block]
     return list(dict.fromkeys(use["name"] for use in uses if use.get("type") != "server_tool_use"))
 

@@ -1,6 +1,6 @@
-"""Conversion of Bedrock's content blocks to and from parts: files, tool results, and blocks without a common equivalent.
+"""Conversion of Bedrock's content blocks to and from parts: files, tool results, and blocks that only Bedrock has.
 
-A block is a JSON object with one member. The name of the member is the type of the block: ``{"text": …}``,
+A block is a JSON object with one member, whose name is the type of the block: ``{"text": …}``,
 ``{"image": {…}}``.
 """
 
@@ -20,9 +20,9 @@ from tailrace.wrappers.messages import (
 )
 
 KEY = "bedrock"
-"""Metadata key of fields that later requests to Bedrock contain unchanged."""
+"""Metadata key of fields that must be unchanged in later requests to Bedrock."""
 
-# Media types by format, for each type of file block.
+# Media type of each format, by type of block.
 FORMATS: Mapping[str, Mapping[str, str]] = {
     "image": {"png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"},
     "document": {
@@ -59,15 +59,15 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
 }
 
 PADDING = frozenset({"p"})
-"""Names of padding members. Padding hides the lengths of messages from eavesdroppers."""
+"""Names of padding members. Padding hides the lengths of messages from observers of the network."""
 # Maximum nesting depth of a copied value. (Python's recursion limit allows a few hundred levels.)
 _MAX_LEVELS = 100
 
 
 def blob(value: object) -> bytes | None:
-    """Return the bytes of a field: base64 text in JSON, or ``bytes`` in objects of boto3.
+    """Return the bytes of a field, which are base64 text in JSON, and ``bytes`` in objects of boto3.
 
-    The result is None for any other value.
+    Return None for any other value.
     """
     if isinstance(value, bytes):
         return value
@@ -80,9 +80,9 @@ def blob(value: object) -> bytes | None:
 
 
 def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
-    """Copy a value of boto3, and encode bytes as base64, so that the copy is a JSON value.
+    """Convert a value of boto3 to a JSON value: bytes become base64 text.
 
-    Values that are nested deeper than ``levels`` are not copied.
+    Values that are nested deeper than ``levels`` are returned unchanged.
     """
     if levels <= 0:
         return value
@@ -97,7 +97,7 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
 
 
 def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    """Return metadata with all fields of an object except standard fields, for later requests."""
+    """Return metadata with all fields of an object that are not standard fields, for later requests."""
     others = {
         name: plain_json(wire_json(value))
         for name, value in fields.items()
@@ -107,15 +107,15 @@ def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
 
 
 def own_data(kind: str, value: object) -> ContentPartData:
-    """Return a data part for a block without a common equivalent.
+    """Return a data part for a block that only Bedrock has.
 
-    The metadata marks the part, so that later requests contain the unchanged block.
+    Later requests contain the unchanged block, because the metadata of the part contains the type of the block.
     """
     return ContentPartData(data=plain_json(wire_json(value)), metadata={KEY: {"type": kind}})
 
 
 def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
-    """Convert a content block other than reasoning, tool call and tool result to a part."""
+    """Convert a content block to a part. The block is neither reasoning, nor a tool call, nor a tool result."""
     kind, value = next(((name, value) for name, value in block.items() if name not in PADDING), ("", None))
     if kind == "text" and isinstance(value, str):
         return ContentPartText(text=value)
@@ -128,7 +128,7 @@ def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | C
 
 
 def _read_file(kind: str, fields: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file in a block; None if the block has no file, or the format of the file is unknown."""
+    """Return the file in a block; None if the block has no file or a file of an unknown format."""
     media_type = FORMATS.get(kind, {}).get(as_text(fields.get("format")))
     source = as_mapping(fields.get("source")) or {}
     if media_type is None or len(source) != 1:
@@ -165,7 +165,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
     elif len(content) == 1 and list(content[0]) == ["json"]:
         output = plain_json(content[0]["json"])
     else:
-        # Store the original content, because images and documents cannot be restored from the output.
+        # The original content is stored, because images and documents cannot be restored from the output.
         output = plain_json(wire_json(content))
         metadata = {KEY: {**metadata.get(KEY, {}), "content": output}}
     return ContentPartToolResult(
@@ -178,7 +178,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
 
 
 def arguments_text(value: object) -> str:
-    """Return the input of a tool call as text. A complete input (an object) is encoded as JSON."""
+    """Return the input of a tool call as text. An object, which is a complete input, is encoded as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else json_text(wire_json(value))

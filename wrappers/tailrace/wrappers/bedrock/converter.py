@@ -1,39 +1,37 @@
 """Conversion between the common history and messages of the Bedrock Converse API.
 
-`BedrockModel` uses `BedrockConverter` for requests. The Converse API has these rules: The system prompt is a separate
-member (see `BedrockConverter.system_prompt`). Messages alternate between user and assistant, and the first one is a
-user message. Tool results are at the start of the message after their calls. Blank text is invalid. Document names are
-unique and have a limited set of characters. In addition, the models require that tool calls are at the end of a
-message, and that reasoning is not.
+`BedrockModel` uses `BedrockConverter` for requests. These are the rules of the Converse API: The system prompt is a
+separate member (see `BedrockConverter.system_prompt`). User and assistant messages alternate, and the first message is
+a user message. Tool results are at the start of the message that follows their calls. Blank text is invalid. Document
+names are unique, and contain only permitted characters. In addition, the models require that a message has tool calls
+only at its end, and no reasoning at its end.
 
-Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
+survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.system_message`` is not part of the messages. It is an argument of `BedrockConverter.to_history`. A blank
   system message is omitted. ``History.context`` is sent as the first text of the user.
-- Adjacent messages of users and tools, and adjacent messages of models, are merged. In ``to_history``, the tool
-  results of a merged message become a message with the role TOOL, and its other content becomes a message with the
-  role USER. If the first message is the model's, a user message with the text `BedrockConverter.opening` is inserted
-  before it.
-- Blank text, and messages that have only blank text, are omitted. If the last message is the model's, its trailing
-  white space is removed.
+- Adjacent messages of users and tools, and adjacent messages of models, are merged. `to_history` divides a merged
+  message: its tool results become a message of the role TOOL, and its other content becomes a message of the role USER.
+  If the first message is the model's, a user message with the text `BedrockConverter.opening` is inserted before it.
+- Blank text, and messages with only blank text, are omitted. If the last message is the model's, the white space at its
+  end is removed.
 - Text of the model after a tool call is sent before the call.
 - Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
 - Calls of server tools and their results are sent only if Bedrock ran the tools. If a model's message contains the
   result of another tool, the result is sent in the next user message.
-- A data part is sent as JSON in a text block. But if the data is a content block of Bedrock, the unchanged block is
-  sent.
-- A user's file is sent by value or as an ``s3://`` URL. A file with another URL, an empty file, and a file of an
-  unknown type are replaced with a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
-  The files of a model are replaced in the same way. A text file of an unknown type is sent as plain text. If a file
-  has no type, the extension of its name determines the type. Images, video and audio lose their names. Invalid
-  characters in the name of a document are removed, and a number is added if the name is not unique. ``to_history``
-  adds the extension of the document's format to the name. If a message has documents but no text, the text
-  `BedrockConverter.documents` is added.
+- A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent.
+- A user's file is sent with its bytes or with an ``s3://`` URL. A file with another URL, an empty file, and a file of
+  an unknown type become a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of
+  a model become such text blocks, too. A text file of an unknown type is sent as plain text. If a file has no type, the
+  extension of its name determines the type. Images, video and audio lose their names. Invalid characters in the name of
+  a document are removed, and a number is added if the name is not unique. ``to_history`` adds the extension of the
+  document's format to the name. If a message has documents but no text, the text `BedrockConverter.documents` is added.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object
   are sent as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history``
   does not restore. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
 - If the output of a tool is blank text, or is neither text nor a JSON object, it is sent as JSON. ``to_history``
+  returns the JSON as text, and gets the name of the tool from the call with the same id.
   returns the JSON as text. It gets the name of the tool from the call with the same id.
 - Metadata is not sent, with one exception: ``metadata["bedrock"]`` of a part contains further fields of Bedrock's
   block. These fields are sent unchanged.
@@ -93,9 +91,9 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     """Stateless converter between conversations and Converse messages.
 
     Args:
-        result_status: True to mark failed tool results with ``"status": "error"``, which only the models of Anthropic
-            and Amazon accept. False to send the output ``{"error": output}`` instead; ``to_history`` does not return
-            this as a failure.
+        result_status: True to mark failed tool results with ``"status": "error"``. Only models of Anthropic and Amazon
+            accept this member. False to send the output ``{"error": output}`` instead. ``to_history`` does not
+            recognize such an output as a failure.
 
     Attributes:
         id_pattern: Regular expression of valid tool call ids.
@@ -112,7 +110,7 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         self._result_status = result_status
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the member ``messages`` of the request: the context, then the conversation.
+        """Return the member ``messages`` of the request: the context, and then the conversation.
 
         The system message is not included; see `system_prompt`.
 
@@ -187,7 +185,7 @@ class _Request:
         self._names: set[str] = set()  # names of the documents so far, in lower case
 
     def add(self, role: str, blocks: list[Fields]) -> None:
-        """Add blocks to the last message, or to a new message if its role differs."""
+        """Add blocks to the last message if it has this role; otherwise to a new message."""
         if not blocks:
             return
         if self._messages and self._messages[-1]["role"] == role:
@@ -202,7 +200,7 @@ class _Request:
         self.add("user", [block for part in message.content for block in self._user_blocks(part)])
 
     def messages(self) -> list[Fields]:
-        """Return the messages, with blocks in the order that the API and the models require."""
+        """Return the messages. Their blocks are in the order that the API and the models require."""
         if self._messages and self._messages[0]["role"] == "assistant":
             self._messages.insert(0, {"role": "user", "content": _text_blocks(self._converter.opening)})
         for message in self._messages:
@@ -288,7 +286,7 @@ class _Request:
         return {kind: fields}
 
     def _document_name(self, filename: str, form: str) -> str:
-        """Return a valid name for a document, which is unique in the request."""
+        """Return a valid document name that is unique in the request."""
         name = filename.removesuffix(f".{form}")
         name = " ".join(_INVALID_IN_NAMES.sub(" ", name).split())[:_MAX_NAME].strip() or "document"
         number, unique = 1, name
@@ -301,7 +299,7 @@ class _Request:
 
 
 def _text_blocks(text: str) -> list[Fields]:
-    """Return a list with a text block; an empty list for blank text, which Converse rejects."""
+    """Return a list with a text block. For blank text, which Converse rejects, return an empty list."""
     return [{"text": text}] if text.strip() else []
 
 

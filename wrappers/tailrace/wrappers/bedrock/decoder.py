@@ -1,9 +1,9 @@
-"""Decoder of Amazon Bedrock streams: ConverseStream and InvokeModelWithResponseStream.
+"""Decoder of the streams of Amazon Bedrock: ConverseStream and InvokeModelWithResponseStream.
 
 Bedrock sends both streams as binary frames. Recordings often contain decoded frames: one JSON object on each line,
-either ``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all these formats. `wrap_chunk`
-reads a single event of boto3. The modules `tailrace.wrappers.bedrock.events` (Converse) and
-`tailrace.wrappers.bedrock.invoke_model` (InvokeModel) interpret the events.
+either ``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all these formats. `wrap_chunk` reads
+a single event of boto3. The events are interpreted by `tailrace.wrappers.bedrock.events` (Converse) and
+`tailrace.wrappers.bedrock.invoke_model` (InvokeModel).
 """
 
 from collections.abc import Mapping
@@ -38,15 +38,15 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a response body of ConverseStream or InvokeModelWithResponseStream.
 
-    The body has binary frames (``application/vnd.amazon.eventstream``) or JSON lines, which is detected from the first
-    byte. The decoder also reads complete (not streamed) responses.
+    The body has binary frames (``application/vnd.amazon.eventstream``) or JSON lines. The first byte shows which of
+    them it has. The decoder also reads complete (not streamed) responses.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size in bytes of one frame, and of one buffered content block.
 
     Attributes:
-        done: True if the last event has been received.
+        done: True after the last event.
     """
 
     __slots__ = ("_broken", "_converse", "_frames", "_invocation")
@@ -54,7 +54,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._frames: EventStreamDecoder | None = None
-        self._broken = False  # True if an error for a damaged frame has been reported
+        self._broken = False  # True if a damaged frame has been reported
         self._converse = ConverseEvents(provider=provider, max_block_bytes=max_event_bytes)
         self._invocation = InvocationEvents(provider=provider, max_block_bytes=max_event_bytes)
 
@@ -62,8 +62,8 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
         frames = self._frames
         if frames is None:
-            # A frame begins with its length. Because lengths are less than 2²⁴, the first byte is zero. JSON never
-            # begins with a zero byte.
+            # A frame begins with its length, which is less than 2²⁴. The first byte of a frame is therefore zero. JSON
+            # never begins with a zero byte.
             if self._head or self._seen or data[:1] != b"\0":
                 return super().feed(data)
             frames = self._frames = EventStreamDecoder(max_frame_bytes=self._bound)
@@ -90,7 +90,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[Any]:
-        """Return the chunk wrappers of a decoded frame, an event of boto3, or a chunk of a model without an envelope.
+        """Return the chunk wrappers of a decoded frame, an event of boto3, or a model's chunk without envelope.
 
         Args:
             fields: The JSON object.
@@ -126,7 +126,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
                 try:
                     return self._wrap_invocation(_decode_chunk(frame.payload).bytes)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    pass  # the payload has another shape, and is read below
+                    pass  # the payload has another format, and is read below
             payload = _read_payload(frame.payload)
             if isinstance(name, str) and payload is not None:
                 return self._wrap_event(name, payload)
@@ -147,7 +147,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
             if self._converse.ended:
                 self.done = True
             return wrappers
-        # The JSON of the model is base64 text, but some recordings have decoded JSON.
+        # The model's JSON is encoded as base64. Some recordings contain the JSON itself.
         fields = as_mapping(payload)
         if fields is None:
             return []
@@ -179,10 +179,10 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
 
 
 def wrap_chunk(event: Mapping[str, Any]) -> list[ChunkWrapper[Any]]:
-    """Return the chunk wrappers of a single event of boto3.
+    """Return the chunk wrappers of a single event of boto3, without knowledge of earlier events.
 
-    The function does not consider earlier events of the stream. For complete streams, use `ConverseEvents`, which
-    joins adjacent text blocks, and blocks that arrive in several events (images, results of server tools).
+    For complete streams, use `ConverseEvents`. It joins adjacent text blocks, and blocks that arrive in several events
+    (images, results of server tools).
 
     Args:
         event: One event of ``converse_stream()["stream"]`` or ``invoke_model_with_response_stream()["body"]``.

@@ -2,7 +2,7 @@
 
 An event is a JSON object with one member. The name of the member is the type of the event: ``messageStart``,
 ``contentBlockStart``, ``contentBlockDelta``, ``contentBlockStop``, ``messageStop``, ``metadata``, or the type of an
-exception. In InvokeModel streams, Amazon's models send the same objects.
+exception. Amazon's models send the same objects in InvokeModel streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,15 +41,15 @@ EVENTS = frozenset(
         "metadata",
     }
 )
-"""Types of the events of a Converse stream, except exceptions."""
+"""Types of the events of a Converse stream other than exceptions."""
 
 _SERVER_TOOL = "server_tool_use"
-_MAX_SERVER_CALLS = 256  # maximum number of server tool calls for which the tool name is stored
+_MAX_SERVER_CALLS = 256  # maximum number of server tool calls whose tool names are stored
 _SIGNED_METADATA = {KEY: {"type": "reasoningContent"}}
 
 
 class _Pending:
-    """A block that is buffered until it is complete (an image, or the result of a server tool)."""
+    """A block that is buffered until it is complete: an image, or the result of a server tool."""
 
     __slots__ = ("chunks", "content", "dropped", "fields", "index", "kind", "size")
 
@@ -77,11 +77,11 @@ class ConverseEvents:
         provider: The provider's name in errors.
         blocks_are_tokens: True to join the text of adjacent blocks. In InvokeModel streams of Amazon's models, each
             token is a content block.
-        max_block_bytes: Maximum size in bytes of one buffered block (an image, a tool result). A larger block is
-            discarded and reported as an error.
+        max_block_bytes: Maximum size in bytes of a buffered block. A larger block is discarded, and an error is
+            reported.
 
     Attributes:
-        ended: True if an exception, or the stop reason and then the metadata, have been received.
+        ended: True after an exception, or after the stop reason and the metadata have been received.
     """
 
     __slots__ = (
@@ -107,28 +107,28 @@ class ConverseEvents:
         self._blocks_are_tokens = blocks_are_tokens
         self._bound = max_block_bytes
         self._open: object = None  # index of the latest block of text or reasoning
-        self._annotated = False  # True if the latest block is signed or has citations
+        self._annotated = False  # True if the latest block has a signature or citations
         self._pending: _Pending | None = None
         self._tools: dict[str, str] = {}  # names of the called server tools, by call id
         self._stopped = False
         self.ended = False
 
     def wrap(self, event: Mapping[str, Any]) -> list[BedrockWrapper]:
-        """Return the chunk wrappers of an event of boto3 (an object with one member)."""
+        """Return the chunk wrappers of an event of boto3. An event is an object with one member."""
         wrappers: list[BedrockWrapper] = []
         for name, payload in event.items():
             wrappers += self.wrap_event(name, payload)
         return wrappers
 
     def wrap_event(self, name: str, payload: Any) -> list[BedrockWrapper]:
-        """Return the chunk wrappers of an event with a name and a payload; see `wrap`."""
+        """Return the chunk wrappers of an event, given its name and its payload; see `wrap`."""
         if name == "contentBlockDelta" and payload.__class__ is dict:
             delta: Any = payload.get("delta")
             index: Any = payload.get("contentBlockIndex")
-            # Compare the classes, because ``False`` equals 0.
+            # The classes are also compared, because ``False`` equals 0.
             same = index == self._open and index.__class__ is self._open.__class__
             if same and delta.__class__ is dict and len(delta) == 1:
-                # Fast path for the most common events, which add text to the open block.
+                # Fast path for events that add text to the open block, which are most events.
                 text: Any = delta.get("text")
                 if text.__class__ is str:
                     return [BedrockWrapper({name: payload}, 0, None, True, text)]
@@ -209,7 +209,7 @@ class ConverseEvents:
         return wrapper
 
     def close(self) -> list[BedrockWrapper]:
-        """End the stream, and return the chunk wrapper of the buffered block, if there is one."""
+        """End the stream. Return the chunk wrapper of the buffered block, if there is one."""
         wrapper = self._end_block()
         return [] if wrapper is None else [wrapper]
 
@@ -235,12 +235,12 @@ class ConverseEvents:
                 self._buffer(wrapper, index, kind, value)
             else:
                 _details(wrapper).extra = {kind: plain_json(wire_json(value))}
-        # Consumers skip the other accessors of a plain wrapper.
+        # Consumers do not call the other accessors of a plain wrapper.
         wrapper.plain = wrapper.details is None and not wrapper.calls
         return wrapper
 
     def _opens(self, index: int | None, *, annotated: bool = False) -> bool:
-        """Return True if a delta starts a block, and its text must not be joined with the previous block."""
+        """Return True if a delta starts a block that must not be joined with the previous block."""
         if index == self._open:
             self._annotated = self._annotated or annotated
             return False
@@ -296,7 +296,7 @@ class ConverseEvents:
         )
 
     def _buffer(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
-        """Buffer a fragment of a block. The block is reported when it is complete."""
+        """Buffer a fragment of a block, which is reported when it is complete."""
         pending = self._pending
         if pending is None or pending.index != index or pending.kind != kind:
             finished = self._end_block()

@@ -4,10 +4,10 @@ A frame is::
 
     total length   4 bytes, the length of the complete frame
     headers length 4 bytes
-    checksum       4 bytes, CRC-32 of the eight before it
-    headers        name length (1 byte), name, type (1 byte), value; one after the other
+    checksum       4 bytes, CRC-32 of the previous 8 bytes
+    headers        one after the other: name length (1 byte), name, type (1 byte), value
     payload
-    checksum       4 bytes, CRC-32 of everything before it
+    checksum       4 bytes, CRC-32 of all previous bytes of the frame
 
 All numbers are big-endian. The decoder is Sans-IO.
 """
@@ -23,7 +23,7 @@ from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
 HeaderValue = bool | int | bytes | str
-"""The value of a header. A timestamp is a number of milliseconds since 1970, and a UUID is ``bytes`` of length 16."""
+"""The value of a header. A timestamp is the number of milliseconds since 1970. A UUID is ``bytes`` of length 16."""
 
 _PRELUDE = Struct("!III")
 _CHECKSUM = Struct("!I")
@@ -41,8 +41,8 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
     """One frame with verified checksums.
 
     Attributes:
-        headers: Headers by name (``:message-type``, ``:event-type``, …). Several frames share this dict, which must
-            not be modified.
+        headers: Headers by name (``:message-type``, ``:event-type``, …). The dict must not be modified, because several
+            frames share it.
         payload: The payload of the frame, as bytes.
     """
 
@@ -51,14 +51,14 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventStreamDecoder:
-    """Decoder of the frames of an event stream. The data may be split at any byte.
+    """Decoder of the frames of an event stream. The data can be split at any byte.
 
     Args:
         max_frame_bytes: Maximum size of one frame in bytes.
 
     Attributes:
-        damage: Description of the first invalid frame (wrong checksum, length or header); empty if all frames are
-            valid. After an invalid frame, all data is ignored, because the start of the next frame is unknown.
+        damage: Description of the first invalid frame (wrong checksum, length or header); empty if there is none. After
+            an invalid frame, all data is ignored, because the start of the next frame is unknown.
     """
 
     __slots__ = ("_bound", "_buffered", "_chunks", "_failed", "_header_cache", "_required", "damage")
@@ -68,7 +68,7 @@ class EventStreamDecoder:
         self._bound = max_frame_bytes
         self._chunks: list[bytes] = []  # the received data of the incomplete frame
         self._buffered = 0
-        # Number of buffered bytes at which the incomplete frame is parsed again.
+        # The incomplete frame is parsed again when this number of bytes is buffered.
         self._required = 0
         self._failed = False
         self._header_cache: dict[bytes, dict[str, HeaderValue]] = {}
@@ -82,8 +82,8 @@ class EventStreamDecoder:
         """Decode the next bytes of the body, and return the complete frames.
 
         Raises:
-            UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). If complete frames precede it
-                in ``data``, this call returns these frames, and the next call of `feed` or `close` raises the error.
+            UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
+                frames before this frame, they are returned, and the next call of `feed` or `close` raises the error.
         """
         if self._failed:
             self._raise()
@@ -115,7 +115,7 @@ class EventStreamDecoder:
         """End the body.
 
         Raises:
-            UpstreamError: A frame exceeded the maximum size in the last call of `feed`.
+            UpstreamError: The last call of `feed` found a frame that exceeds the maximum size.
         """
         if self._failed:
             self._raise()

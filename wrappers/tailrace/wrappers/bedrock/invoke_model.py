@@ -1,8 +1,8 @@
-"""Interpretation of the chunks of InvokeModelWithResponseStream. Each model family has another format.
+"""Interpretation of the chunks of InvokeModelWithResponseStream. Their format depends on the model family.
 
-`InvocationEvents` detects the format from the fields of a chunk. Supported formats are the events of Anthropic's
-Messages API, Amazon Nova (equal to Converse events) and Amazon Titan, and the chunks of Meta's Llama, Mistral's text
-models, Cohere's Command, and models with Chat Completions chunks.
+`InvocationEvents` detects the format from the fields of a chunk. It supports the events of Anthropic's Messages API, of
+Amazon Nova (which are Converse events) and of Amazon Titan, and the chunks of Meta's Llama, of Mistral's text models,
+of Cohere's Command, and of models with Chat Completions chunks.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class InvocationEvents:
         max_block_bytes: Maximum size of one buffered block in bytes.
 
     Attributes:
-        ended: True if the last chunk has been received.
+        ended: True after the last chunk.
     """
 
     __slots__ = (
@@ -65,15 +65,15 @@ class InvocationEvents:
             provider=provider, blocks_are_tokens=True, max_block_bytes=max_block_bytes
         )
         self._counts: dict[str, Any] = {}
-        self._counted = False  # True if a chunk of the model has contained usage
+        self._counted = False  # True if a chunk of the model has contained token counts
         self._streamed_calls = False
-        self._has_deltas = False  # True if the messages in chunks of Mistral's models are deltas
+        self._has_deltas = False  # True if the messages in chunks of a Mistral model are deltas
         self.ended = False
 
     def wrap(self, chunk: Mapping[str, Any]) -> list[Any]:
-        """Return the chunk wrappers of one chunk. Missing, null and malformed fields cause no error."""
+        """Return the chunk wrappers of one chunk. Missing, null and invalid fields cause no error."""
         if chunk.__class__ is dict and len(chunk) == 3 and chunk.get("type") == "content_block_delta":
-            # Fast path for an event without fields of Bedrock and without usage.
+            # Fast path for an event without usage and without fields that Bedrock adds.
             deltas = self._anthropic.wrap_usual(cast("dict[str, Any]", chunk))
             if deltas:
                 return deltas
@@ -93,7 +93,7 @@ class InvocationEvents:
         return [*self._anthropic.close(), *self._converse.close()]
 
     def _wrap_facts(self, facts: dict[str, Any]) -> BedrockWrapper:
-        """Return a chunk wrapper with the fields that Bedrock has added to a chunk of the model."""
+        """Return a chunk wrapper for the fields that Bedrock has added to a chunk of the model."""
         wrapper = BedrockWrapper(facts, details=ChunkDetails(metadata=facts))
         metrics = as_mapping(facts.get(_METRICS))
         if metrics is not None:
@@ -133,10 +133,10 @@ class InvocationEvents:
         return []
 
     def _chat_completion(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Rename the fields of a chunk of Mistral's models to the names of Chat Completions.
+        """Rename the fields of a chunk of a Mistral model to the names of Chat Completions.
 
-        The chunks have ``message`` and ``stop_reason`` in place of ``delta`` and ``finish_reason``. If the first
-        message has a stop reason, it is a complete message. Otherwise all messages are deltas.
+        The chunk has ``message`` instead of ``delta``, and ``stop_reason`` instead of ``finish_reason``. If the first
+        message has a stop reason, it is a complete message. Otherwise, all messages are deltas.
         """
         choices = as_mappings(fields.get("choices") or [])
         if not any("stop_reason" in choice for choice in choices):
@@ -170,7 +170,7 @@ class InvocationEvents:
         return self._text(fields, first.get("text"), first.get("stop_reason"))
 
     def _text(self, fields: Mapping[str, Any], text: object, reason: object) -> BedrockWrapper:
-        """Return the chunk wrapper of a chunk with text, a finish reason and cumulative token counts."""
+        """Return the chunk wrapper for text, a finish reason and cumulative token counts."""
         counts = {name: value for name, value in fields.items() if name in _COUNTS and value is not None}
         if counts:
             self._counts = merged_usage(self._counts, counts)
@@ -186,7 +186,7 @@ class InvocationEvents:
     def _cohere(self, fields: Mapping[str, Any]) -> BedrockWrapper:
         kind = as_text(fields.get("event_type"))
         reason = fields.get("finish_reason")
-        # The last event repeats the complete text. Use only its finish reason.
+        # The last event repeats the complete text, so only its finish reason is used.
         text = "" if kind in ("stream-end", "tool-calls-generation") else fields.get("text")
         wrapper = self._text(fields, text, reason)
         details = ChunkDetails(error=finish_error(as_text(reason).lower(), self._provider))

@@ -17,10 +17,10 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``ConverseStream``.
 
     ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort`` are not sent, because the API has no
-    members for them. (Some models have such members, in ``additionalModelRequestFields``.) Schemas are sent unchanged,
-    the schema of the output format as text. For the tool choice ``none``, the request has no tools. But if the
-    conversation contains tool calls, the API requires tools, and `BedrockModel` sends only the names of the called
-    tools.
+    members for them. (Some models have such members in ``additionalModelRequestFields``.) Schemas are sent unchanged;
+    the schema of the output format is sent as JSON text. If the tool choice is ``none``, no tools are sent, with one
+    exception: the API requires tools if the conversation contains tool calls. `BedrockModel` then sends only the names
+        of the called tools.
 
     Raises:
         ValueError: The options request JSON output without a schema.

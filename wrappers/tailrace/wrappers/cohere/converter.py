@@ -1,28 +1,30 @@
 """Conversion between the common history and messages of Cohere's Chat API, version 2.
 
-`CohereModel` uses `CohereConverter` for requests. Content that the API cannot represent is replaced or omitted as
-listed here. All other content survives a round trip: ``to_history(from_history(history)) == history``.
+`CohereModel` uses `CohereConverter` for requests. This list describes the content that is replaced or omitted, because
+the API cannot represent it. All other content survives a round trip: ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
-- Empty texts, and messages that have only empty texts, are omitted, because the API rejects them.
-- Calls and results are matched, as the API requires (see `tailrace.wrappers.conversion.tool_ids`). Missing and
-  duplicate ids are replaced. A call without a result gets an error result. A result without a call becomes text.
+- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
+- Empty texts, and messages with only empty texts, are omitted, because the API rejects them.
+- Each call gets a result and each result gets a call, as the API requires (see
+  `tailrace.wrappers.conversion.tool_ids`). Missing and duplicate ids are replaced. A call without a result gets an
+  error result. A result without a call becomes text.
 - Reasoning is sent only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is not preserved.
-- In a message of the model, the plan of its tool calls is first, followed by thinking and text in their order, and by
-  tool calls. Without tool calls, the plan is omitted.
-- Data is sent as JSON in a text. An image loses its name. The media type of an image that is sent by value is
+- The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool
+  calls. Without tool calls, the plan is omitted.
+- Data is sent as JSON in a text. An image loses its name. The media type of an image that is sent with its bytes is
   normalised. The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file
-  is replaced with a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. The files of a model
+  becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such
+  texts, too. A refusal is sent as text.
   are replaced in the same way. A refusal is sent as text.
 - Every call is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a JSON object, and
-  the text for a custom tool, are sent as ``{"input": text}``.
-- The output of a tool is sent as a document if it is a non-empty object, and as documents if it is a list of several
+  - A tool's output that is a non-empty object is sent as a document. A list of several objects is sent as documents.
+    Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent
   objects. Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent
   as ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
-- Server tool calls (kind ``"server"``) and their results are omitted.
 - Metadata is not sent, with one exception: ``metadata["cohere"]`` of a message, part, call or result contains further
-  fields of Cohere's object. These fields are sent unchanged. In ``to_history``, a citation becomes metadata of the
+  fields of Cohere's object. These fields are sent unchanged. ``to_history`` adds a citation to the metadata of the part
+  to which the citation's index refers; without an index, to the last text or reasoning part.
   part to which its index refers, otherwise of the last text or reasoning part.
 
 `CohereConverter.to_history` joins system messages, and merges adjacent tool messages.
@@ -76,7 +78,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     name_rule: ClassVar[NameRule | None] = NameRule(re.compile(r"[^a-zA-Z0-9_]"), letter_first=True)
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the messages of the request: the system message, the context, then the conversation.
+        """Return the messages of the request: the system message, the context, and then the conversation.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -94,8 +96,8 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if message.role is Role.MODEL:
                 messages += [*_assistant_message(message), *results]
             else:
-                # The API requires tool results directly after the calls. Other content of the message therefore
-                # follows the results.
+                # The API requires tool results directly after the calls, so other content of the message follows the
+                # results.
                 messages += [*results, *_user_message(message)]
         return messages
 
@@ -128,7 +130,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> CohereWrapper:
-        """Wrap one event of a stream (a JSON object or an object of the ``cohere`` package)."""
+        """Wrap one event of a stream. The event is a JSON object or an object of the ``cohere`` package."""
         return next(iter(wrap_chunk(chunk)), None) or CohereWrapper(as_object(chunk) or {})
 
 
@@ -136,7 +138,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
 
 
 def _assistant_message(message: Message) -> list[Fields]:
-    """Return a list with the assistant message; an empty list if no content can be sent."""
+    """Return a list with the assistant message; an empty list if the message has no content that can be sent."""
     calls = [_tool_call(call) for call in message.tool_calls if call.kind != "server"]
     plan = ""
     content: list[Fields] = []
@@ -160,7 +162,7 @@ def _assistant_message(message: Message) -> list[Fields]:
 
 
 def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
-    """Return a list with the content item for a part of the model; an empty list if the part is omitted."""
+    """Return a list with the content item for a part of the model; an empty list if the part is not sent."""
     if isinstance(part, ContentPartText):
         return _text_items(part.text, own)
     if isinstance(part, ContentPartReasoning) and own.get("type") == "thinking" and part.text:
@@ -175,7 +177,7 @@ def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The list is empty if no content can be sent.
+    Return an empty list if the message has no content that can be sent.
     """
     content: list[Fields] = []
     for part in message.content:
@@ -194,7 +196,7 @@ def _text_items(text: str, own: Fields) -> list[Fields]:
 
 
 def _data_item(part: ContentPartData, own: Fields) -> Fields:
-    """Return an unchanged block of Cohere, or other data as JSON text."""
+    """Return the block of Cohere that a part contains; for other data, a text item with JSON."""
     block = as_mapping(part.data)
     if block is not None and own.get("type") and own["type"] == block.get("type"):
         return dict(block)
@@ -229,7 +231,8 @@ def _tool_call(call: ContentPartToolCall) -> Fields:
 
 def _tool_message(result: ContentPartToolResult) -> Fields:
     own = own_fields(result.metadata, "cohere")
-    # If the content was received in another form, send it unchanged, because citations refer to its documents.
+    # Content that `to_history` could not convert without loss is sent unchanged, because citations refer to its
+    # documents.
     content = own.get("content") or _tool_content(result)
     return {**own, "role": "tool", "tool_call_id": result.id, "content": content}
 
@@ -240,7 +243,7 @@ def _tool_content(result: ContentPartToolResult) -> str | list[Fields]:
     if isinstance(output, dict):
         documents = [cast("object", output)]
     elif isinstance(output, list) and len(cast("list[object]", output)) > 1:
-        # `to_history` would read a list with one object as the object
+        # `to_history` would return the object of a list with one object.
         documents = cast("list[object]", output)
     if documents and all(as_mapping(each) for each in documents):
         return [{"type": "document", "document": {"data": each}} for each in documents]
@@ -293,14 +296,14 @@ def _read_assistant(fields: Fields) -> Message:
     for citation in as_mappings(fields.get("citations")):
         if not _add_citation(content, citation):
             _add_citation(parts, citation)
-    # Assemble the calls like those of a stream. This causes no error for malformed calls.
+    # The calls are assembled like the calls of a stream, because this causes no error for invalid calls.
     calls = assemble_message(wrap_chunk({"message": {"tool_calls": fields.get("tool_calls")}})).tool_calls
     metadata = own_metadata("cohere", fields, "role", "tool_plan", "content", "citations", "tool_calls")
     return Message(role=Role.MODEL, content=(*parts, *content, *calls), metadata=metadata)
 
 
 def _assistant_part(item: object) -> ContentPart:
-    """Convert one entry of the content of an assistant message (an object or text) to a part."""
+    """Convert one item of the content of an assistant message (an object or text) to a part."""
     if isinstance(item, str):
         return ContentPartText(text=item)
     fields = as_mapping(item) or {}
@@ -317,7 +320,7 @@ def _assistant_part(item: object) -> ContentPart:
 
 
 def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool:
-    """Add a citation to the part with its index, otherwise to the last part of its type.
+    """Add a citation to the part with its index; without such a part, to the last part of its type.
 
     Return False if there is no part of its type.
     """
@@ -334,7 +337,7 @@ def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool
 
 
 def _user_part(item: object) -> ContentPart:
-    """Convert one entry of the content of a user message (an object or text) to a part."""
+    """Convert one item of the content of a user message (an object or text) to a part."""
     if isinstance(item, str):
         return ContentPartText(text=item)
     fields = as_mapping(item) or {}
@@ -357,7 +360,7 @@ def _user_part(item: object) -> ContentPart:
 
 
 def _output(content: object) -> Any:
-    """Return the output of a tool: the data of one document, a list of the data of several documents, or text."""
+    """Return the output of a tool: text, the data of one document, or a list with the data of several documents."""
     values: list[Any] = []
     for item in content_entries(content):
         fields = as_mapping(item) or {}

@@ -1,10 +1,10 @@
 """Decoder of streams of Cohere's Chat API, version 2.
 
 `CohereDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``cohere`` package. The
-member ``type`` of an event is its type.
+member ``type`` of an event contains its type.
 
-There are two forms of reasoning: the plan before tool calls (``tool_plan``), and ``thinking`` blocks. The metadata of
-a reasoning part contains the form, because later requests contain each form in another field.
+There are two forms of reasoning: the plan before tool calls (``tool_plan``), and ``thinking`` blocks. Later requests
+contain the two forms in different fields. The metadata of a reasoning part therefore contains its form.
 """
 
 from collections.abc import Mapping
@@ -60,14 +60,14 @@ _MAX_OPEN_CALLS = 1024
 
 
 class CohereWrapper(ReadWrapper[dict[str, Any]], gc=False):
-    """Chunk wrapper over one event of the stream.
+    """Chunk wrapper for one event of the stream.
 
     Attributes:
-        text: Visible text: the ``text`` of a content block.
-        reasoning: Reasoning: the ``thinking`` of a content block, or the ``tool_plan``.
+        text: The visible text of a content block.
+        reasoning: The ``thinking`` of a content block, or the ``tool_plan``.
         calls: The fragment of a tool call.
-        finish: The finish reason: ``finish_reason`` of the event ``message-end``.
-        usage: The token counts: ``usage`` of the event ``message-end``. Its object ``tokens`` is preferred to
+        finish: The ``finish_reason`` of the event ``message-end``.
+        usage: The ``usage`` of the event ``message-end``. The counts are in ``tokens`` or, if ``tokens`` is missing, in
             ``billed_units``.
     """
 
@@ -90,11 +90,11 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # The start of a block without text so far, or None.
+        # The start of a block that has no text yet; None if there is no such block.
         self._pending_block: BlockDelta | None = None
         self._planning = False
         self._calls = 0
-        # The index of a call in the chunk wrappers, by the provider's index.
+        # By the provider's index of a call: the index in the chunk wrappers.
         self._open_calls: dict[int, int] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[CohereWrapper]:
@@ -119,7 +119,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return wrappers
 
     def wrap_usual(self, payload: bytes) -> list[CohereWrapper]:
-        """Return the chunk wrapper of an event with text, thinking, a plan or call arguments; an empty list for other events."""
+        """Return the chunk wrapper of an event with text, thinking, a plan or call arguments; otherwise an empty list."""
         event = read_common_event(payload)
         if type(event) is ContentDelta and self._pending_block is None:
             self._planning = False
@@ -142,7 +142,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return CohereWrapper({}, details=ChunkDetails(error=error))
 
     def _start_block(self, wrappers: list[CohereWrapper]) -> list[CohereWrapper]:
-        """Defer the start of a block until its first text arrives, so that empty blocks are not reported."""
+        """Defer the start of a block until its first text arrives. Empty blocks are then not reported."""
         self._pending_block = None
         for wrapper in wrappers:
             details = wrapper.details
@@ -151,7 +151,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return [wrapper for wrapper in wrappers if wrapper.details != ChunkDetails()]
 
     def _plan(self, wrappers: list[CohereWrapper]) -> None:
-        """Start a block with the first delta of a plan. Later deltas continue the block."""
+        """Let the first delta of a plan start a block. Later deltas continue this block."""
         for wrapper in wrappers:
             if wrapper.reasoning and self._planning:
                 wrapper.details, wrapper.plain = None, True
@@ -160,7 +160,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
                 self._planning, self._pending_block = True, None
 
     def _number_call(self, call: ToolCallDelta, kind: object) -> ToolCallDelta:
-        """Return a fragment of a call, with a call index that is unique in the response."""
+        """Return a fragment of a call with an index that is unique in the response."""
         index = call.index or 0
         if kind != "tool-call-delta" or index not in self._open_calls:
             if len(self._open_calls) >= _MAX_OPEN_CALLS:
@@ -180,8 +180,8 @@ def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") ->
         provider: The provider's name in errors.
 
     Returns:
-        One chunk wrapper for most events, several chunk wrappers for a complete response, and an empty list for an
-        event without content (for example, the end of a block).
+        One chunk wrapper for most events; several chunk wrappers for a complete response; an empty list for an event
+        without content, for example the end of a block.
     """
     return _wrap(as_object(chunk) or {}, provider)
 
@@ -191,7 +191,7 @@ def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") ->
 
 def _wrap(fields: dict[str, Any], provider: str, *, error_event: bool = False) -> list[CohereWrapper]:
     wrappers = _wrap_event(fields, provider)
-    # An error outside of an event has no ``type``, and its member ``message`` is a string.
+    # An error that is not an event has no ``type``, and a string as its ``message``.
     if (
         error_event
         or fields.get("error")
@@ -346,7 +346,7 @@ def _read_usage(value: object) -> Usage | None:
 
 
 def _facts(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    """Return the non-empty fields except standard fields."""
+    """Return the non-empty fields that are not standard fields."""
     return {
         name: value for name, value in fields.items() if name not in standard and value not in (None, "", [])
     }

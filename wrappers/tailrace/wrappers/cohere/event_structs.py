@@ -1,8 +1,8 @@
 """Structs for fast decoding of the most common events of a Cohere stream.
 
-`CohereDecoder` tries these structs first. A struct accepts only the documented fields and types. The JSON object of
-the event can therefore be created again from the struct. Other events are decoded to dicts; see
-`tailrace.wrappers.cohere.decoder`.
+`CohereDecoder` tries these structs first. A struct accepts only the documented fields and types, so the JSON object of
+the event can be restored from the struct. Events that no struct accepts are decoded to dicts (see
+`tailrace.wrappers.cohere.decoder`).
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Shape(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Base class of structs that reject unknown fields."""
+    """Base class of the structs. It rejects unknown fields."""
 
 
 class _Content(_Shape):
@@ -37,7 +37,7 @@ class ContentDelta(_Shape, tag_field="type", tag="content-delta"):
     delta: _ContentDelta
 
     def raw(self, name: str, text: str) -> dict[str, Any]:
-        """Return the event as a JSON object with the content field ``name``."""
+        """Return the event as a JSON object. ``name`` is the name of the field that contains the text."""
         return {
             "type": "content-delta",
             "index": self.index,
@@ -87,7 +87,7 @@ class _PlanDelta(_Shape):
 
 
 class PlanDelta(_Shape, tag_field="type", tag="tool-plan-delta"):
-    """An event that adds text to the plan before tool calls."""
+    """An event that adds text to the plan. The plan precedes tool calls."""
 
     delta: _PlanDelta
 

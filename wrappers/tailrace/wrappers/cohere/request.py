@@ -12,9 +12,9 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v2/chat``.
 
     ``parallel_tool_calls``, and the name and description of an output format, are not sent, because the API has no
-    members for them. Schemas are sent unchanged. The API cannot require a call of one specific tool. Such a choice is sent as
-    ``REQUIRED``, and `CohereModel` sends only the chosen tool. In the API, ``strict`` applies to the complete request.
-    It is set if any tool is strict. ``reasoning_effort`` only enables or disables thinking.
+    members for them. Schemas are sent unchanged. The API cannot require a call of one specific tool. For such a choice,
+    ``REQUIRED`` is sent, and `CohereModel` sends only the chosen tool. ``strict`` of the API applies to all tools of
+    the request, and is set if any tool is strict. ``reasoning_effort`` only enables or disables thinking.
 
     Source: https://docs.cohere.com/reference/chat
     """
@@ -33,7 +33,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
         frequency_penalty=options.frequency_penalty,
         thinking={"type": "disabled" if effort == "none" else "enabled"} if effort else None,
     )
-    # A request without ``tool_choice`` has the mode ``auto``.
+    # For the mode ``auto``, the value is None, so that `merged` omits the member. The API's default is ``auto``.
     return members if choice is None else {**members, "tool_choice": _MODES.get(choice.mode)}
 
 

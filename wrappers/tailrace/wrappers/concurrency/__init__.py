@@ -1,1 +1,1 @@
-"""Helpers for asyncio: an async context manager, and CPU-bound work in a worker thread."""
+"""Helpers for asyncio: an async context manager, and a worker thread for CPU-bound work."""

@@ -9,18 +9,18 @@ T = TypeVar("T")
 Exit = Callable[
     [type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[bool | None]
 ]
-"""Function that releases the resource. It is called with the arguments of ``__aexit__``."""
+"""A function that releases the resource. It has the arguments and the result of ``__aexit__``."""
 
 
 class AsyncResource(Generic[T]):
     """Async context manager for a resource that a coroutine function acquires.
 
-    ``contextlib.asynccontextmanager`` stores a generator with all local variables of the acquisition. For each open
-    response, these would need several kilobytes.
+    ``contextlib.asynccontextmanager`` keeps a generator with all local variables of the acquisition in memory: several
+    kilobytes for each open response.
 
     Args:
         acquire: Coroutine function that is called when the context is entered. It returns the resource, and the
-            function that releases the resource. Before it raises an exception, it must release everything it has
+            function that releases the resource. If it raises an exception, it must have released everything that it
             acquired.
     """
 

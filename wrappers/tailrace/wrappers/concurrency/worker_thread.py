@@ -1,7 +1,7 @@
-"""CPU-bound work that runs in a worker thread if it would block the event loop.
+"""Runs CPU-bound work in a worker thread if the work would block the event loop.
 
-A caller estimates the cost of a call as a number of JSON values (with `json_cost` and similar functions), and calls
-`run_bounded`. Cheap calls run in the event loop.
+Code that calls `run_bounded` first estimates the cost of the work as a number of JSON values, for example with
+`json_cost`. Work with a low cost runs in the event loop.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from tailrace.wrappers.messages import History
 T = TypeVar("T")
 
 MAX_INLINE_COST = 500
-"""Maximum number of values that are processed in the event loop. This takes up to 30 ms, at 20 to 60 microseconds for
-each value."""
+"""Maximum number of values that are processed in the event loop. At 20 to 60 microseconds for each value, this takes up to
+30 ms."""
 
 CHARACTERS_OF_VALUE = 1024
-"""Number of characters of a text, or bytes of a file, that have the cost of one value."""
+"""Number of characters of a text, or bytes of a file, that cost as much as one value."""
 
 RELEASE_AFTER = 1.0
-"""Time in seconds after large work until freed memory is returned to the operating system."""
+"""Seconds after large work at which freed memory is returned to the operating system."""
 
 _JSON_TYPES = (str, bytes, int, float, dict, list, tuple)
 _BYTES_OF_JSON_VALUE = 64  # average size
@@ -38,12 +38,12 @@ _BYTES_OF_JSON_VALUE = 64  # average size
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BLOCK = 1024 * 1024
 
-# After a call with a higher cost, the event loop runs other tasks. Otherwise, several calls of one request together
-# would block the loop.
+# After a call with a higher cost, the event loop runs other tasks, because several such calls of one request would
+# block the event loop.
 _YIELD_COST = 100
 
-# Each event loop has one worker thread. With a second thread, the work would not be complete earlier, because of
-# Python's global interpreter lock, and the event loop would wait twice as long for the lock.
+# Each event loop has one worker thread. Because of Python's global interpreter lock, a second thread would not complete
+# the work earlier, but the event loop would wait twice as long for the lock.
 _LIMITER = RunVar[anyio.CapacityLimiter]("tailrace.worker_thread")
 
 # Event loops for which a release of memory is scheduled.
@@ -58,8 +58,8 @@ def text_cost(text: str | bytes | None) -> int:
 def json_cost(value: object) -> int:
     """Return the cost of processing a JSON value or a pydantic model, for `run_bounded`.
 
-    Above `MAX_INLINE_COST`, the cost is not exact. Keys of dicts may have any type, because pydantic and msgspec
-    encode numbers, dates and enum members as keys too.
+    A cost above `MAX_INLINE_COST` is not exact. The keys of dicts may have any type, because pydantic and msgspec also
+    encode numbers, dates and enum members as keys.
     """
     if _is_empty(value):
         return 0
@@ -83,7 +83,8 @@ def json_cost(value: object) -> int:
 
 
 def _is_empty(value: object) -> bool:
-    # Do not test the truth of objects of other types (arrays of numpy raise ValueError).
+    # Only the truth of these types is tested, because the truth of other objects can raise an exception (arrays of
+    # numpy).
     return value is None or (isinstance(value, _JSON_TYPES) and not value)
 
 
@@ -93,15 +94,15 @@ def json_text_cost(text: bytes) -> int:
 
 
 def history_cost(history: History) -> int:
-    """Return the cost of converting a conversation, for `run_bounded`. Above `MAX_INLINE_COST`, the cost is not exact."""
+    """Return the cost of converting a conversation, for `run_bounded`. A cost above `MAX_INLINE_COST` is not exact."""
     return json_cost(history)
 
 
 async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T:
-    """Call a function in the event loop; if its cost exceeds `MAX_INLINE_COST`, in a worker thread.
+    """Call a function in the event loop or, if its cost exceeds `MAX_INLINE_COST`, in a worker thread.
 
-    The thread runs one call at a time. Calls in the event loop do not wait for the thread. After a call of medium
-    cost, the event loop runs other tasks, so that several calls of one request together do not block the loop.
+    The thread runs one call at a time. Calls in the event loop do not wait for the thread. After a call of medium cost,
+    the event loop runs other tasks, because several such calls of one request would block the event loop.
 
     Args:
         cost: Number of values that the function processes (JSON values, parts, messages).
@@ -110,7 +111,7 @@ async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T
         args: The positional arguments of the function.
 
     Returns:
-        The result of the function. An exception of the function propagates. A cancellation takes effect when the
+        The result of the function. An exception of the function is raised here. A cancellation takes effect after the
         function has returned.
     """
     if cost <= MAX_INLINE_COST:
@@ -132,7 +133,7 @@ async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T
 def in_event_loop() -> bool:
     """Return True if an event loop runs in this thread.
 
-    In other threads, callers divide large work into steps, which hold the global interpreter lock only for a short
+    In other threads, large work is divided into steps. Each step holds the global interpreter lock only for a short
     time.
     """
     try:
@@ -143,7 +144,7 @@ def in_event_loop() -> bool:
 
 
 def release_memory_later() -> None:
-    """Schedule `release_memory`. Otherwise, the C library would retain the memory of large requests."""
+    """Schedule `release_memory`. Without this call, the C library would keep the memory of large requests."""
     loop = asyncio.get_running_loop()
     if loop not in _RELEASING:
         _RELEASING.add(loop)
@@ -156,12 +157,10 @@ def _release(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def limit_unused_memory() -> None:
-    """Configure glibc to return large blocks to the operating system immediately when they are freed.
+    """Configure glibc to return large freed blocks to the operating system immediately. Do nothing with other C libraries.
 
-    This has no effect with another C library.
-
-    By default, glibc increases the minimum size of such blocks when a large block is freed. Then up to eight heaps for
-    each processor retain up to 64 MB each, which `release_memory` cannot return.
+    By default, glibc no longer does this for blocks of a size that was freed before. It then keeps up to 64 MB in each
+    of up to eight heaps for each processor, and `release_memory` cannot return this memory.
     """
     with suppress(OSError, AttributeError):  # the C library is not glibc
         library = ctypes.CDLL(None)
@@ -170,6 +169,6 @@ def limit_unused_memory() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the operating system, if the C library is glibc."""
+    """Return freed memory to the operating system. Do nothing with C libraries other than glibc."""
     with suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,8 +1,8 @@
 """Merging of adjacent messages with the same role, for APIs that require alternating roles.
 
-Chat templates and some APIs reject consecutive user messages. A stored conversation may contain them: the context of a
-history, several messages of a caller, or text after tool results. Model clients merge such messages in requests. The
-stored conversation does not change.
+Chat templates and some APIs reject adjacent user messages. A stored conversation may contain such messages: the context
+of a history, several messages of a caller, or text after tool results. Model clients merge the messages in a request.
+The stored conversation does not change.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +20,13 @@ def with_merged_neighbours(
 ) -> list[dict[str, Any]]:
     """Merge adjacent messages with the same role.
 
-    Adjacent ``user`` messages, and adjacent ``assistant`` messages, are merged. Lists of parts, images and tool calls
-    are concatenated. Plain texts are joined with a blank line. Two messages are not merged if any other member differs
-    (``name``, reasoning, …), or if the first message has tool calls. Tool results are never merged.
+    Only adjacent ``user`` messages and adjacent ``assistant`` messages are merged. Lists of parts, images and tool
+    calls are concatenated. Plain texts are joined with a blank line. Two messages are not merged if another member is
+    different (``name``, reasoning, …), or if the first message has tool calls.
 
     Args:
-        messages: Messages whose ``content`` is text or a list of parts. The messages are not modified.
-        text_types: The ``type`` of a text part, by role. It is needed to merge a plain text with a list of parts.
+        messages: The messages. Their ``content`` is text or a list of parts. The messages are not modified.
+        text_types: The ``type`` of a text part, by role. It is used if text is merged with a list of parts.
     """
     merged: list[dict[str, Any]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Functions for files in messages: media types, data URLs, audio formats, and texts that describe files."""
+"""Functions for files in messages: media types, data URLs, audio formats, descriptions of files."""
 
 import base64
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def essence(media_type: str) -> str:
 
 
 def ending_type(address: str, types: Mapping[str, str] = IMAGE_TYPES) -> str:
-    """Return the media type for the extension of a file name or URL; empty if the extension is not in ``types``."""
+    """Return the media type for the extension of a file name or URL; empty if ``types`` does not contain the extension."""
     path = address.partition("#")[0].partition("?")[0].lower()
     return next((media_type for ending, media_type in types.items() if path.endswith(ending)), "")
 
@@ -56,7 +56,7 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
 
     Args:
         url: The URL.
-        bare: True to read a text without a comma as base64 data without a media type.
+        bare: True to accept text without a comma. The text is then base64 data without a media type.
 
     Raises:
         ValueError: The data is not valid base64.
@@ -71,15 +71,12 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
 
 
 def _unquoted(text: str) -> bytes:
-    """Decode percent-encoding in slices.
-
-    A single call would hold the global interpreter lock too long.
-    """
+    """Decode percent-encoding in slices. A single call would hold the global interpreter lock too long."""
     decoded: list[bytes] = []
     at = 0
     while at < len(text):
         end = at + _SLICE
-        percent = text.rfind("%", end - 2, end)  # position of an escape that extends beyond the slice
+        percent = text.rfind("%", end - 2, end)  # position of an escape that crosses the end of the slice
         end = percent if percent > at else end
         decoded.append(unquote_to_bytes(text[at:end]))
         at = end

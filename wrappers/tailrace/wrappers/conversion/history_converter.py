@@ -1,7 +1,7 @@
 """The interface of converters between the common history and the messages of a provider.
 
-Each provider's package implements `HistoryConverter` in its module ``converter``. Model clients use the converter for
-requests.
+Each provider's package has an implementation of `HistoryConverter` in its module ``converter``. The model clients use
+the converter to create requests.
 """
 
 import re
@@ -18,13 +18,13 @@ ProviderChunk = TypeVar("ProviderChunk")
 
 
 _QUESTION = Message(role=Role.USER, content=(ContentPartText(text="-"),))
-"""User message before a single response. Some APIs require a user message as the first message."""
+"""User message before a single response. Some APIs require that the first message is a user message."""
 
 
 class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     """Converter between the common format and the format of one provider, for conversations and responses.
 
-    Converters are stateless. One instance may be used for several conversations at the same time.
+    Converters are stateless. One instance can convert several conversations at the same time.
 
     Attributes:
         id_pattern: Regular expression of valid tool call ids; None if the provider accepts all ids. Invalid ids are
@@ -38,11 +38,10 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
 
     @abstractmethod
     def from_history(self, history: History) -> list[ProviderMessage]:
-        """Convert a history to messages of the provider: system message, context, then the conversation.
+        """Convert a history to messages of the provider: the system message, the context, and then the conversation.
 
         Raises:
-            ValueError: The provider does not accept a part of the history. The error message names the part and the
-                reason.
+            ValueError: The provider does not accept a part of the history. The error names the part and the reason.
         """
 
     @abstractmethod
@@ -60,17 +59,16 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
         """Convert the chunk wrappers of a stream, or a complete response, to a message with the role MODEL.
 
-        The message has the first choice of the response; some converters have an argument that selects another choice.
-        The content of a response never causes an exception. Invalid arguments are stored as text (see
-        `ContentPartToolCall`).
+        The message contains the first choice of the response. Some converters have an argument for another choice. No
+        content of a response causes an exception. Invalid arguments are stored as text (see `ContentPartToolCall`).
         """
 
     def to_provider_messages(self, response: Iterable[ChunkWrapper[Any]] | Any) -> list[ProviderMessage]:
-        """Convert a response to messages of the provider. A caller can append them to the messages of the request.
+        """Convert a response to messages of the provider, which can be appended to the messages of the request.
 
         The method combines `to_message` and `from_history`. The result is one message for most providers, and several
-        items for OpenAI Responses. The result is empty if requests cannot contain any content of the response. If the
-        provider accepts arguments as text, they are the model's original text.
+        items for OpenAI Responses. If requests cannot contain any content of the response, the result is an empty list.
+        If the provider accepts arguments as text, the model's original text is used.
 
         Args:
             response: See `to_message`.

@@ -1,4 +1,4 @@
-"""Base class for the conversion of a request's messages to the common history, for the methods ``to_history``."""
+"""Base class of readers, with which the methods ``to_history`` convert the messages of a request."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -8,13 +8,13 @@ from tailrace.wrappers.messages import ContentPartToolCall, ContentPartToolResul
 
 
 class HistoryReader(ABC):
-    """Reader of the messages of one request. Each converter implements `read_message`.
+    """Reads the messages of one request. Each converter implements `read_message`.
 
-    Consecutive tool results become one message. The reader stores the tool calls, from which it adds missing ids and
-    tool names to results.
+    Consecutive tool results become one message. If an id or a tool name is missing in a result, the reader takes it
+    from the tool call.
 
     Attributes:
-        entry: The word for a message in error messages, for example ``"message"``.
+        entry: The word for a message in errors, for example ``"message"``.
         names: The names of the called tools, by call id.
     """
 
@@ -39,7 +39,7 @@ class HistoryReader(ABC):
         """Read all messages.
 
         Raises:
-            ValueError: See `read_message`. The error contains the position of the message.
+            ValueError: See `read_message`. The error names the position of the message.
         """
         for position, message in enumerate(messages):
             try:
@@ -53,7 +53,7 @@ class HistoryReader(ABC):
         )
 
     def add_system(self, text: str) -> None:
-        """Add instructions to the system message, after a blank line."""
+        """Append instructions to the system message. They are separated with a blank line."""
         self.end()
         self._system.append(text)
 
@@ -66,12 +66,12 @@ class HistoryReader(ABC):
         self._conversation.append(message)
 
     def add_result(self, result: ContentPartToolResult) -> None:
-        """Add the result of a tool to the current message of results."""
+        """Add the result of a tool to the current message of tool results."""
         self._open_calls = [call for call in self._open_calls if call.id != result.id]
         self._results.append(result)
 
     def end(self) -> None:
-        """Append the current message of results to the conversation, if there are results."""
+        """Append the current message of tool results to the conversation, if there are results."""
         if self._results:
             self._conversation.append(Message(role=Role.TOOL, content=tuple(self._results)))
             self._results = []
@@ -79,7 +79,7 @@ class HistoryReader(ABC):
     def call_id(self, result_call_id: str, name: str = "") -> str:
         """Return the call id for a tool result.
 
-        The call id is the id in the result. If the result has no id, the first matching call without a result is used.
+        If the result contains an id, return it. Otherwise, return the id of the first matching call without a result.
 
         Args:
             result_call_id: The id in the result; empty in legacy formats and from some clients.

@@ -1,7 +1,7 @@
-"""Functions for the JSON objects in messages of all providers.
+"""Functions for the JSON objects in the messages of all providers.
 
 Some fields of a provider have no equivalent in the common format. A converter stores these fields in the metadata of a
-part or message, under the name of the wire format. Only later requests in the same format contain them.
+part or message. Their key is the name of the wire format, and only later requests in this format contain the fields.
 """
 
 import json
@@ -15,20 +15,20 @@ Fields = dict[str, Any]
 
 
 def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
-    """Return the fields that metadata contains for a wire format. ``key`` is the name of the format."""
+    """Return the fields of a wire format in metadata. ``key`` is the name of the format."""
     return dict(as_mapping(metadata.get(key)) or {})
 
 
 def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
-    """Return metadata with all fields of an object except standard fields and nulls; empty if there are no other fields."""
+    """Return metadata with all fields of an object that are neither standard fields nor null; empty without such fields."""
     others = {name: value for name, value in fields.items() if name not in standard and value is not None}
     return {key: others} if others else {}
 
 
 def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
-    """Merge a provider's own fields with ``fields``. Objects in both are merged too.
+    """Merge a provider's own fields with ``fields``. An object that is in both is merged recursively.
 
-    If both have another value, the value in ``fields`` is used.
+    If a field has different values, the value in ``fields`` is used.
     """
     merged = {**own, **fields}
     for name, value in fields.items():
@@ -38,7 +38,7 @@ def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
 
 
 def compact_json(value: object) -> str:
-    """Return the compact JSON text of a value, for data parts."""
+    """Return the compact JSON text of a value. It is used for data parts."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -63,7 +63,7 @@ def content_entries(content: object) -> list[object]:
 
 
 def content_texts(content: object, *types: str) -> list[str]:
-    """Return the texts of a content, which must not have other parts.
+    """Return the texts of a content that has only text parts.
 
     Args:
         content: See `content_entries`.

@@ -1,8 +1,8 @@
 """Merging of a model's parameters with the members of one request.
 
-The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members for the
-options of a request. Both have the provider's names. Three tables list members with special rules: lists of tools,
-objects that are replaced as a unit, and members that exclude each other.
+The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members that the
+options of a request add. Both have the provider's names. Three tables in this module list the members with special
+rules: lists of tools, objects that are replaced as a whole, and members that exclude each other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from tailrace.wrappers.request_options import ToolDefinition
 
-# Names are compared without case and underscores, because Google accepts both ``generationConfig`` and
-# ``generation_config``, but not in one request.
+# Names are compared without case and underscores. Google accepts both ``generationConfig`` and ``generation_config``,
+# but not both of them in one request.
 _TOOLS = frozenset({"functiondeclarations", "tools"})
 
-# Objects that are replaced as a unit: choices and schemas.
+# Objects that are replaced as a whole: choices and schemas.
 _ATOMIC = frozenset(
     {
         "format",
@@ -28,7 +28,7 @@ _ATOMIC = frozenset(
     }
 )
 
-# Groups of members that exclude each other. A member of the request removes other parameters in its group.
+# Groups of members that exclude each other. A member of the request removes parameters in the same group.
 _EXCLUSIVE: Mapping[str, frozenset[str]] = {
     name: rivals - {name}
     for rivals in (
@@ -48,9 +48,9 @@ _DECLARATIONS = ("functionDeclarations", "function_declarations")
 def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the parameters of a model with the members of one request.
 
-    Objects are merged recursively. Lists of tools are concatenated, but a tool of the request replaces a tool with the
-    same name. Any other member of the request replaces the parameter. A member with the value None removes the
-    parameter. If a name has two spellings, the spelling in ``parameters`` is used.
+    Objects are merged recursively. Lists of tools are concatenated; if both lists contain a tool with the same name,
+    the tool of the request is used. For any other member, the value of the request is used. The value None removes the
+    parameter. If both spell a name differently, the spelling in ``parameters`` is used.
 
     Args:
         parameters: The members of every request, with the provider's names.
@@ -62,12 +62,12 @@ def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[st
 
 
 def without_empty(**members: Any) -> dict[str, Any]:
-    """Return the members of a request, except None and empty values."""
+    """Return the members of a request without None and empty values."""
     return {name: value for name, value in members.items() if value is not None and value not in ((), "", {})}
 
 
 def function_tool(tool: ToolDefinition, *, strict: bool = True) -> dict[str, Any]:
-    """Return a tool definition in the format of Chat Completions, which several providers use.
+    """Return a tool definition in the format of Chat Completions. Several providers use this format.
 
     Args:
         tool: The tool.
@@ -117,7 +117,7 @@ def _merge_value(plain: str, old: object, new: object) -> Any:
 
 
 def _merge_tools(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Merge two lists of tools. Entries with function declarations are merged, because Google requires a single such entry."""
+    """Merge two lists of tools. Entries with function declarations become one entry, because Google requires this."""
     names = {name for tool in new if (name := tool_name(tool)) is not None}
     both = [tool for tool in old if tool_name(tool) not in names]
     for tool in new:

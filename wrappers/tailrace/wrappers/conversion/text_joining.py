@@ -1,6 +1,6 @@
 """Joining of text parts into one string, for APIs and fields that accept only a single string.
 
-In general, the text parts of a message are separate texts, and are joined with blank lines. There is one exception: to
+The text parts of a message are usually separate texts, which are joined with blank lines. There is one exception: to
 attach citations or signatures, some providers divide a model's text into blocks, even within a sentence. Such blocks
 are joined without a separator.
 """
@@ -41,8 +41,8 @@ def joined_blocks(parts: Sequence[ContentPartText]) -> list[str]:
 def is_same_text(before: ContentPart, after: ContentPart) -> bool:
     """Return True if two adjacent parts of a model's message belong to one text.
 
-    They do if at least one of them has metadata (a citation, a signature), and the metadata does not contain different
-    ids.
+    This is the case if at least one of them has metadata (a citation, a signature), and the ids in their metadata are
+    not different.
     """
     if not (isinstance(before, ContentPartText) and isinstance(after, ContentPartText)):
         return False

@@ -1,18 +1,19 @@
-"""Matching of tool results to tool calls, and repair of conversations with unmatched calls or results.
+"""Matching of tool results with tool calls, and repair of conversations with unmatched calls or results.
 
 Providers reject a conversation with a call without a result, a result without a call, or an invalid id. Such
 conversations are common: a turn was interrupted, a client sent only some results, ids are missing or repeated, or
-another provider created the ids. Model clients therefore repair the conversation before each request. The functions
-are deterministic. If no repair is necessary, they return the same `History` object.
+another provider created the ids. Model clients therefore repair the conversation before each request. The same
+conversation is always repaired in the same way. If no repair is necessary, the functions return the same `History`
+object.
 
-A *round* consists of one or several adjacent messages of the model, and all messages before the next message of the
-model. A call matches only results in the same round, in this order of preference: the same id and tool name, the same
-id, no id and the same tool name, no id. Two calls with the same id in different rounds are therefore different calls.
-A result after the next message of the model matches no call.
+A *round* consists of one or several adjacent messages of the model, and all messages before the model's next message. A
+call matches only results in the same round. Two calls with the same id in different rounds are therefore different
+calls. Among several results, the order of preference is: a result with the same id and tool name, with the same id,
+without an id but with the same tool name, without an id.
 
-The provider ran a call with the kind ``"server"`` itself. Such a call matches only results in messages of the model,
-but a result with the same id may be in a later round. A result without an id in a message of the model matches only
-such calls.
+Calls of the kind ``"server"`` are an exception. The provider runs these calls, and they match only results in messages
+of the model. A result with the same id may be in a later round. A result without an id in a message of the model
+matches only such a call.
 """
 
 import json
@@ -34,14 +35,15 @@ from tailrace.wrappers.messages import (
 )
 
 NO_RESULT = "There is no result: the conversation went on before this tool had answered."
-"""Output of the result that is added to a call without a result."""
+"""Output of the error result that is added to a call without a result."""
 
 _NO_NAMES = ("", "unknown")  # placeholders for a missing tool name
 
-# The index of a message in the conversation, and the index of a part in the message.
+# The index of a message in the conversation, and the index of a part in this message.
 _Position = tuple[int, int]
 
-# Keys that match if a call and a result have an equal key, in order of preference. None matches nothing.
+# The keys of a call or a result, in order of preference. A call and a result match if they have an equal key at the
+# same position. A key None does not match.
 _Keys = tuple[Hashable, Hashable, Hashable, Hashable]
 
 
@@ -62,11 +64,11 @@ class ToolPart(msgspec.Struct, frozen=True):
 
 
 class UnmatchedTools(msgspec.Struct, frozen=True):
-    """The tool calls without a result and the tool results without a call in a conversation, in order.
+    """The tool calls without a result, and the tool results without a call, in the order of the conversation.
 
     Attributes:
-        calls: Calls without a result, including calls at the end of the conversation, but not calls with the kind
-            ``"server"`` (which the provider runs).
+        calls: Calls without a result. Calls at the end of the conversation are included. Calls of the kind
+            ``"server"``, which the provider runs, are not included.
         results: Results without a call.
     """
 
@@ -110,24 +112,24 @@ def unanswered_calls(history: History, since: int = 0) -> list[ContentPartToolCa
 def with_matched_ids(
     history: History, *, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
 ) -> History:
-    """Give each call a unique and valid id, and its result the same id.
+    """Give each call a unique and valid id, and give its result the same id.
 
-    A valid and unique id is not changed. A missing, duplicate or invalid id is replaced with a new id, which depends
-    only on the position of the call. When messages are appended to the conversation, earlier calls therefore get the
-    same new ids again, unless a message contains one of these ids. A result without a tool name gets the name in its
-    call. A result without a call is not changed; see `with_answers`.
+    A unique and valid id does not change. A missing, duplicate or invalid id is replaced with a new id, which depends
+    only on the position of the call. If messages are appended to the conversation, earlier calls therefore get the same
+    new ids again, unless an appended message contains one of these ids. A result without a tool name gets the name in
+    its call. A result without a call does not change (see `with_answers`).
 
     Args:
         history: The conversation.
-        pattern: Regular expression that an id must match completely; None if all ids are valid.
-        make: Function that returns an id for a number. It must return a different id for each number, and the ids must
-            match the pattern. If None, the ids are ``call00000``, ``call00001``, …, which most providers accept.
+        pattern: Regular expression that a complete id must match; None if all ids are valid.
+        make: Function that returns an id for a number. Ids for different numbers must be different, and must match the
+            pattern. If None, the ids are ``call00000``, ``call00001``, …, which most providers accept.
 
     Returns:
         The repaired history; the same object if no id changes.
 
     Raises:
-        ValueError: ``make`` returned an id that does not match the pattern, or no unused id.
+        ValueError: ``make`` returned an id that does not match the pattern, or returned only ids that are in use.
     """
     conversation = history.conversation
     ids = _new_ids(conversation, pattern, make or _default_id)
@@ -152,19 +154,19 @@ def with_matched_ids(
 def with_answers(history: History) -> History:
     """Add missing results, and place all results where providers require them.
 
-    - If a message follows a call without a result, the call gets an error result with the text `NO_RESULT`. This does
-      not apply to calls with the kind ``"server"``, or to calls at the end of the conversation.
-    - The TOOL message after the message of the model gets all results of the round: missing results, and results from
-      later messages. The TOOL message is created if necessary, but not if the message after the model's has all
-      results.
-    - Adjacent messages of the model are merged if the result of a call in one of them is after the last of them.
-    - A result in a message of the model remains there only if the provider ran the tool. Any other result is moved to
-      a TOOL message. If all calls before such a result have results, the content after it becomes another message of
-      the model after the TOOL message.
-    - A result without a call becomes text, so that the model still receives the output. The text is at the position of
-      the result, or, if this is in a TOOL message, in a USER message after the TOOL message.
+    - A call without a result gets an error result with the text `NO_RESULT` if a message follows the call. Calls of the
+      kind ``"server"`` and calls at the end of the conversation get no such result.
+    - All results of a round are placed in the TOOL message after the message of the model: results that were added, and
+      results from later messages. If there is no such message, it is created, unless the message after the message of
+      the model has all results.
+    - Adjacent messages of the model are merged if the result of a call in one of them follows the last of them.
+    - A result in a message of the model remains in the message only if the provider ran the tool. Any other result is
+      moved to a TOOL message. If all calls before such a result have results, the content after the result becomes
+      another message of the model, which follows the TOOL message.
+    - A result without a call becomes text, so that the model still receives the output. The text replaces the result.
+      If the result is in a TOOL message, the text is added in a USER message after the TOOL message.
 
-    All other content is unchanged.
+    No other content changes.
 
     Returns:
         The repaired history; the same object if no repair is necessary.
@@ -179,9 +181,9 @@ def with_answers(history: History) -> History:
 
 
 def _rounds(conversation: Sequence[Message]) -> Iterator[tuple[range, range]]:
-    """For each round, yield the index ranges of the model's messages and of the messages after them.
+    """Yield two index ranges for each round: the messages of the model, and the messages after them.
 
-    The first round may have no messages of the model.
+    In the first round, the first range may be empty.
     """
     start = 0
     while start < len(conversation):
@@ -214,9 +216,9 @@ def _results(
 
 
 def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position]:
-    """Match results with calls, and return the positions of calls by the positions of their results."""
+    """Match results with calls. Return the position of the call for the position of each matched result."""
     matches: dict[_Position, _Position] = {}
-    pending: dict[_Position, _Keys] = {}  # server tool calls without a result in earlier rounds
+    pending: dict[_Position, _Keys] = {}  # server tool calls of earlier rounds that have no result
     for model_positions, following in _rounds(conversation):
         server_calls, client_calls = dict(pending), dict[_Position, _Keys]()
         for at, call in _calls(conversation, model_positions):
@@ -236,7 +238,7 @@ def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position
 def _match_once(
     results: dict[_Position, _Keys], *calls: dict[_Position, _Keys]
 ) -> dict[_Position, _Position]:
-    """Match results with calls, and remove the matched ones from ``results`` and ``calls``.
+    """Match results with calls. Remove the matched results and calls from the arguments.
 
     Args:
         results: The results by position.
@@ -271,7 +273,7 @@ def _result_keys(result: ContentPartToolResult, *, inside: bool) -> _Keys:
 
 
 def _default_id(number: int) -> str:
-    return f"call{number:05d}"  # nine letters and digits, because some providers accept only this length
+    return f"call{number:05d}"  # exactly nine letters and digits, because some providers require this
 
 
 def _new_ids(
@@ -280,7 +282,7 @@ def _new_ids(
     """Return new ids for the calls with a missing, duplicate or invalid id."""
     calls = list(_calls(conversation))
     used = {call.id for _, call in calls} | {result.id for _, result in _results(conversation)}
-    last = len(calls) + len(used)  # this many numbers are sufficient to find an unused id
+    last = len(calls) + len(used)  # an unused id is found within this many numbers
     valid: set[str] = set()
     new: dict[_Position, str] = {}
     number = -1
@@ -318,7 +320,7 @@ def _with_parts(history: History, parts: Mapping[_Position, ContentPart]) -> His
 
 
 class _ResultRepair:
-    """Repair of the tool results of a conversation, round by round."""
+    """Repairs the tool results of a conversation, one round after the other."""
 
     def __init__(self, conversation: Sequence[Message]) -> None:
         self._conversation = conversation
@@ -342,7 +344,7 @@ class _ResultRepair:
         """Add a message of the model to the turn.
 
         Returns:
-            The messages before a point at which all calls have results, and the turn with the content after that
+            Complete messages before a point at which all calls have results, and the turn with the content after this
             point.
         """
         complete: list[Message] = []
@@ -372,7 +374,7 @@ class _ResultRepair:
         return complete, turn
 
     def _repair_following(self, turn: "_ModelTurn", following: range) -> list[Message]:
-        """Return the messages after the model's messages in a round. The first of them has all results."""
+        """Return the messages after the model's messages in a round. The first of these messages has all results of the round."""
         continues = bool(following or turn.results)
         missing = [
             ContentPartToolResult(id=call.id, name=call.name, output=NO_RESULT, is_error=True)
@@ -397,11 +399,11 @@ class _ResultRepair:
         return messages
 
     def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
-        """Replace results without a call in a message with text.
+        """Replace the results without a call in a message with text.
 
         Args:
             position: Index of the message.
-            moved: List to which the other results are moved; None to leave these results in the message.
+            moved: List to which the other results are moved; None to leave them in the message.
         """
         message = self._conversation[position]
         content: list[ContentPart] = []
@@ -418,11 +420,11 @@ class _ResultRepair:
 
 
 class _ModelTurn:
-    """The messages of the model in one round, and the tool results in these messages.
+    """The messages of the model in one round, and the results of client tools in these messages.
 
     Attributes:
-        open_calls: Calls of client tools without a result in these messages.
-        results: Results of client tools in these messages.
+        open_calls: Calls of client tools that have no result in these messages.
+        results: The results of client tools.
     """
 
     def __init__(self) -> None:
@@ -431,7 +433,7 @@ class _ModelTurn:
         self._messages: list[tuple[Message, list[ContentPart]]] = []
 
     def start(self, message: Message) -> None:
-        """Begin the next message, or the rest of a message after tool results."""
+        """Begin the next message, or the rest of a message that was divided at tool results."""
         self._messages.append((message, []))
 
     @property
@@ -444,10 +446,10 @@ class _ModelTurn:
         self._messages[-1][1].append(part)
 
     def messages(self, *, merge: bool) -> list[Message]:
-        """Return the messages without the results.
+        """Return the messages without the results of client tools.
 
         Args:
-            merge: True to merge all messages from the first one with calls on, because results follow.
+            merge: True if results follow. The first message with calls and all later messages are then merged.
         """
         messages = [
             _with_content(message, content)
@@ -469,7 +471,7 @@ def _result_text(result: ContentPartToolResult) -> ContentPartText:
 
 
 def _join_messages(messages: Sequence[Message]) -> Message:
-    """Merge several messages of the model. If metadata has the same key, the last value is used."""
+    """Merge several messages of the model. If they have metadata with the same key, the last value is used."""
     return Message(
         role=Role.MODEL,
         content=tuple(part for message in messages for part in message.content),

@@ -1,11 +1,11 @@
-"""Replacement of tool names that a provider rejects. In responses, the original names are restored.
+"""Replacement of tool names that a provider rejects. The original names are restored in responses.
 
-Each provider has a rule for tool names. A name may violate the rule, for example ``weather.get``, ``files/read``, or a
-name with 80 characters of an MCP server. A model client replaces such a name in the complete request: in tool
-definitions, the tool choice, calls and results. In the response, the replacement is replaced with the original name.
+Each provider has a rule for tool names. Names such as ``weather.get`` and ``files/read``, or a name of an MCP server
+with 80 characters, may violate this rule. A model client replaces such names everywhere in a request: in tool
+definitions, the tool choice, calls and results. In the response, the original names are restored.
 
-The replacement depends only on the name. Different names have different replacements, because a replacement ends with
-digits of the hash of the name. A valid name is never changed.
+A replacement depends only on the original name. It ends with digits of the hash of the name, so that different names
+have different replacements. A valid name is never changed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ NAMELESS = "unknown"
 
 _DIGITS = 8
 
-# The members of a request that contain tool names, at the top level and nested.
+# Members of a request that contain tool names, at the top level and in nested objects.
 _MEMBERS = frozenset({"function_call", "functions", "toolConfig", "tool_choice", "tool_config", "tools"})
 _NESTED = frozenset(
     {
@@ -57,8 +57,8 @@ class NameRule:
 
     Attributes:
         refused: Regular expression of an invalid character.
-        length: Maximum length of a name in characters.
-        letter_first: True if the first character must be a letter or an underscore.
+        length: Maximum number of characters of a name.
+        letter_first: True if a name must begin with a letter or an underscore.
     """
 
     refused: re.Pattern[str]
@@ -74,7 +74,7 @@ class NameRule:
         )
 
     def valid_name(self, name: str) -> str:
-        """Return the name if it is valid, otherwise a valid replacement."""
+        """Return the name if it is valid; otherwise return a valid replacement."""
         if not name or self.fits(name):
             return name or NAMELESS
         valid = self.refused.sub("_", name[: self.length])
@@ -104,7 +104,7 @@ class ToolNames:
         self._ids: dict[tuple[int, int], str] = {}  # the id of the latest call, by choice and index
 
     def sent(self, name: str) -> str:
-        """Return the name that the request contains for a tool."""
+        """Return the name for a tool in the request."""
         valid = self._rule.valid_name(name) if self._rule is not None else name or NAMELESS
         if valid != name and name:
             self._originals[valid] = name
@@ -118,7 +118,7 @@ class ToolNames:
     def in_history(self, history: History) -> History:
         """Replace invalid tool names in a history. If all names are valid, return the same object.
 
-        Calls of server tools and their results are not changed.
+        Calls of server tools and their results do not change.
         """
         conversation = tuple(self._in_message(message) for message in history.conversation)
         if all(new is old for new, old in zip(conversation, history.conversation, strict=True)):
@@ -135,9 +135,9 @@ class ToolNames:
     def restored(self, chunks: Sequence[ChunkWrapper[Any]]) -> Sequence[ChunkWrapper[Any]]:
         """Restore the original tool names in the next chunks of the response.
 
-        If the name of a call so far is a prefix of a replacement, the fragments of the call are buffered until the
-        name is complete. The name is complete when arguments of the call, another call or text in the choice, or the
-        end of the response arrives. If the stream is interrupted, `close` returns the buffered fragments.
+        If the received part of a call's name is the beginning of a replacement, the fragments of the call are buffered
+        until the name is complete. The name is complete when arguments of the call, another call, text of the choice,
+        or the end of the response arrive. If the stream is interrupted, `close` returns the buffered fragments.
         """
         if not self._originals:
             return chunks
@@ -150,7 +150,7 @@ class ToolNames:
         return restored
 
     def close(self) -> list[ChunkWrapper[Any]]:
-        """End the response, and return chunks with the buffered calls."""
+        """End the response. Return chunks with the buffered calls."""
         return [chunk for choice in list(self._pending) for chunk in self._release_chunk(choice)]
 
     def _in_message(self, message: Message) -> Message:
@@ -161,7 +161,7 @@ class ToolNames:
                 isinstance(part, ContentPartToolCall | ContentPartToolResult)
                 and part.id not in server_call_ids
             ):
-                # A result without a name remains nameless, because it is matched to its call by id.
+                # A result without a name is unchanged, because its id determines the call.
                 nameless = isinstance(part, ContentPartToolResult) and not part.name
                 name = part.name if nameless else self.sent(part.name)
                 content.append(part if name == part.name else part.model_copy(update={"name": name}))
@@ -187,7 +187,7 @@ class ToolNames:
         return renamed
 
     def _restored(self, chunk: ChunkWrapper[Any]) -> list[ChunkWrapper[Any]]:
-        """Restore the names in a chunk. In the list, chunks with buffered calls precede this chunk."""
+        """Return a chunk with the original names. Chunks with buffered calls precede it in the list."""
         details, choice = chunk.details, chunk.choice
         before: list[ChunkWrapper[Any]] = []
         if details is not None and details.restarts:
@@ -231,7 +231,7 @@ class ToolNames:
         return [*self._release(chunk.choice), msgspec.structs.replace(call, name="")]
 
     def _is_another(self, call: ToolCallDelta, choice: int) -> bool:
-        """Return True if a fragment starts a new call with the same index. The rule must be that of `MessageAssembly`."""
+        """Return True if a fragment starts a new call with the same index. The rule must be the same as in `MessageAssembly`."""
         if call.index is None or not call.id:
             return False
         key = choice, call.index
@@ -242,7 +242,7 @@ class ToolNames:
         return another
 
     def _release(self, choice: int) -> list[ToolCallDelta]:
-        """Remove the buffered call and return its fragments, of which the first has the name; empty if no call is buffered."""
+        """Remove the buffered call, and return its fragments. Only the first one has a name. Empty if no call is buffered."""
         pending = self._pending.pop(choice, None)
         if pending is None:
             return []
@@ -251,7 +251,7 @@ class ToolNames:
         return [named, *(msgspec.structs.replace(other, name="") for other in others)]
 
     def _release_chunk(self, choice: int) -> list[ChunkWrapper[Any]]:
-        """Remove the buffered call and return it as a separate chunk; empty if no call is buffered."""
+        """Remove the buffered call, and return it as a separate chunk; empty if no call is buffered."""
         pending = self._pending.get(choice)
         if pending is None:
             return []
@@ -259,7 +259,7 @@ class ToolNames:
 
 
 class _PendingCall:
-    """A buffered call. So far, only its name or a prefix of the name has arrived.
+    """A buffered call. Only its name, or the beginning of its name, has arrived.
 
     Attributes:
         raw: The provider's object that contained the first fragment.
@@ -275,7 +275,7 @@ class _PendingCall:
         self.fragments: list[ToolCallDelta] = []
 
     def continues_with(self, call: ToolCallDelta) -> bool:
-        """Return True if a fragment belongs to this call. It must not start a new call with the same index."""
+        """Return True if a fragment belongs to this call. Use `_is_another` first to detect a new call with the same index."""
         first = self.fragments[0]
         if call.index is not None or first.index is not None:
             return call.index == first.index
@@ -283,7 +283,7 @@ class _PendingCall:
 
 
 def _has_content(chunk: ChunkWrapper[Any]) -> bool:
-    """Return True if a chunk has content that precedes its tool calls."""
+    """Return True if a chunk has content that comes before its tool calls."""
     details = chunk.details
     return bool(
         chunk.get_text()

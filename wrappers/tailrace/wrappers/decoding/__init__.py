@@ -1,4 +1,1 @@
-"""Decoding of streamed response bodies: framing, JSON payloads, and errors inside a stream.
-
-All providers use this package.
-"""
+"""Decoding of streamed response bodies of all providers: framing, JSON payloads, and errors inside a stream."""

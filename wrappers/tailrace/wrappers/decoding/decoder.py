@@ -1,9 +1,9 @@
 """Base classes of the decoders of all providers. Decoders convert the bytes of a streamed response to chunk wrappers.
 
-The JSON objects of a body may be server-sent events, lines, or elements of one array. This framing is detected from
-the first bytes, because gateways use different framings for the same API. The method `EventDecoder.wrap` of each
-provider interprets the objects. `tailrace.wrappers.http.response.ChunkStream` calls the decoder. The decoders are
-Sans-IO.
+The JSON objects of a body may be server-sent events, lines, or elements of one array. The decoder detects this framing
+from the first bytes, because gateways use different framings for the same API. Each provider implements
+`EventDecoder.wrap`, which interprets the objects. `tailrace.wrappers.http.response.ChunkStream` calls the decoder. The
+decoders do no IO (Sans-IO).
 """
 
 import json
@@ -25,19 +25,19 @@ W = TypeVar("W", bound=ChunkWrapper[Any])
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _SPACES = _SPACE.decode()
-# The line ends are integers, because searching ``bytes`` for an integer is ten times faster than for ``bytes``.
+# The line ends are integers: searching ``bytes`` for an integer is ten times faster than searching for ``bytes``.
 _LF, _CR = b"\n\r"
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
-"""Maximum size of one response in bytes: 1 KiB for each of 131,072 tokens."""
+"""Maximum size of one response in bytes: 131,072 tokens with 1 KiB each."""
 
 MAX_EVENT_VALUES = 50_000
 """Maximum number of JSON values in one event. The last event of a response may repeat the JSON schemas of all
 tools."""
 
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
-_HEAD_BYTES = 64 * 1024  # maximum number of bytes of a body without events in an error message
+_HEAD_BYTES = 64 * 1024  # maximum number of bytes that are stored of a body without events
 _MAX_EXCERPT = 80  # maximum number of bytes of invalid JSON in an error message
-# Field names of lines in an event stream without events. A comment has an empty field name.
+# Fields of an event stream without events that are no error. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -49,17 +49,17 @@ class ResponseDecoder(ABC, Generic[W]):
     """Sans-IO decoder that converts the bytes of one streamed response body to chunk wrappers.
 
     Attributes:
-        done: True if the provider has ended the response, so that the rest of the body need not be read.
+        done: True if the provider has ended the response. The rest of the body need not be read.
     """
 
     done: bool = False
 
     @abstractmethod
     def feed(self, data: bytes) -> list[W]:
-        """Decode the next bytes of the body, and return the chunk wrappers of all complete events.
+        """Decode the next bytes of the body. Return the chunk wrappers of all complete events.
 
-        If the provider reports an error, or an event is not JSON, the result includes a chunk wrapper with
-        ``details.error``, after the wrappers of earlier events.
+        If the provider reports an error, or an event is not JSON, the list contains a chunk wrapper with
+        ``details.error`` after the chunk wrappers of earlier events.
 
         Raises:
             UpstreamError: An event or the response exceeds the maximum size.
@@ -67,10 +67,10 @@ class ResponseDecoder(ABC, Generic[W]):
 
     @abstractmethod
     def close(self) -> list[W]:
-        """End the body, and return the chunk wrappers of an unfinished last event.
+        """End the body. Return the chunk wrappers of the last event if it was not terminated.
 
-        If the last event was truncated, the result includes an error. If the body has no events, but data other than
-        keep-alive data, the result includes an error with the fault ``invalid_stream``.
+        If the last event is truncated, the list contains an error. If the body contains no events, but other data than
+        keep-alive data, the list contains an error with the fault ``invalid_stream``.
 
         Raises:
             UpstreamError: See `feed`.
@@ -80,8 +80,8 @@ class ResponseDecoder(ABC, Generic[W]):
 class EventDecoder(ResponseDecoder[W]):
     """Base class of decoders for streams of JSON objects.
 
-    A response with more than `MAX_RESPONSE_BYTES` bytes, or an event with more than `MAX_EVENT_VALUES` JSON values, is
-    an error that ends the response.
+    A response with more than `MAX_RESPONSE_BYTES` bytes, and an event with more than `MAX_EVENT_VALUES` JSON values,
+    are errors that end the response.
 
     Args:
         provider: The provider's name in errors.
@@ -108,31 +108,31 @@ class EventDecoder(ResponseDecoder[W]):
         self._short = min(max_event_bytes, _SHORT_BYTES)
         self._room = MAX_RESPONSE_BYTES
         self._framing: SSEDecoder | JSONDecoder | None = None
-        # After the first event, the decoder of the detected framing is set in one of these attributes.
+        # After the first event, one of these two attributes is the decoder for the detected framing.
         self._usual: SSEDecoder | None = None
         self._objects: JSONDecoder | None = None
-        self._head = bytearray()  # the start of the body (all data before the framing is known)
-        self._seen = False  # True if an event (with a framing other than SSE, an object with content) has been received
-        self._over = False  # True if ``[DONE]`` has been received, so that later data is ignored
+        self._head = bytearray()  # the start of the body, until the first event
+        self._seen = False  # True if an event has been received
+        self._over = False  # True after ``[DONE]``; later data is ignored
         self.done = False
 
     @abstractmethod
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[W]:
         """Return the chunk wrappers of one JSON object of the stream.
 
-        Missing, null and malformed fields must not cause an exception. The method sets `done` after the last object of
-        the response. The list is empty for an object without content (a ping, an object of another API).
+        Missing, null and invalid fields must not cause an exception. The method sets `done` after the last object of
+        the response. For an object without content (a ping, an object of another API), the list is empty.
 
         Args:
-            fields: The object. The method may modify it.
+            fields: The object. The method may change it.
             error_event: True if the object is the payload of a server-sent event with the type ``error``.
         """
 
     def wrap_usual(self, payload: bytes) -> list[W]:
-        """Return the chunk wrappers of an event with the most common shape. This is a fast path of `wrap`.
+        """Return the chunk wrappers of an event with a common shape. This is a fast path.
 
-        If the result is an empty list, the event is decoded and passed to `wrap`. Otherwise, `wrap` would have to
-        return equal chunk wrappers. The default implementation returns an empty list.
+        If the list is empty, the event is decoded and passed to `wrap`. Otherwise, the chunk wrappers must be the same
+        as those of `wrap`. The default implementation returns an empty list.
 
         Args:
             payload: The data of the event, usually JSON. The type of the event is not ``error``.
@@ -177,7 +177,7 @@ class EventDecoder(ResponseDecoder[W]):
         return self._feed_any(data)
 
     def _feed_any(self, data: bytes) -> list[W]:
-        """Return the chunk wrappers of a read without the fast path."""
+        """Decode a read for which there is no fast path. Return the chunk wrappers."""
         if self._over:
             return []
         self._count_bytes(data)
@@ -213,7 +213,7 @@ class EventDecoder(ResponseDecoder[W]):
         return [*wrappers, self.wrap_error(self._invalid("a body that is not an event stream", body))]
 
     def resume(self) -> None:
-        """Continue the same response with the body of another connection. An incomplete event is discarded."""
+        """Continue the same response with the body of another connection. An incomplete event is dropped."""
         self._framing = self._usual = self._objects = None
         self._head.clear()
         self._over = self.done = False
@@ -223,7 +223,7 @@ class EventDecoder(ResponseDecoder[W]):
 
         Args:
             events: The events.
-            last: True if the body has ended, so that incomplete JSON is truncated JSON.
+            last: True if the body has ended. Incomplete JSON is then truncated.
         """
         wrappers: list[W] = []
         for event in events:
@@ -263,7 +263,7 @@ class EventDecoder(ResponseDecoder[W]):
         )
 
     def _wrap_payloads(self, payloads: Sequence[bytes], kind: str) -> list[W]:
-        """Return the chunk wrappers of events that have the same type, in order."""
+        """Return the chunk wrappers of events with the same type, in order."""
         wrappers: list[W] = []
         for payload in payloads:
             wrappers += self.wrap_usual(payload) or self._wrap_object(payload, kind)
@@ -272,13 +272,11 @@ class EventDecoder(ResponseDecoder[W]):
         return wrappers
 
     def _wrap_object(self, payload: bytes, kind: str = "") -> list[W]:
-        """Return the chunk wrappers of an event after the first event.
-
-        This is a fast path of `wrap_event`.
+        """Return the chunk wrappers of an event that is not the first. This is a fast path of `wrap_event`.
 
         Args:
             payload: The data of the event.
-            kind: The type of the event, which is not ``error``.
+            kind: The type of the event. It is not ``error``.
         """
         value = _decoded(payload)
         if value.__class__ is dict:
@@ -304,7 +302,7 @@ class EventDecoder(ResponseDecoder[W]):
                 value = read_json(payload)
             except (ValueError, RecursionError):
                 if not (is_event or self._seen):
-                    return  # the body may be neither JSON nor an event stream; `close` then reports the error
+                    return  # neither JSON nor an event stream; `close` reports the error
                 self._seen = True
                 rest = self._wrap_values(payload, wrappers, is_error=is_error, last=last)
                 error = self._no_json(event, rest, last=last) if rest or not payload else None
@@ -324,8 +322,7 @@ class EventDecoder(ResponseDecoder[W]):
     def _wrap_values(self, payload: bytes, wrappers: list[W], *, is_error: bool, last: bool) -> bytes:
         """Append the chunk wrappers of a payload with several JSON objects to ``wrappers``.
 
-        A server that omits the blank lines between events causes such payloads. The objects are separated by white
-        space.
+        Servers that omit the blank lines between events create such payloads. White space separates the objects.
 
         Returns:
             The data after the last complete object (may be empty).
@@ -354,18 +351,18 @@ class EventDecoder(ResponseDecoder[W]):
         return rest.encode("utf-8", "surrogatepass")
 
     def _read_done(self) -> None:
-        """End the response, because ``[DONE]`` has been received. Later data is ignored."""
+        """End the response because ``[DONE]`` was received. Later data is ignored."""
         self._seen = self.done = self._over = True
         self._usual = self._objects = None
 
     def _choose_framing(self, data: bytes) -> bytes:
-        """Detect the framing from the first significant byte.
+        """Detect the framing from the first byte that is neither white space nor part of a byte order mark.
 
         Args:
             data: The latest bytes. All earlier bytes are white space or a byte order mark.
 
         Returns:
-            All bytes so far, for the decoder of the framing; empty if the framing is still unknown.
+            All bytes of the body so far, for the decoder of the framing; empty if the framing is not known yet.
         """
         head = self._head
         if len(head) < len(_BOM) and _BOM.startswith(head):
@@ -411,10 +408,10 @@ def _decoded(payload: bytes) -> Any:
 
 
 def merged_usage(known: Mapping[str, Any], new: object) -> dict[str, Any]:
-    """Merge two usage objects of one request. The last value of each field that is not null is used.
+    """Merge two usage objects of one request. For each field, the last value that is not null is used.
 
-    The counts are not added: some providers send the input count first and the output count later, and others send
-    growing counts repeatedly.
+    The numbers are not added. Some providers send the number of input tokens first and the number of output tokens
+    later. Others repeatedly send increasing numbers.
     """
     if not isinstance(new, Mapping):
         return dict(known)

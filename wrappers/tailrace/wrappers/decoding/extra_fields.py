@@ -1,6 +1,6 @@
-"""Merging of provider-specific fields from several chunks into values that can be stored and sent.
+"""Merges provider-specific fields of several chunks to values that can be stored and sent.
 
-The meaning of such fields is unknown. The JSON type of a value therefore determines how fragments are merged.
+The meaning of such fields is unknown, so the JSON type of a value determines how fragments are merged.
 """
 
 import json
@@ -11,30 +11,31 @@ from typing import Any, cast
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_LEVELS = 20
-"""Maximum nesting depth of a field. It is lower than `tailrace.wrappers.messages.MAX_DEPTH`, because the field itself
-is nested in other objects."""
+"""Maximum nesting depth of a field. `tailrace.wrappers.messages.MAX_DEPTH` is higher, because the objects around the field
+are counted, too."""
 
-# Names of fields with running text: later strings are appended. In other fields, a later string replaces the earlier
-# one.
+# Names of fields with running text, to which later strings are appended. In other fields, a later string replaces the
+# earlier string.
 _JOINED = frozenset({"data", "summary", "text", "transcript"})
 
-# Types of decoded JSON objects and lists. With the type Any, the type checker requires no casts. (A cast would be a
-# function call for each token.)
+# Types of decoded JSON objects and lists. Their type is Any, so that the type checker requires no casts. (A cast would
+# be a function call for each token.)
 _OBJECT: Any = dict
 _LIST: Any = list
 
-# Names of lists with complete items. Their items are not merged, even if they have an index.
+# Names of lists whose items are complete. The items are never merged, even if they have an index.
 _WHOLE = frozenset({"annotations", "citations", "images"})
 
 
 class FieldFold:
-    """Incremental merge of provider-specific fields.
+    """Merges provider-specific fields incrementally.
 
-    Lists are concatenated, objects are merged, and running text is joined. Any other value replaces the earlier value.
+    Lists are concatenated, objects are merged, and running text is appended. Any other value replaces the earlier
+    value.
 
-    List items with the same ``index`` and ``type`` are fragments of one block, and are merged unless their ids differ.
-    Items without an index are appended. Images and citations are appended too, because they are complete. The time for
-    `add` is linear in the size of the new fields. `add` does not modify its argument.
+    List items with the same ``index`` and ``type`` are fragments of one block, and are merged. Items are appended
+    instead if they have no index or different ids, or if they are complete (images, citations). The time for `add` is
+    linear in the size of the new fields. `add` does not change its argument.
     """
 
     __slots__ = ("_fields",)
@@ -67,7 +68,7 @@ class _Text:
 
 
 class _Items:
-    """A growing list. Fragments are merged into earlier items with the same index."""
+    """A growing list. A fragment is merged into the item with the same index."""
 
     __slots__ = ("_blocks", "items")
 
@@ -92,7 +93,7 @@ class _Items:
 
 
 def _is_another(known: object, new: object) -> bool:
-    """Return True if two ids differ, so that items with the same index are distinct."""
+    """Return True if two ids are different. Items with the same index are then different items."""
     return isinstance(known, str) and isinstance(new, str) and bool(known and new) and known != new
 
 
@@ -100,8 +101,8 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
     """Return a copy of a decoded value that every JSON parser accepts.
 
     Values that are nested deeper than ``levels`` become JSON text. Values of other types become text. Non-finite
-    numbers become null. The function never raises an exception, in contrast to
-    `tailrace.wrappers.messages.json_value`.
+    numbers become null. In contrast to `tailrace.wrappers.messages.json_value`, this function never raises an
+    exception.
     """
     if isinstance(value, str):
         return join_surrogates(value)
@@ -123,7 +124,7 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
 
 
 def is_settled(fields: Mapping[str, Any]) -> bool:
-    """Return True if merging the same fields again has no effect, because they contain no list and no running text."""
+    """Return True if merging the same fields again has no effect. This is the case without lists and running text."""
     for name, value in fields.items():
         if isinstance(value, str):
             if name in _JOINED:
@@ -136,7 +137,7 @@ def is_settled(fields: Mapping[str, Any]) -> bool:
 def json_text(value: object) -> str:
     """Return a decoded value as JSON text.
 
-    The function does not raise an exception, even if the value is nested too deeply.
+    Instead of raising an exception, the function returns a placeholder if the value is nested too deeply.
     """
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
@@ -158,7 +159,7 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
             into.setdefault(key, None)
         elif levels > 0 and isinstance(value, _OBJECT):
             members: Any = into.get(key)
-            # Merge into a new object, because the object of the chunk must not be modified.
+            # A new object is used, because the object of the chunk must not be changed.
             if not isinstance(members, _OBJECT):
                 members = into[key] = {}
             _merge(members, value, levels - 1)

@@ -1,9 +1,10 @@
 """Decoders that split an HTTP body into payloads: server-sent events, NDJSON, and series of JSON objects.
 
-`EventDecoder` uses these decoders, which are Sans-IO. ``feed(data)`` processes the bytes of one network read, and
-returns the complete payloads. Call ``close()`` once at the end of the body. Lines end with LF, CR or CRLF. The
-decoders split bytes, not characters: a read may end within a character, and U+2028 or U+0085 in a JSON text does not
-end a line. The time is linear in the number of bytes, for any size of reads. The size of each buffer is limited.
+`EventDecoder` uses these decoders. They do no IO (Sans-IO). ``feed(data)`` decodes the bytes of one network read, and
+returns the complete payloads. ``close()`` must be called once at the end of the body. Lines end with LF, CR or CRLF.
+The decoders split bytes, not characters: a read may end within a character, and U+2028 or U+0085 in a JSON text does
+not end a line. The time is linear in the number of bytes, whatever the size of the reads. The size of each buffer is
+limited.
 """
 
 import itertools
@@ -17,10 +18,10 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """Default maximum size of one event or line in bytes. Deltas with images have up to 2 MB."""
 
-_LF, _CR = b"\n\r"  # integers, because searching for an integer is ten times faster than for bytes
+_LF, _CR = b"\n\r"  # integers, because searching for an integer is ten times faster than searching for bytes
 _BOM = b"\xef\xbb\xbf"
-# 15 digits of milliseconds are up to 30,000 years. The limit is needed because ``int()`` raises an exception for very
-# long texts.
+# 15 digits of milliseconds are up to 30,000 years. Without a limit, ``int()`` would raise an exception for very long
+# texts.
 _MAX_RETRY_DIGITS = 15
 
 
@@ -28,9 +29,9 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
     """One server-sent event.
 
     Attributes:
-        data: The data lines, joined with LF, as UTF-8 bytes.
+        data: The data lines, joined with LF, as UTF-8.
         event: The type of the event; empty for the default type ``message``.
-        id: The last event id of the stream before or in this event; empty if there was none.
+        id: The last event id that the stream contained up to the end of this event; empty if there was none.
     """
 
     data: bytes
@@ -39,9 +40,9 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Lines:
-    """Splitter of a byte stream into lines. At most one unfinished line is buffered.
+    """Splits a byte stream into lines. At most one unfinished line is buffered.
 
-    A byte order mark at the start is dropped. After `fail`, every call raises the error.
+    A byte order mark at the start is dropped. After a call of `fail`, every call raises the error.
     """
 
     __slots__ = ("_bound", "_fragments", "_head", "_held", "_skip_lf", "failed")
@@ -51,7 +52,7 @@ class _Lines:
         self._fragments: list[bytes] = []
         self._held = 0
         self._skip_lf = False
-        self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark
+        self._head: bytes | None = b""  # the first bytes, as long as they may be a byte order mark; then None
         self.failed = ""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -93,7 +94,7 @@ class _Lines:
 
     @property
     def idle(self) -> bool:
-        """True if the last byte ended a line, and the next byte cannot belong to the same line end."""
+        """True if the last byte ended a line, and the next byte belongs to another line."""
         return not (self._fragments or self._skip_lf or self.failed) and self._head is None
 
     def close(self) -> bytes:
@@ -105,14 +106,14 @@ class _Lines:
         return rest
 
     def fail(self, unit: str, *, now: bool) -> None:
-        """Stop reading. Raise the error now, or in the next call, so that complete items can be returned first."""
+        """Stop reading. Raise the error now, or in the next call if complete items can be returned first."""
         self.failed = unit
         self._fragments.clear()
         if now:
             self._raise()
 
     def _within_bound(self, lines: list[bytes]) -> list[bytes]:
-        """Return the lines before the first line that is too large. This line may be unfinished."""
+        """Return the lines before the first line that is too large. The line that is too large may be unfinished."""
         accepted = list(itertools.takewhile(lambda line: len(line) <= self._bound, lines))
         if len(accepted) < len(lines) or self._held > self._bound:
             self.fail("line", now=not accepted)
@@ -129,19 +130,19 @@ class SSEDecoder:
     """Decoder of ``text/event-stream`` bodies (WHATWG HTML, section 9.2.6, "Server-sent events").
 
     The decoder ignores a byte order mark at the start, comments, unknown fields, events without a ``data`` line, an
-    ``id`` with a NUL character, and a ``retry`` value that is not 1 to 15 digits. A single empty ``data`` line is an
-    event with empty data.
+    ``id`` with a NUL character, and a ``retry`` value other than 1 to 15 digits. An event with one empty ``data`` line
+    is returned; its data is empty.
 
     Args:
-        error_field: True to return each line ``error: {...}`` immediately as an event with the type ``error``. Some
-            servers send this non-standard field.
-        max_event_bytes: Maximum size in bytes of one line, and of all ``data`` lines of one event together.
+            error_field: True to return each line ``error: {...}`` immediately as an event of the type ``error``. Some
+                servers send this field, which is not standard.
+            max_event_bytes: Maximum size in bytes of one line, and of all ``data`` lines of one event together.
 
     Attributes:
-        idle: True if the last read ended with a blank line, so that nothing is buffered.
+        idle: True if nothing is buffered, because the last read ended with a blank line.
         last_event_id: The event id at the last blank line. According to the standard, an id is valid only after a
-            blank line. The id is therefore never that of an incomplete event.
-        retry: The latest reconnection time from the server in milliseconds; None if the server has sent no ``retry``
+            blank line. Therefore, it is never the id of an incomplete event.
+        retry: The latest reconnection time from the server in milliseconds; None if the server sent no ``retry``
             field.
     """
 
@@ -171,11 +172,11 @@ class SSEDecoder:
         self.idle = False
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
-        """Decode the next bytes of the body, and return the complete events.
+        """Decode the next bytes of the body. Return the complete events.
 
         Raises:
-            UpstreamError: An event exceeds the maximum size (fault ``event_too_large``). If complete events precede it
-                in ``data``, this call returns these events, and the next call raises the error.
+            UpstreamError: An event exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
+                events before this event, they are returned, and the next call raises the error.
         """
         if self.idle and len(data) <= self._bound:
             event, payloads = self.complete_events(data)
@@ -187,14 +188,14 @@ class SSEDecoder:
         return events
 
     def complete_events(self, data: bytes) -> tuple[str, list[bytes]]:
-        """Return the events of a read with a common shape. This is a fast path of `feed`, and has no side effects.
+        """Return the events of a read with a common shape. This is a fast path of `feed` without side effects.
 
-        The common shapes are complete events with one data line each, and one ``event`` line with one data line. Call
-        this method only if the decoder is `idle`, and the read does not exceed the maximum size.
+        The common shapes are one or several events with one data line each, and one event with an ``event`` line and
+        one data line. Call this method only if the decoder is `idle`, and the read does not exceed the maximum size.
 
         Returns:
-            The type of the events, and a list with the data of each event. The list is empty if the read has another
-            shape. Then call `feed`.
+            The type of the events, and a list with the data of each event. If the read has another shape, the list is
+            empty; then call `feed`.
         """
         if data[-2:] == b"\n\n":
             body = data[:-2]
@@ -217,11 +218,11 @@ class SSEDecoder:
         return "", payloads if body.count(_LF) == 2 * len(payloads) - 2 else []
 
     def close(self) -> list[ServerSentEvent]:
-        """End the body, and return the last event even if no blank line follows it.
+        """End the body. Return the last event, even if no blank line follows it.
 
-        The standard drops such an event. It is returned here because some servers omit the last blank line. The caller
-        must check whether the payload is complete. `last_event_id` does not change. An unfinished line is ignored
-        unless it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry`` has a wrong value.
+        The standard drops such an event. Some servers omit the last blank line, so the event is returned. The caller
+        must check whether the payload is complete. `last_event_id` does not change. An unfinished line is used only if
+        it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry`` would be wrong.
 
         Raises:
             UpstreamError: See `feed`.
@@ -261,7 +262,7 @@ class SSEDecoder:
         return events
 
     def _field(self, line: bytes, events: list[ServerSentEvent]) -> int:
-        """Read any other line, and return the number of bytes that it adds to the data of the event."""
+        """Read a line that is not a common data line. Return the number of bytes that it adds to the data of the event."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -281,7 +282,7 @@ class SSEDecoder:
 
 
 class NDJSONDecoder:
-    """Decoder of newline-delimited JSON, with one payload on each line.
+    """Decoder of newline-delimited JSON: each line is one payload.
 
     Blank lines, and a byte order mark at the start, are dropped.
 
@@ -295,11 +296,11 @@ class NDJSONDecoder:
         self._lines = _Lines(max_line_bytes)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Decode the next bytes of the body, and return the complete payloads.
+        """Decode the next bytes of the body. Return the complete payloads.
 
         Raises:
-            UpstreamError: A line exceeds the maximum size (fault ``event_too_large``). If complete lines precede it in
-                ``data``, this call returns these lines, and the next call raises the error.
+            UpstreamError: A line exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
+                lines before this line, they are returned, and the next call raises the error.
         """
         return [line for line in self._lines.feed(data) if line.strip()]
 
@@ -309,7 +310,7 @@ class NDJSONDecoder:
         return self._lines.idle
 
     def close(self) -> list[bytes]:
-        """End the body, and return the last line even if no line end follows it.
+        """End the body. Return the last line, even if no line end follows it.
 
         Raises:
             UpstreamError: See `feed`.
@@ -318,8 +319,8 @@ class NDJSONDecoder:
         return [rest] if rest.strip() else []
 
 
-# A complete string, or a character that begins or ends a string, object or list. Possessive quantifiers prevent
-# backtracking.
+# Matches a complete string, or a character that begins or ends a string, an object or a list. Possessive quantifiers
+# prevent backtracking.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)
 _STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _QUOTE, _LIST = b'"['
@@ -333,15 +334,15 @@ _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 class JSONDecoder:
     """Decoder of a series of JSON objects, either on separate lines or as elements of one array.
 
-    If the first object contains no line end, but a line end follows it, each line is an object. Otherwise, objects may
-    span several lines, and separators (commas, white space) are skipped. Each object is returned as an event with the
-    default type, so that consumers do not depend on the framing.
+    If a line end follows the first object, and the object itself contains no line end, each line is an object.
+    Otherwise, objects may span several lines, and separators (commas, white space) between them are skipped. Each
+    object is returned as an event of the default type, so that consumers do not depend on the framing.
 
     Args:
         max_value_bytes: Maximum size of one object in bytes.
 
     Attributes:
-        idle: True if the last read ended after an object or line, so that nothing is buffered.
+        idle: True if nothing is buffered, because the last read ended after an object or a line.
     """
 
     __slots__ = (
@@ -361,23 +362,23 @@ class JSONDecoder:
     def __init__(self, *, max_value_bytes: int = MAX_EVENT_BYTES) -> None:
         self.idle = False
         self._bound = max_value_bytes
-        self._lines: NDJSONDecoder | None = None  # set if each line is an object
-        self._first = True  # True if the first object is not complete yet
-        # True if the first object is complete, and the next byte determines whether each line is an object.
+        self._lines: NDJSONDecoder | None = None  # the decoder if each line is an object
+        self._first = True  # True until the first object is complete
+        # True after the first object, until the next byte shows whether each line is an object.
         self._undecided = False
         self._depth = 0
         self._in_string = False
-        self._carry = b""  # a backslash at the end of the last read, before the byte that it escapes
+        self._carry = b""  # a backslash at the end of the last read; the byte that it escapes has not arrived
         self._fragments: list[bytes] = []
         self._held = 0
         self._failed = False
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
-        """Decode the next bytes of the body, and return the complete objects.
+        """Decode the next bytes of the body. Return the complete objects.
 
         Raises:
-            UpstreamError: An object exceeds the maximum size (fault ``event_too_large``). If complete objects precede
-                it in ``data``, this call returns these objects, and the next call raises the error.
+            UpstreamError: An object exceeds the maximum size (fault ``event_too_large``). If ``data`` contains complete
+                objects before this object, they are returned, and the next call raises the error.
         """
         lines = self._lines or self._decide(data)
         if lines is not None:
@@ -387,8 +388,8 @@ class JSONDecoder:
         if self._failed:
             self._raise()
         if not (self._depth or self._in_string or self._carry) and len(data) <= self._bound:
-            # Google separates elements with these bytes. The same bytes may occur within an object, so that each
-            # element must be checked.
+            # Google separates elements with these bytes. An element may also contain these bytes, so each element is
+            # checked.
             first, *others = data.split(b"\n,\r\n{")
             values = [_only_object(first, begins=self._first)]
             values += [_only_object(b"{" + other) for other in others if values[0]]
@@ -403,19 +404,19 @@ class JSONDecoder:
             self._fragments.clear()
             if not events:
                 self._raise()
-        # The decoder is not idle while the next byte determines whether each line is an object.
+        # The decoder is not idle until the next byte shows whether each line is an object.
         self.idle = not (self._first or self._depth or self._in_string or self._carry or self._failed)
         self.idle = self._lines.idle if self._lines is not None else self.idle and not self._undecided
         return events
 
     def likely_object(self, data: bytes) -> bytes:
-        """Return the object of a read that probably has exactly one object. This is a fast path of `feed`, without side effects.
+        """Return the object of a read that seems to be exactly one object. This is a fast path of `feed` without side effects.
 
         Call this method only if the decoder is `idle`, and the read does not exceed the maximum size. If the result is
-        valid JSON, `feed` would return the same object, and must not be called for this read. Otherwise, call `feed`.
+        valid JSON, do not call `feed` for this read, because it would return the same object. Otherwise, call `feed`.
 
         Returns:
-            The bytes of the probable object; empty if the read is not one object.
+            The bytes of the object; empty if the read is not one object.
         """
         if self._lines is None:
             return _between_braces(data)
@@ -424,7 +425,7 @@ class JSONDecoder:
         return line if ends and line[:1] == b"{" else b""
 
     def close(self) -> list[ServerSentEvent]:
-        """End the body, and return the incomplete object, if there is one.
+        """End the body. Return the incomplete object, if there is one.
 
         Raises:
             UpstreamError: See `feed`.
@@ -487,7 +488,7 @@ class JSONDecoder:
         return self._lines
 
     def _skip_string(self, data: bytes, position: int) -> int:
-        """Return the position after the end of the current string, or after the usable data if the string does not end."""
+        """Return the position after the current string. If the string does not end, return the position after the usable data."""
         end = _STRING_END.match(data, position)
         if end is not None:
             self._in_string = False
@@ -512,12 +513,12 @@ class JSONDecoder:
 
 
 def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
-    """Return the data from the first to the last brace; empty if there is anything but separators outside the braces.
+    """Return the data from the first to the last brace; empty if there is other data than separators outside the braces.
 
     Args:
         data: The read.
-        begins: True to require the start of an array. (Without an array, each line may be an object, which only a scan
-            can detect.)
+        begins: True to require the start of an array. (In a series without an array, each line may be an object. Only a
+            scan can detect this.)
     """
     value = data.lstrip(_BEFORE)
     if begins:
@@ -529,7 +530,7 @@ def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
 
 
 def _only_object(data: bytes, *, begins: bool = False) -> bytes:
-    """Return the result of `_between_braces` if it is exactly one object; otherwise empty."""
+    """Return the result of `_between_braces` if the result is exactly one object; otherwise return empty bytes."""
     value = _between_braces(data, begins=begins)
     try:
         if value:

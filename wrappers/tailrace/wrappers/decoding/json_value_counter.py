@@ -1,7 +1,7 @@
 """Counting of the values in a JSON text without decoding it.
 
-Decoders and the server reject texts whose values would need too much memory. One megabyte of ``[],[],…`` has 300,000
-values.
+Decoders and the server reject a text with too many values, because the values would need too much memory. For example,
+one megabyte of ``[],[],…`` has 300,000 values.
 """
 
 _SLICE = 64 * 1024
@@ -9,13 +9,14 @@ _NOT_STRUCTURE = bytes(set(range(256)) - set(b",[{"))
 
 
 def count_json_values(text: bytes, limit: int) -> int:
-    """Return the number of values in a JSON text: objects, arrays, and the members of both.
+    """Return the number of values in a JSON text. Objects, arrays and their members count as values.
 
     If the text is not JSON, the number has no meaning.
 
     Args:
         text: The text.
-        limit: Counting stops above this number. The result is then larger than ``limit``, but not exact.
+        limit: If the number exceeds this limit, counting stops. The result is then higher than ``limit``, but not
+            exact.
     """
     values, in_string, escaped = 1, False, False
     for at in range(0, len(text), _SLICE):
