@@ -1,4 +1,4 @@
-"""A minimal A2A client that folds events by the protocol's rules, for comparison with the project's own fold."""
+"""A minimal A2A client that applies events by the rules of the protocol, for comparison with the project's own code."""
 
 import json
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class FoldedTask:
-    """The state of a task at a plain A2A 1.0 client after these events."""
+    """The state of a task that a plain A2A 1.0 client has after applying events."""
 
     state: str = ""
     status_text: str = ""
@@ -19,7 +19,7 @@ class FoldedTask:
 
 
 def fold(bodies: Iterable[bytes]) -> FoldedTask:
-    """Fold JSON events by the rules of A2A 1.0: ``append`` adds parts, everything else replaces."""
+    """Apply JSON events by the rules of A2A 1.0: an event with ``append`` adds parts, any other event replaces."""
     task = FoldedTask()
     for body in bodies:
         event = json.loads(body)

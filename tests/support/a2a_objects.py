@@ -259,4 +259,4 @@ objects: st.SearchStrategy[A2AModel] = st.one_of(
     ),
     build(GetExtendedAgentCardRequest, tenant=text),
 )
-"""Each object that an operation accepts or returns."""
+"""All objects that an operation accepts or returns."""

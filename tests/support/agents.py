@@ -14,13 +14,13 @@ Updates = AsyncIterator[Update | Message]
 
 
 async def nothing(_turn: Turn) -> Updates:
-    """End the turn at once."""
+    """End the turn immediately."""
     return
     yield
 
 
 async def echo(turn: Turn) -> Updates:
-    """Send the message back in one artifact; ``ask`` waits for the caller."""
+    """Return the message in one artifact. For the message ``ask``, wait for the caller."""
     yield StatusUpdate(TaskState.WORKING)
     text = turn.history.conversation[-1].text
     if text == "ask":
@@ -30,7 +30,7 @@ async def echo(turn: Turn) -> Updates:
 
 
 async def ask_back(turn: Turn) -> Updates:
-    """Send the message back in two deltas; wait for the caller if it begins with a question mark."""
+    """Return the message in two deltas. If the message begins with a question mark, wait for the caller."""
     yield StatusUpdate(TaskState.WORKING)
     text = turn.history.conversation[-1].text
     if text.startswith("?"):

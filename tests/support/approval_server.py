@@ -16,7 +16,7 @@ class ApprovalServer(NamedTuple):
     """The server.
 
     Attributes:
-        url: Its URL.
+        url: The URL of the server.
         upstream: The requests to its model.
         ran: The recipients to which the tool ``send_mail`` sent a mail.
     """

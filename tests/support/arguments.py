@@ -7,7 +7,10 @@ from tailrace.wrappers.assembly.tool_calls import parse_arguments
 
 
 def sent_arguments(call: ContentPartToolCall) -> dict[str, Any]:
-    """The object that every format sends: the arguments, or text that is not an object as its member ``input``."""
+    """The object that formats send: the arguments.
+
+    If the arguments are text that is not an object, the text is the member ``input``.
+    """
     text = call.arguments_text
     if text is None:
         return call.arguments
@@ -16,7 +19,7 @@ def sent_arguments(call: ContentPartToolCall) -> dict[str, Any]:
 
 
 def as_sent(call: ContentPartToolCall) -> ContentPartToolCall:
-    """The call after a round trip through a format that carries arguments as text."""
+    """The call after a round trip through a format that sends arguments as text."""
     if call.kind == "custom" or call.arguments_text is None:
         return call
     fields = {"arguments": sent_arguments(call), "arguments_text": None, "arguments_error": None}

@@ -59,7 +59,7 @@ class Recalling:
 
 @asynccontextmanager
 async def recalling_agent() -> AsyncGenerator[tuple[str, Recorder, Recalling]]:
-    """Run a server with one caller; yield its URL, the recorder of its requests, and its handler."""
+    """Run a server with one caller. Yield the URL, the recorder of the requests, and the handler."""
     recalling = Recalling()
     recorder = Recorder(create_app(Settings(store="sqlite://"), handler=recalling))
     async with serving(recorder) as url:
@@ -74,7 +74,7 @@ async def serving_callers(**settings: Any) -> AsyncGenerator[str]:
         settings: Its settings.
     """
     given = Settings.model_validate({"store": "sqlite://", "caller_keys": CALLER_KEYS, **settings})
-    # In a thread, since this server also fronts an agent.
+    # In a thread, because `create_app` blocks if it fetches the card of a remote agent.
     app = await anyio.to_thread.run_sync(partial(create_app, given))
     async with serving(app) as url:
         yield url

@@ -40,7 +40,7 @@ def error_of(body: bytes) -> UpstreamError:
 
 
 def fold(wrappers: Iterable[ChoiceDeltaWrapper]) -> dict[str, Any]:
-    """The ``chat.completion`` of wrappers, as a reader of its JSON gets it."""
+    """The ``chat.completion`` of wrappers, as a program that parses its JSON receives it."""
     accumulator = Accumulator()
     for wrapper in wrappers:
         accumulator.add(wrapper)

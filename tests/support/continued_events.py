@@ -1,4 +1,4 @@
-"""Events of responses that are continued, as a client of A2A receives and folds them."""
+"""Events of responses that are continued, as a client of A2A receives and applies them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Servers of all formats that stream an answer, break off, and continue it as the real servers document.
+"""Servers of all formats. They stream a response, break off, and continue it as the documentation of the real servers describes.
 
 ::
 
@@ -6,8 +6,8 @@
     async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         model = server.model(upstream)
 
-The first response is cut where the test wants it; every further one is complete. A server that begins an answer again sends
-`ContinuingServer.SECOND` before it, so that the texts of two attempts differ.
+The first response is cut at a byte that the test selects; all further responses are complete. A server that begins a response
+again sends `ContinuingServer.SECOND` first, so that the texts of two attempts differ.
 """
 
 import json
@@ -270,23 +270,23 @@ _USAGE = {
     "mistral": b'"total_tokens"',
     "bedrock": b'"outputTokens"',
 }
-"""What the event with the complete usage contains."""
+"""The content of the event with the complete usage."""
 
 
 @dataclass
 class ContinuingServer:
-    """A server that breaks off its first response and answers all further requests.
+    """A server that breaks off its first response, and sends complete responses to all further requests.
 
     Args:
         kind: A key of `FORMAT_OF`.
         pieces: The texts of the deltas.
         cut: Byte of the first response at which it breaks off.
-        ending: How it breaks off: the connection is closed, reset, or silent, or the server reports an error.
-        call: The answer ends with a call of ``weather``; after its result, the server answers ``Done.``.
+        ending: How the first response breaks off: the connection is closed, reset or silent, or the server reports an error.
+        call: True if the response ends with a call of ``weather``. After the result of the call, the server sends ``Done.``.
 
     Attributes:
         prefills: The number of requests that continue a text.
-        attachments: The number of requests that attach again.
+        attachments: The number of requests for the rest of a stored response.
         usages: The reported usage of complete responses.
     """
 
@@ -318,7 +318,10 @@ class ContinuingServer:
 
     @property
     def usage_before_cut(self) -> Usage:
-        """The usage in the events of a response that breaks off; an event is complete with its JSON."""
+        """The usage in the complete events of a response that breaks off.
+
+        An event counts as complete when its JSON is complete.
+        """
         if self.cut is None or self.attachments:
             return (0, 0)
         mark = b"" if self.ending == "error" else _MARKS.get(self.case.name, b"\n\n")

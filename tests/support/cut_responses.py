@@ -20,7 +20,7 @@ PROMPT = ContinuationPolicy(delay=0.0)
 _ALPHABET = (
     "a", "be", " river", " stone", "\n", "\n\n", "- ", "**", "`", " ", "é", "水", "流れ", "🌊", "👩‍🚀", ".", ". ", ", ", "#",
 )  # fmt: skip
-_SILENCE = 1.0  # the read timeout of a model whose server is silent; on a busy machine, events are late, too
+_SILENCE = 1.0  # the read timeout of a model whose server is silent; long enough for a busy machine
 _ENDINGS = ("close", "reset", "error") * 6 + ("silence",)
 
 

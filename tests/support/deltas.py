@@ -1,4 +1,4 @@
-"""A test provider whose deltas hold the given values."""
+"""A test provider whose deltas have the given values."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""An `Engine` with a handler: sends to it, and reads its streams."""
+"""Functions that run an `Engine` with a handler, send messages to it, and read its streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -21,14 +21,14 @@ Updates = AsyncIterator[Update | Message]
 
 
 def request(text: str = "hello", task_id: str = "", context_id: str = "") -> SendMessageRequest:
-    """A send of a user message, whose id is its text."""
+    """A request that sends a message of the user. The id of the message is its text."""
     parts = (Part(text=text),)
     message = Message(message_id=text, role=Role.USER, parts=parts, task_id=task_id, context_id=context_id)
     return SendMessageRequest(message=message)
 
 
 def begin(text: str = "") -> list[Update]:
-    """The updates with which a handler begins an answer in the artifact ``text``."""
+    """The updates with which a handler begins a response in the artifact ``text``."""
     artifact = Artifact(artifact_id="text", parts=(Part(text=text),))
     return [StatusUpdate(TaskState.WORKING), ArtifactUpdate(artifact, last=False)]
 
@@ -64,7 +64,7 @@ async def read(subscription: Subscription, *, until_interrupted: bool = False) -
 
 
 async def read_until(subscription: Subscription, number: int) -> None:
-    """Read a stream up to an event, then leave it."""
+    """Read a stream up to an event, then stop reading."""
     async with aclosing(subscription.batches()) as batches:
         async for batch in batches:
             if batch[-1].number >= number:
@@ -98,7 +98,9 @@ def shown(events: Sequence[Event]) -> str:
 
 
 class Typist:
-    """A handler that sends the deltas it is given, asks for input at ``?``, and ends at an empty one.
+    """A handler that yields the deltas that the test passes to it.
+
+    At the delta ``?``, it requires input. At an empty delta, it ends.
 
     Attributes:
         turns: The texts of the messages of all turns.
@@ -133,7 +135,7 @@ class Typist:
 
 
 class Turns:
-    """A handler whose turns end one by one, and that records their histories."""
+    """A handler that records the histories of its turns. The test ends the turns one by one."""
 
     def __init__(self) -> None:
         self.histories: dict[str, list[str]] = {}

@@ -1,4 +1,7 @@
-"""Context managers for fixtures: pytest-asyncio finishes a fixture in another task than it starts it in."""
+"""Context managers for fixtures.
+
+They are needed because pytest-asyncio starts and finishes a fixture in different asyncio tasks.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,7 +13,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def in_own_task(manager: AbstractAsyncContextManager[T]) -> AsyncGenerator[T]:
-    """Enter and exit a context manager in one task, regardless of the tasks that enter and exit this one."""
+    """Enter and exit a context manager in one asyncio task, even if this function is entered and exited in different ones."""
     value_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     leave = asyncio.Event()  # noqa: TID251 — on the same loop as the task
 

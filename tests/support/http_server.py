@@ -110,7 +110,7 @@ class RawServer:
 async def raw_server(
     answer: Answer, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[RawServer]:
-    """Run a server while the block runs."""
+    """Run a server until the block ends."""
     raw = RawServer(answer)
     server = await asyncio.start_server(raw.serve, host, 0, ssl=tls)
     raw.port = server.sockets[0].getsockname()[1]
@@ -126,7 +126,7 @@ async def raw_server(
 class ScriptedBody:
     """An `Answer` that sends each given piece separately.
 
-    Pieces that are given before the client waits for the body arrive while it waits: nothing runs in between.
+    Pieces that are added before the client waits for the body arrive during this wait, because no other code runs in between.
     """
 
     def __init__(self, head: bytes = CHUNKED) -> None:

@@ -27,7 +27,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids that a request may name: all of them exist for one caller, or none exists.
+    """The ids that a request may name. Either all of them exist for one caller, or none exists.
 
     Attributes:
         task: A completed task.
@@ -214,7 +214,7 @@ async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
     assert completed.status == "200", completed
     items = await client.http(caller, "GET", f"/v1/conversations/{made.context}/items")
     assert items.status == "200", items
-    # The last task of the conversation, since its turns run one after the other.
+    # This must be the last task of the conversation, because its turns run one after the other.
     running = await send("hold", returnImmediately=True)
     return Ids(
         task=task["id"],

@@ -249,7 +249,7 @@ def _rpc_0_3() -> Iterable[Case]:
 
 
 def _rpc_0_1() -> Iterable[Case]:
-    # Before the tasks of the caller itself, which may have these names.
+    # These cases come before the cases that create tasks of the caller, which may have these names.
     for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe", "tasks/pushNotification/get"):
         yield _rpc("0.1", method, "name", _task_params("name"))
         yield _rpc("0.1", method, "a response", _task_params("response"))
@@ -267,7 +267,7 @@ def _rpc_0_1() -> Iterable[Case]:
         lambda ids: {"id": ids.name, "pushNotificationConfig": WEBHOOK},
     )
     for method in ("tasks/send", "tasks/sendSubscribe"):
-        # Callers name their tasks: each id may be the name of a new one.
+        # In this version, callers choose the names of tasks, so that each id may be the name of a new task.
         for which in ("task", "waiting", "running", "name"):
             yield _rpc(
                 "0.1",
@@ -435,7 +435,7 @@ def _openai() -> Iterable[Case]:
 
 
 def _stored(which: str) -> Iterable[Case]:
-    """The routes of stored responses and completions, with an id of either, or one that names a task."""
+    """The routes of stored responses and completions. ``which`` selects the id: of a response, of a completion, or of a task."""
 
     def case(target: str, query: str = "", body: Fields | None = None) -> Case:
         method, _, template = target.partition(" ")
@@ -524,7 +524,10 @@ def _chats() -> Iterable[Case]:
 
 
 def _ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Put requests that only read first, when the caller has nothing with these ids yet, and again in their place."""
+    """Return the cases in order.
+
+    Requests that only read come first, before the caller has objects with these ids, and again later.
+    """
     listed = tuple(cases)
     return (*(case for case in listed if _reads(case.target)), *listed)
 
@@ -532,7 +535,7 @@ def _ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
 def _reads(target: str) -> bool:
     method = target.rpartition("/" if target.startswith("gRPC") else " ")[2]
     if ":subscribe" in target:
-        return False  # it does not end for a task that waits for input
+        return False  # the stream of a task that waits for input does not end
     return (
         target.startswith("GET ") or method.startswith(("Get", "List")) or method.endswith(("/get", "/list"))
     )

@@ -1,7 +1,7 @@
 """A real server for tests: uvicorn on a free loopback port, in the test's own event loop.
 
-It shuts down as soon as it has nothing to wait for. Uvicorn itself polls the exit flag ten times a second and sleeps
-at least once more after that, which would take longer than most tests.
+The server shuts down without pauses. Uvicorn itself polls the exit flag ten times a second and sleeps at least once more after
+that, which would take longer than most tests.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class _Server(uvicorn.Server):
             connection.shutdown()
         with anyio.move_on_after(self.config.timeout_graceful_shutdown) as patience:
             while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110
-                await anyio.sleep(0.001)  # neither has an event to wait for
+                await anyio.sleep(0.001)  # there is no event to wait for
         if patience.cancelled_caught:
             for task in self.server_state.tasks:
                 task.cancel()
@@ -49,7 +49,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(app: Any, host: str = "127.0.0.1", **options: Any) -> AsyncGenerator[str]:
-    """Serve an ASGI application while the block runs; yield its base URL, ``http://127.0.0.1:PORT``.
+    """Serve an ASGI application until the block ends. Yield its base URL, ``http://127.0.0.1:PORT``.
 
     Args:
         app: The application.
@@ -62,8 +62,8 @@ async def serving(app: Any, host: str = "127.0.0.1", **options: Any) -> AsyncGen
     options = {"log_level": "warning", "lifespan": "on", "timeout_graceful_shutdown": 5, **options}
     config = uvicorn.Config(app, **options)
     server = _Server(config)
-    # Not serve(), which installs signal handlers in place of the test runner's. A bare task instead of a group:
-    # pytest-asyncio finishes a fixture in another task than it starts it in, which a group does not allow.
+    # `serve` is not used, because it replaces the signal handlers of the test runner. A task group is not used, because it must
+    # be entered and exited in the same asyncio task, and pytest-asyncio starts and finishes a fixture in different ones.
     running = asyncio.create_task(server._serve([listener]))  # noqa: TID251  # pyright: ignore[reportPrivateUsage]
     ready = asyncio.create_task(server.ready.wait())  # noqa: TID251
     try:

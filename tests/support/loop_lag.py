@@ -22,7 +22,7 @@ class LoopLag:
         worst_cpu: The same in CPU time: the part of each delay in which this process computed, without the time for
             which the loop's thread waited for a processor (on Linux). The load of other processes delays timers
             as well, but is not included.
-        worst_own: The CPU time of the loop's own thread in the delay of `worst_cpu`. For the rest of it, another thread
+        worst_own: The CPU time of the loop's own thread in the delay of `worst_cpu`. In the rest of this delay, another thread
             held the interpreter's lock.
         total: The sum of all delays above 10 ms, in seconds.
     """
@@ -55,7 +55,7 @@ class LoopLag:
         self.worst = self.worst_cpu = self.worst_own = self.total = 0.0
 
     def _schedule(self) -> None:
-        self._queued = self._time_queued()  # before the rest: other threads may run while the file is read
+        self._queued = self._time_queued()  # first, because other threads may run while the file is read
         self._cpu, self._own = time.process_time(), time.thread_time()
         self._due = time.perf_counter() + INTERVAL
         self._timer = self._loop.call_later(INTERVAL, self._tick)

@@ -1,7 +1,7 @@
-"""A Model Context Protocol server whose tools serve the tests, made with the official SDK's own class.
+"""An MCP server (Model Context Protocol) with tools for tests, created with the class of the official SDK.
 
-As an ASGI application (`McpServer.app`) it runs in the test's process, which can inspect it; as a program,
-``python mcp_server.py``, it uses standard input and output and can be killed.
+As an ASGI application (`McpServer.app`), it runs in the process of the test, which can inspect it. As a program (``python
+mcp_server.py``), it uses standard input and output, and can be killed.
 """
 
 import base64
@@ -100,7 +100,7 @@ class McpServer:
 
 
 class WithSessions:
-    """An application of such a server that treats each client as one of the protocol before 2026, which has sessions.
+    """The application of an `McpServer`. It treats each client as a client of a protocol version before 2026, which has sessions.
 
     Attributes:
         sessions: The ids of sessions, as clients name them.

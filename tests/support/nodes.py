@@ -88,7 +88,7 @@ class Nodes:
     async def running(
         self, handler: HandlerFunction | Handler, count: int = 2, **options: Any
     ) -> AsyncGenerator[list[ClusterEngine]]:
-        """Run nodes while the block runs."""
+        """Run nodes until the block ends."""
         async with AsyncExitStack() as stack:
             engines = [self.node(handler, **options) for _ in range(count)]
             for engine in engines:
@@ -125,7 +125,7 @@ class RunEngine(Protocol):
     def __call__(
         self, handler: HandlerFunction | Handler, **options: Any
     ) -> AbstractAsyncContextManager[Engine]:
-        """Run an engine while the block runs; ``options`` are those of `Engine`."""
+        """Run an engine until the block ends; ``options`` are those of `Engine`."""
         ...
 
 

@@ -125,7 +125,7 @@ async def facade_over(
         handler = AgentHandler(Agent(model, tools=tools, merge_reads=False))
     app = create_app(Settings.model_validate(given), handler=handler, openai_user_is_key=user_is_key)
     async with serving(app) as url:
-        # No request uses TLS. To read the certificates of the system for each client would take a third of the time of a test.
+        # No request uses TLS. Reading the certificates of the system for each client would take a third of the time of a test.
         http = openai.DefaultAsyncHttpxClient(verify=False)
         async with openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http

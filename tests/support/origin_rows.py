@@ -1,4 +1,4 @@
-"""Rows of the project's original documents: each sentence with its test, and the page of all rows."""
+"""The sentences of the project's original documents, each with its test, and the page that lists them."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -55,7 +55,7 @@ def row(sentence: str, *, name: str, differs: str = "") -> Callable[[Test], Test
     """
 
     def keep(test: Test) -> Test:
-        # Decorators are applied from the last up: the first line becomes the first row.
+        # Decorators are applied from the last to the first. Inserting at the beginning restores the order of the lines.
         vars(test).setdefault("origin_rows", []).insert(0, Row(sentence, name, differs))
         return test
 

@@ -1,7 +1,7 @@
 """A model that receives each step of a response in a separate read, while the response is awaited.
 
-To test data that is processed on arrival, it has to arrive while it is awaited: the script continues when the previous
-step was decoded, in any tier of the decoder.
+Some code processes data only if the data arrives while the response is awaited. The script therefore sends a step only after the
+previous step was decoded, in any tier of the decoder.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Gate:
         self._more = anyio.Event()
 
     async def wait(self) -> None:
-        """Wait until it was set once more than waiters have passed."""
+        """Wait until the gate lets this waiter pass."""
         while not self._left:
             await self._more.wait()
         self._left -= 1

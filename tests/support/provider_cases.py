@@ -326,7 +326,7 @@ GEMINI = ProviderCase(
     code="RESOURCE_EXHAUSTED",
     refusal={"error": {"code": 400, "message": "No such model", "status": "INVALID_ARGUMENT"}},
     refused=("No such model", "INVALID_ARGUMENT"),
-    # In the API's other spelling, which it rejects beside the first.
+    # These parameters use the other spelling of the API, which rejects a request with both spellings.
     parameters={
         "tools": [{"googleSearch": {}}, {"function_declarations": [{"name": "now"}]}],
         "generation_config": {"temperature": 1, "response_schema": {"type": "STRING"}},
@@ -428,7 +428,7 @@ COHERE = ProviderCase(
     refusal={"id": "x", "message": "invalid model"},
     refused=("invalid model", None),
     parameters={"tools": [NOW], "tool_choice": "REQUIRED", "seed": 1},
-    # A tool cannot be named: only the required one is offered.
+    # The API cannot require a call of one specific tool, so only the required tool is sent.
     sent_options=lambda name: {
         "tools": [_weather(name)], "strict_tools": True, "tool_choice": "REQUIRED", "seed": 1,
         "response_format": {"type": "json_object", "json_schema": SCHEMA},
@@ -458,7 +458,7 @@ BEDROCK = ProviderCase(
             },
         ],
         "system": [{"text": "Be brief."}],
-        # The API rejects calls without their tools.
+        # The API rejects a conversation with calls if their tools are not in the request.
         "toolConfig": {"tools": [_bedrock_tool("weather", PLAIN)]},
     },
     begin=event_frames.converse(
@@ -494,4 +494,4 @@ BEDROCK = ProviderCase(
 CASES: Mapping[str, ProviderCase] = {
     case.name: case for case in (OPENAI, RESPONSES, ANTHROPIC, GEMINI, OLLAMA, COHERE, MISTRAL, BEDROCK)
 }
-"""By format."""
+"""The cases by format."""

@@ -37,7 +37,7 @@ class CuttingProxy:
         self._lost: set[asyncio.StreamWriter] = set()
 
     def cut_after(self, *sizes: int) -> None:
-        """Cut all connections after ``sizes[0]`` more bytes from the server, then after ``sizes[1]`` more, …."""
+        """Cut all connections after ``sizes[0]`` further bytes from the server, again after ``sizes[1]`` further bytes, …."""
         self._budgets = list(sizes)
 
     def turn_to(self, target: str) -> None:
@@ -153,7 +153,7 @@ class CuttingProxy:
             pass
 
     def _cut(self) -> None:
-        """Close gracefully, so that data sent so far arrives."""
+        """Close gracefully, so that all data that was sent arrives."""
         for writer in self._writers:
             writer.close()
 

@@ -1,7 +1,7 @@
 """Reference extraction of a recorded body with the standard library alone.
 
-It shares no code with the decoders and is as simple as the formats allow: it knows the location of the text, and assumes
-that bodies are complete and in order.
+It shares no code with the decoders, and is as simple as the formats allow. It reads the text from fixed places, and assumes that
+bodies are complete and in order.
 """
 
 import json
@@ -20,10 +20,10 @@ class Extract:
     Attributes:
         text: The visible text.
         reasoning: The reasoning's text.
-        calls: Name and joined argument text (JSON) of each tool call, in order; of calls that the provider runs
-            itself, only those in the form of any other call.
+        calls: Name and joined argument text (JSON) of each tool call, in order. A call that the provider runs itself is included
+            only if it has the form of other calls.
         finishes: Every finish reason in the body, in the provider's terms, in order.
-        has_usage: Whether the body holds token counts that are not all zero.
+        has_usage: Whether the body has token counts that are not all zero.
     """
 
     text: str = ""
@@ -112,7 +112,7 @@ def _openai_chat(found: Extract, chunks: list[Fields]) -> None:
                 details += item.get("text") or item.get("summary") or ""
             if choice.get("finish_reason"):
                 found.finishes.append(choice["finish_reason"])
-    # The text of details counts if no field repeats it.
+    # The text of the details is used only if no field has the same text.
     found.reasoning = found.reasoning or details
 
 

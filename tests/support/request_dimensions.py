@@ -19,9 +19,9 @@ class Dimension:
     """One dimension of a request.
 
     Attributes:
-        name: The elements of which there are ``n``.
+        name: The kind of the ``n`` elements.
         path: The endpoint.
-        make: Returns the body with ``n`` of it.
+        make: Returns the body with ``n`` elements.
         largest: The ``n`` of the largest request worth sending.
         headers: The headers of the request.
     """

@@ -1,4 +1,4 @@
-"""The requests to a server, byte for byte: an ASGI application that wraps another one."""
+"""A recorder of the requests to a server, byte for byte. It is an ASGI application that wraps another application."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -59,14 +59,14 @@ class Frames:
 
 
 class RawClient:
-    """Requests to the Responses API whose bytes are kept."""
+    """A client of the Responses API that returns the bytes of responses."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http
         self._url = f"{url}/v1"
 
     async def json(self, method: str, path: str, body: object = None, **query: str) -> dict[str, Any]:
-        """Return the object of a response; check it if it is a response of the API."""
+        """Return the object of an HTTP response. If it is a `Response` of the API, check it."""
         async with self._http.request(method, self._url + path, json=body, params=query) as response:
             text = await response.text()
             found = json.loads(text)
@@ -75,7 +75,7 @@ class RawClient:
             return found
 
     async def status(self, path: str, **query: str) -> int:
-        """Return the status of a request, whose response is read to its end."""
+        """Send a request, read the response to its end, and return the status."""
         async with self._http.get(self._url + path, params=query) as response:
             await response.read()
             return response.status
@@ -101,7 +101,7 @@ class RawClient:
         return found
 
     async def resumed(self, response_id: str, after: int | None = None) -> Frames:
-        """Return the events of a response after a number; all of them if it is None."""
+        """Return the events of a response after the number ``after``; all events if it is None."""
         query = {} if after is None else {"starting_after": str(after)}
         return await self.stream(f"/responses/{response_id}", None, **query)
 

@@ -22,7 +22,7 @@ def answer(
 ) -> list[bytes]:
     """A response as steps of a script: text, calls with their arguments in two fragments, finish reason, usage.
 
-    With ``finish=None`` it is cut after the last call.
+    With ``finish=None``, the response is cut after the last call.
     """
     chunks = [openai_chunk({"role": "assistant", "content": ""})]
     if reasoning:

@@ -78,13 +78,16 @@ def accumulate(reads: Iterable[bytes], *, think_tags: bool = True) -> Accumulato
 
 
 def completion(reads: Iterable[bytes], *, think_tags: bool = True) -> dict[str, Any]:
-    """The ``chat.completion`` of a body, as a reader of its JSON gets it."""
+    """The ``chat.completion`` of a body, as a program that parses its JSON receives it."""
     found = to_chat_completion(accumulate(reads, think_tags=think_tags))
     return json.loads(json.dumps(found, ensure_ascii=False, allow_nan=False).encode())
 
 
 def mismatches(expect: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """The differences between a ``chat.completion`` and a scenario's expectations; the keys are those of the folder's README."""
+    """The differences between a ``chat.completion`` and a scenario's expectations.
+
+    The README of the folder describes the keys.
+    """
     choices: list[dict[str, Any]] = found["choices"]
     message: dict[str, Any] = choices[0]["message"]
     usage: dict[str, Any] = found.get("usage") or {}
@@ -155,5 +158,5 @@ def _parsed(arguments: str) -> object:
 
 
 def _agrees(value: object, wanted: object) -> bool:
-    """Equal, or one of several correct results."""
+    """Return whether a value equals the wanted value, or one of several wanted values."""
     return value == wanted or (isinstance(wanted, list) and not isinstance(value, list) and value in wanted)

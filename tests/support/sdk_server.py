@@ -1,4 +1,4 @@
-"""A server made with the official SDK, as somebody else would make one, and the SDK's client for it."""
+"""A server that is created with the official SDK, as by a third party, and the SDK's client for this server."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -48,8 +48,8 @@ class SdkServer:
 
     Attributes:
         client: A client that streams.
-        patient: A client that waits for the whole task.
-        handler: What the server is made of.
+        patient: A client that waits for the complete task.
+        handler: The request handler of the server.
     """
 
     client: Client
@@ -90,7 +90,7 @@ async def client_at(url: str) -> AsyncGenerator[Client]:
 async def sdk_server(
     executor: AgentExecutor, store: TaskStore | None = None, **options: Any
 ) -> AsyncGenerator[SdkServer]:
-    """Serve an executor with the SDK's own handler and routes while the block runs."""
+    """Serve an executor with the SDK's own handler and routes until the block ends."""
     handler = DefaultRequestHandler(
         agent_executor=executor,
         task_store=store or InMemoryTaskStore(),

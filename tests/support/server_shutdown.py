@@ -17,7 +17,7 @@ async def stop_listening(server: asyncio.Server) -> None:
     """
     loop = asyncio.get_running_loop()
     for listener in server.sockets:
-        loop.remove_reader(listener)  # nothing is accepted from here on
+        loop.remove_reader(listener)  # from here on, no connection is accepted
     for _ in range(_ITERATIONS):
         await checkpoint()
     server.close()

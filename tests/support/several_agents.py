@@ -73,7 +73,7 @@ class SeveralAgents:
         self.path.write_text("\n\n".join(tables))
 
     async def reload(self) -> str:
-        """Send SIGHUP; return the line that the server logs then."""
+        """Send SIGHUP, and return the line that the server logs."""
         with _logged() as (lines, has_line):
             signal.raise_signal(signal.SIGHUP)
             with anyio.fail_after(30):
@@ -101,7 +101,7 @@ class SeveralAgents:
 
 
 class _logged(logging.Handler):
-    """Collects the lines about a reload while the block runs."""
+    """Collects the log lines about a reload until the block ends."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def write(
     owner: str = "me",
     updated: datetime = LONG_AGO,
 ) -> TaskWrite:
-    """Events with these numbers; with a state, the last one holds the task in that state."""
+    """A write of events with these numbers. If a state is given, the events and the snapshot have this state."""
     events = tuple(Event(number, b'{"n":%d}' % number, state) for number in numbers)
     return TaskWrite(
         task_id, owner, "c", events, task(task_id, state, updated=updated) if state else None, updated=None
@@ -38,7 +38,7 @@ def write(
 
 
 async def first_kept(store: Store, task_id: str) -> int:
-    """The number of the first event of a task in the store; one more than its last if none is left."""
+    """The number of a task's first event in the store; if the store has no event, the number after the last event."""
     try:
         await store.load_events(task_id, 0, limit=1)
     except EventsDropped as dropped:
@@ -48,7 +48,7 @@ async def first_kept(store: Store, task_id: str) -> int:
 
 @asynccontextmanager
 async def open_store(url: str, retention: Retention | None = None) -> AsyncGenerator[Store]:
-    """Open a store on a database while the block runs."""
+    """Open a store on a database until the block ends."""
     store = Store(url, retention)
     await store.open()
     try:
@@ -58,5 +58,5 @@ async def open_store(url: str, retention: Retention | None = None) -> AsyncGener
 
 
 async def numbers_of(store: Store, task_id: str, after: int = 0) -> list[int]:
-    """The numbers of a task's events after a number."""
+    """The numbers of a task's events after the number ``after``."""
     return [event.number for event in await store.load_events(task_id, after)]

