@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 OWN_MEMBERS: Mapping[str, frozenset[str]] = {
     "Response": frozenset({"store", "warnings"}),
     "ResponseError": frozenset({"reason", "upstream"}),
+    "ResponseErrorEvent": frozenset({"error"}),  # not documented; OpenAI's API sends it
     "ResponseCustomToolCall": frozenset({"status"}),
     "ResponseFunctionCallArgumentsDoneEvent": frozenset({"name"}),  # older openai packages require it
     "ResponseCustomToolCallInputDoneEvent": frozenset({"name"}),

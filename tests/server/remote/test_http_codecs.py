@@ -53,6 +53,36 @@ def test_a_message_is_sent_in_the_form_of_the_version(name: str, version: str):
         assert url == f"http://a.example/x/{'a%2Fb' if version == '1.0' else 'v1'}/message:send"
 
 
+LANGGRAPH = {"uri": "https://langchain.com/a2a/extensions/history-scope/v1", "required": False}
+PARTS = [
+    {"text": "hi"},
+    {"data": [1]},
+    {"raw": "AAE=", "mediaType": "image/png", "filename": "x.png"},
+    {"url": "http://b.example/y", "metadata": {"a": 1}},
+]
+
+
+@pytest.mark.parametrize("extension", [LANGGRAPH, {"uri": EXTENSION_URI}])
+def test_the_server_of_langgraph_gets_file_parts_of_0_3(extension: dict[str, Any]):
+    capabilities = {"extensions": [extension]}
+    interface = {"url": "http://a.example/x", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+    card = json.dumps({"supportedInterfaces": [interface], "capabilities": capabilities}).encode()
+    message = {**SENT["message"], "parts": PARTS}
+    [request] = Binding(read_card(card, "http://a.example/card.json")).write(
+        Operation.SEND_MESSAGE, {"message": message}
+    )
+    *others, raw, url = json.loads(request.body)["params"]["message"]["parts"]
+    assert others == PARTS[:2]
+    if extension is LANGGRAPH:
+        assert raw == {
+            "kind": "file",
+            "file": {"bytes": "AAE=", "mimeType": "image/png", "name": "x.png"},
+        }
+        assert url == {"kind": "file", "file": {"uri": "http://b.example/y"}, "metadata": {"a": 1}}
+    else:
+        assert [raw, url] == PARTS[2:]
+
+
 def rest_of_0_3(powered_by: str = "", *, extensions: Sequence[str] = ()) -> Binding:
     """The binding for an agent of 0.3 over HTTP+JSON whose card came with this ``X-Powered-By``."""
     interface = {"url": "http://a.example/x", "protocolBinding": "HTTP+JSON", "protocolVersion": "0.3.0"}

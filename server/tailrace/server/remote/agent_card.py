@@ -31,6 +31,9 @@ BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 _JAVASCRIPT_SERVER = "Express"
 """The ``X-Powered-By`` header of servers that use the official SDK for JavaScript, which uses Express."""
 
+_LANGGRAPH_EXTENSIONS = "https://langchain.com/a2a/extensions/"
+"""The prefix of the extensions that cards of LangGraph's server declare."""
+
 _MAX_URL = 200  # maximum characters of a URL in an error message
 _MAX_INTERFACES, _MAX_SKILLS = 100, 1000  # maximum numbers of interfaces and skills that are read from a card
 
@@ -61,6 +64,7 @@ class RemoteCard:
         version: The protocol version of that interface, such as ``1.0`` or ``0.3.0``.
         tenant: The tenant that every request contains; empty for none.
         encodes_files_twice: True if the interface encodes files twice as base64; see `tailrace.streaming.a2a.v0_3_rest`.
+        reads_v0_3_files: True if an interface of A2A 1.0 reads only the file parts of 0.3, as the server of LangGraph does.
         fields: The JSON object of the card.
     """
 
@@ -76,6 +80,7 @@ class RemoteCard:
     version: str
     tenant: str
     encodes_files_twice: bool
+    reads_v0_3_files: bool
     fields: Mapping[str, Any]
 
     @property
@@ -168,7 +173,8 @@ def read_card(
             fault=UpstreamFault.INVALID,
         )
     capabilities = _object(fields.get("capabilities"))
-    numbered = any(each.get("uri") == EXTENSION_URI for each in _objects(capabilities.get("extensions")))
+    extensions = [_text(each.get("uri")) for each in _objects(capabilities.get("extensions"))]
+    numbered = EXTENSION_URI in extensions
     # Over HTTP+JSON, Tailrace servers recognize this client and encode files once. Over gRPC, this client is the SDK for Python.
     encodes_twice = {"HTTP+JSON": not numbered, "GRPC": True}.get(chosen.binding, False)
     return RemoteCard(
@@ -186,6 +192,7 @@ def read_card(
         encodes_files_twice=chosen.version.startswith("0.")
         and encodes_twice
         and powered_by != _JAVASCRIPT_SERVER,
+        reads_v0_3_files=any(uri.startswith(_LANGGRAPH_EXTENSIONS) for uri in extensions),
         fields=fields,
     )
 

@@ -28,6 +28,10 @@ _ERRORS: Mapping[object, type[A2AError]] = {
 """Errors of the protocol by JSON-RPC code, by ``ErrorInfo.reason``, and by the name that HTTP+JSON of A2A 0.3 uses."""
 
 
+_FILES = frozenset({"raw", "url"})
+"""The members of a part with a file in A2A 1.0."""
+
+
 class Request(NamedTuple):
     """An HTTP request.
 
@@ -98,6 +102,10 @@ class Binding:
                     {**message, "parts": [dict(part) for part in message["parts"]]}
                 )
             fields = {**fields, "message": write_message(message), "configuration": configuration}
+        elif card.reads_v0_3_files and sends:
+            message = fields["message"]
+            parts = [v0_3.write_part(part) if part.keys() & _FILES else part for part in message["parts"]]
+            fields = {**fields, "message": {**message, "parts": parts}}
         if self.is_json_rpc:
             tenant = {"tenant": card.tenant} if card.tenant and not card.is_v0_3 else {}
             call = {"jsonrpc": "2.0", "id": next(self._ids), "method": self._methods[operation]}

@@ -1,5 +1,6 @@
 """The Responses API, called with OpenAI's own client."""
 
+import re
 from typing import Any
 
 import openai
@@ -296,15 +297,20 @@ async def test_a_failure_is_an_error_or_a_failed_response() -> None:
         with pytest.raises(openai.BadRequestError) as raised:
             await facade.client.responses.create(model=MODEL, input="Hello?")
         stream = await facade.client.responses.create(model=MODEL, input="Hello?", stream=True)
-        events = [event async for event in stream]
+        created = await anext(stream)
+        with pytest.raises(openai.APIError) as failed:
+            _ = [event async for event in stream]
+        assert created.type == "response.created"
+        response = await facade.client.responses.retrieve(created.response.id)
+        replayed = await facade.client.get(f"/responses/{response.id}?stream=true", cast_to=str)
     assert raised.value.code == "bad_luck"
-    last = events[-1]
-    assert last.type == "response.failed"
-    assert last.response.error is not None
-    error = last.response.error
-    assert (last.response.status, error.code) == ("failed", "server_error")
-    assert (error.model_extra or {})["reason"] == "stream_truncated"
-    assert last.response.output_text == "Hello"
+    assert response.error is not None
+    assert (response.status, response.error.code) == ("failed", "server_error")
+    assert (response.error.model_extra or {})["reason"] == "stream_truncated"
+    assert response.output_text == "Hello"
+    assert failed.value.body == response.error.model_dump(exclude_unset=True)
+    assert failed.value.message == response.error.message
+    assert re.findall("^event: (.*)$", replayed, re.MULTILINE)[-2:] == ["error", "response.failed"]
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -2,7 +2,7 @@
 
 The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning
 becomes an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
-``response.failed``.
+``response.failed``. If the turn fails, an event ``error`` precedes it, as in OpenAI's API: some clients read only this event.
 
 The encoding depends only on the record of the request and on the stored events of the task. Each time that a response is
 streamed, its events therefore have the same numbers and the same bytes.
@@ -367,7 +367,12 @@ class ResponsesEncoder(Encoder):
         fields = error.fields()
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         reason = fields["code"] or fields["type"]
-        self.response["error"] = None if is_canceled else {**fields, "code": code, "reason": reason}
+        self.response["error"] = None
+        if not is_canceled:
+            self.response["error"] = fields = {**fields, "code": code, "reason": reason}
+            # OpenAI's documentation has the members at the top level, and its API sends them in `error`.
+            documented = {name: fields[name] for name in ("code", "message", "param")}
+            frames += self._event("error", **documented, error=fields)
         return frames + self._event("response.failed", response=self.response)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
