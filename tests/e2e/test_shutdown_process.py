@@ -105,9 +105,11 @@ async def test_a_running_task_finishes_and_its_stream_ends_cleanly(tmp_path: Pat
     assert (text_of(task), task["status"]["state"]) == ("half done", "TASK_STATE_COMPLETED")
 
 
-async def test_what_does_not_finish_in_time_fails_with_what_it_has(tmp_path: Path) -> None:
+async def test_without_continuation_what_does_not_finish_in_time_fails_with_what_it_has(
+    tmp_path: Path,
+) -> None:
     async with ScriptedUpstream(ENDLESS) as upstream:
-        arguments = options(upstream, tmp_path / "t.db")
+        arguments = [*options(upstream, tmp_path / "t.db"), "--on-crash", "fail"]
         with served(tmp_path / "log", *arguments, TAILRACE_SHUTDOWN_GRACE="0.2") as server:
             await server.ready()
             stream = Stream()

@@ -2,19 +2,17 @@
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import anyio
 import pytest
 
 from support.continued_events import Events, folded, texts_of
 from support.continuing import ContinuingServer
-from support.processes import served
 from support.provider_cases import CASES
-from support.rpc import Rpc, message
+from support.restarts import across_a_kill, state_of
 from support.upstream import Hang, Head, Received, ScriptedUpstream, Step, openai_chunk, sse
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
@@ -23,61 +21,6 @@ KILLS = 2
 PIECES = ["# Rivers\n\n", "Water ", "flows ", "to the 🌊", ".\n\n", "- Rhine\n", "- Aare", " and more."]
 TEXT = "".join(PIECES)
 BACKGROUND = {"TAILRACE_UPSTREAM_BACKGROUND": "true"}
-
-
-async def across_a_kill(
-    folder: Path,
-    upstream: ScriptedUpstream,
-    form: str,
-    is_reached: Callable[[Events], bool],
-    *options: str,
-    then: Sequence[str] = (),
-    **environment: str,
-) -> Events:
-    """Kill a server when its subscriber has received certain events, start it again, and resume.
-
-    Args:
-        folder: For the database and the logs.
-        upstream: The provider.
-        form: The format of the provider.
-        is_reached: Whether the events are those at which the server is killed.
-        options: Options of the server.
-        then: Further options of the restarted server.
-        environment: Environment variables of the server.
-
-    Returns:
-        The events before and after the kill, which are numbered without gaps and repetitions.
-    """
-    before: Events = []
-    arguments = [
-        *("--model", f"{form}:m", "--base-url", upstream.base_url),
-        *("--store", f"sqlite:///{folder}/t.db", *options),
-    ]
-
-    def seen(events: Events) -> None:
-        if not before and is_reached(events):
-            before.extend(events)
-            process.kill()
-
-    with served(folder / "first.log", *arguments, **environment) as process:
-        await process.ready()
-        async with Rpc(process.url) as rpc:
-            with pytest.raises(aiohttp.ClientError), anyio.fail_after(30):
-                await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
-    with served(folder / "second.log", *arguments, *then, **environment) as process:
-        await process.ready()
-        async with Rpc(process.url) as rpc:
-            ids = {"id": before[0][1]["task"]["id"]}
-            with anyio.fail_after(30):
-                after = await rpc.stream("SubscribeToTask", ids, {"Last-Event-ID": str(before[-1][0])})
-    events = before + after
-    assert [number for number, _ in events] == list(range(1, len(events) + 1))
-    return events
-
-
-def state_of(events: Events) -> str:
-    """The last state."""
-    return events[-1][1]["statusUpdate"]["status"]["state"]
 
 
 async def test_a_response_is_continued_after_a_kill(tmp_path: Path) -> None:

@@ -406,8 +406,9 @@ class Settings(BaseSettings):
             the task began. By default, the tasks run in order. A request can override this setting with ``parallel`` (see the
             extension).
         bounds: Limits and timeouts that few servers change, as a JSON object (see below).
-        shutdown_grace: Seconds after SIGTERM within which running tasks can end. After this time, the remaining tasks fail; their
-            output so far is kept.
+        shutdown_grace: Seconds after SIGTERM within which running tasks can end. After this time, the remaining turns are suspended,
+            and the next server continues them. If ``on_crash`` or the store do not permit this, the tasks fail; their output so far
+            is kept.
         push_notifications: ``true``: callers can register webhooks with public addresses. ``private``: callers can also register
             webhooks with loopback and private addresses. ``false``: webhooks are disabled.
         openai_webhook: Webhook that is called when a background response of the OpenAI-compatible API ends, as a JSON object (see

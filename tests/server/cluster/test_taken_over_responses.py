@@ -64,3 +64,30 @@ async def test_a_node_that_lost_a_task_does_not_cancel_its_response(
         # All turns have ended, also that of the first node.
         paths = [request.path.partition("?")[0] for request in upstream.requests]
     assert paths == ["/v1/responses", "/v1/responses/resp_1"]
+
+
+async def test_another_node_continues_the_response_of_a_node_that_stops(nodes: Nodes) -> None:
+    """It does not wait until the time to live of the first node has passed, and its subscribers receive every event."""
+    server = ContinuingServer("llamacpp", PIECES, ending="silence")
+    server.cut = server.first_body.index(b" the")
+    nodes.ttl = 10.0
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        first, second = (
+            nodes.node(AgentHandler(Agent(server.model(upstream))), restart_interrupted=True)
+            for _ in range(2)
+        )
+        async with second.running():
+            async with first.running():
+                started = await start(first, context_id="rivers")
+                await started.wait_for_start()
+                waiting = await start(first, "next", context_id="rivers")
+                await waiting.wait_for_start()
+                reader = await second.subscribe(started.task_id, after=0)
+                await read_until(await second.subscribe(started.task_id, after=0), 3)
+            with anyio.fail_after(nodes.ttl):
+                events = await read(reader)
+            assert [event.number for event in events] == list(range(1, len(events) + 1))
+            assert events[-1].state is TaskState.COMPLETED
+            assert text_of(await second.get_task(started.task_id)) == "".join(PIECES)
+            await read(await second.subscribe(waiting.task_id, after=0))
+    assert server.prefills == 1

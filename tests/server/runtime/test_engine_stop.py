@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from support.agents import Scripted, Updates
-from support.engines import engine_with, start, state_of
+from support.engines import engine_with, start, state_of, text_of
 from tailrace.server import Engine, Store, Turn
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.limits import OverloadedError
@@ -69,6 +69,56 @@ async def test_what_is_left_after_the_grace_time_fails_with_what_it_has(tmp_path
         found = await engine.get_task(task.task_id)
         assert (found.status.state, found.artifacts[0].parts[0].text) == (TaskState.FAILED, "held")
         assert "the server was stopped before the response was complete" in str(found.status.message)
+
+
+async def test_a_turn_that_the_next_engine_can_continue_is_suspended(tmp_path: Any) -> None:
+    """Its stream ends without a last status, and its task is not changed. With a store in memory, the task fails."""
+    scripted, store = Scripted(), f"sqlite:///{tmp_path}/t.db"
+    async with engine_with(scripted, Store(store), restart_interrupted=True) as engine:
+        task, batches = await held(engine)
+        engine.stop_requested.set()
+        events = [event async for batch in batches for event in batch]
+        assert events[-1].state is TaskState.WORKING
+        assert text_of(await engine.get_task(task.task_id)) == "held"
+    assert scripted.stopped.is_set()
+    scripted.go_on.set()
+    async with engine_with(scripted, Store(store), restart_interrupted=True) as engine:
+        reader = await engine.subscribe(task.task_id, after=events[-1].number)
+        assert (await state_of(engine, reader))[0] is TaskState.COMPLETED
+        assert [turn.message.parts[0].text for turn in scripted.turns] == ["hold", "hold"]
+    scripted = Scripted()
+    async with engine_with(scripted, restart_interrupted=True) as engine:
+        task, batches = await held(engine)
+        engine.stop_requested.set()
+        assert (await state_of(engine, task))[0] is TaskState.FAILED
+
+
+async def test_a_turn_that_ends_while_the_engine_stops_is_complete(tmp_path: Any) -> None:
+    scripted, store = Scripted(), f"sqlite:///{tmp_path}/t.db"
+
+    async def ends_late(turn: Turn) -> Updates:
+        try:
+            async for update in scripted(turn):
+                yield update
+        except anyio.get_cancelled_exc_class():
+            pass  # ignores the stop
+
+    async with engine_with(ends_late, Store(store), restart_interrupted=True) as engine:
+        task, _ = await held(engine)
+        engine.stop_requested.set()
+        assert (await state_of(engine, task))[0] is TaskState.COMPLETED
+
+
+async def test_a_message_that_waits_is_answered_after_a_stop(tmp_path: Any) -> None:
+    scripted, store = Scripted(), f"sqlite:///{tmp_path}/t.db"
+    async with engine_with(scripted, Store(store), restart_interrupted=True) as engine:
+        task, _ = await held(engine)
+        await (await start(engine, "river", task_id=task.task_id)).wait_for_start()
+    scripted.go_on.set()
+    async with engine_with(scripted, Store(store), restart_interrupted=True) as engine:
+        reader = await engine.subscribe(task.task_id, after=0)
+        assert (await state_of(engine, reader))[0] is TaskState.COMPLETED
+    assert [turn.message.parts[0].text for turn in scripted.turns] == ["hold", "hold", "river"]
 
 
 async def test_an_engine_that_is_left_by_an_error_gives_no_time() -> None:

@@ -346,7 +346,8 @@ class ClusterEngine(Engine):
                 # In this case, the write of the last event has released the claim.
                 is_released = is_over and active.holds_conversation
                 active.holds_conversation = False
-                if active.error is not None or not is_released:
+                # The node that takes over a suspended turn also takes over its claim.
+                if active.error is not None or not (is_released or active.suspended):
                     await self._release(owner, name)
 
     def _placing_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:

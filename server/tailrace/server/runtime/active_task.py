@@ -36,6 +36,7 @@ class ActiveTask:
         waiting: The messages that wait for their turns to begin, oldest first.
         scope: The cancel scope in which the turn runs.
         ending: The last status that a cancelled turn writes; None if the turn is not cancelled.
+        suspended: True if the server stops and leaves the turn unfinished, so that the next server or another node continues it.
         new_messages: Messages to persist with the next event.
         recorded_rounds: If a crash interrupted the turn, the number of its model responses that are already in the conversation.
         recorded_attempts: If a crash interrupted the turn, the number of its attempts of model calls that are already in the
@@ -60,6 +61,7 @@ class ActiveTask:
     )  # a list, because an empty deque needs 0.8 KB
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ending: StatusUpdate | None = None
+    suspended: bool = False
     new_messages: list[Message] = field(default_factory=list[Message])
     recorded_rounds: int = 0
     recorded_attempts: int = 0

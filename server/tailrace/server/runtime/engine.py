@@ -73,8 +73,8 @@ class Engine(TaskAccess):
         agents: The agents, or the handler of the only agent. `running` starts and stops them.
         max_history_messages: Maximum number of messages of a conversation that a turn receives.
         max_lag: Maximum number of events by which a subscriber of a running task may lag. Beyond that, it receives a snapshot.
-        restart_interrupted: True to restart tasks that a crash interrupted; False to fail them. The handler of a restarted task
-            receives the message and its options, but not the other fields of the request.
+        restart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a restarted
+            task receives the message and its options, but not the other fields of the request.
         push: Delivers notifications to webhooks; None to disable push notifications. `running` starts and stops it.
         working: Limits the number of running tasks; None for no limit.
         gate: Limits the number of concurrent calls to the provider; None for no limit. While too many calls wait, messages are
@@ -120,6 +120,7 @@ class Engine(TaskAccess):
         self.stop_requested = anyio.Event()
         self._stop_grace = stop_grace
         self._max_history = max_history_messages
+        self._may_suspend = restart_interrupted and store.is_durable
         self._agents = agents = ServedAgents.from_handler(agents)
         self._push = push
         self.writer = GroupWriter(store, commit_failed=observer.commit_failed)
@@ -164,8 +165,9 @@ class Engine(TaskAccess):
         """Open the store, recover interrupted tasks and accept requests until the block ends.
 
         When the block ends, running turns have ``stop_grace`` seconds to end. If the block ends with an exception or a
-        cancellation, they are stopped immediately. Tasks whose turns are stopped fail, and keep the text that was published. All
-        events are stored.
+        cancellation, they are stopped immediately. Turns that are stopped are suspended, and the next process continues them. If it
+        cannot do so (``restart_interrupted`` is False, or the store is in memory), their tasks fail, and keep the text that was
+        published. All events are stored.
 
         Raises:
             StoreError: The store cannot be opened.
@@ -539,7 +541,9 @@ class Engine(TaskAccess):
         self.stop()
 
     def stop(self, *, let_finish: bool = False) -> None:
-        """Reject new messages and fail all running turns. The tasks keep their text, and all streams end.
+        """Reject new messages and end all running turns. The tasks keep their text, and all streams end.
+
+        The turns are suspended if another process can continue them; otherwise they fail.
 
         Args:
             let_finish: True to only reject new messages and let running turns finish.
@@ -549,9 +553,11 @@ class Engine(TaskAccess):
             if not active.running:
                 self._turns.end_log(active)
             elif not let_finish:
-                active.ending = active.ending or failed_because(
-                    "the server was stopped before the response was complete"
-                )
+                active.suspended = self._may_suspend and bool(active.record.number) and active.ending is None
+                if not active.suspended:
+                    active.ending = active.ending or failed_because(
+                        "the server was stopped before the response was complete"
+                    )
                 active.scope.cancel()
 
     async def _end_failed(self, scope: anyio.CancelScope) -> None:

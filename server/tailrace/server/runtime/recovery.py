@@ -1,4 +1,4 @@
-"""Recovery of tasks that a crash interrupted.
+"""Recovery of tasks that a crash or the stop of a server interrupted.
 
 When the engine starts, `InterruptedTasks` finds these tasks in the store, and fails them or restarts their turns.
 """
@@ -106,9 +106,10 @@ class InterruptedTasks:
         try:
             if active.waiting:
                 await self._record_attempt(active)
-            restarts = _restarts_of_turn(active)
-            if self._rerun and active.waiting and restarts < MAX_RESTARTS:
-                await self._rerun_turn(active, restarts + 1)
+            # A stop is not the fault of the task.
+            restarts = _restarts_of_turn(active) + (not _is_suspended(active))
+            if self._rerun and active.waiting and restarts <= MAX_RESTARTS:
+                await self._rerun_turn(active, restarts)
             else:
                 logger.warning("task %s was interrupted by a crash", active.record.id)
                 await self._publish_missing_results(active)
@@ -138,8 +139,10 @@ class InterruptedTasks:
 
     async def _rerun_turn(self, active: ActiveTask, restarts: int) -> None:
         record = active.record
-        logger.warning("task %s was interrupted by a crash, and starts again", record.id)
-        again = with_extension_metadata({}, restarts=restarts, restartedTurn=active.waiting[0].number)
+        cause = "the stop of a server" if _is_suspended(active) else "a crash"
+        logger.warning("task %s was interrupted by %s, and starts again", record.id, cause)
+        number = active.waiting[0].number
+        again = with_extension_metadata({}, restarts=restarts, restartedTurn=number, suspended=False)
         self._turns.persist(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
         # The messages in `ActiveTask.new_messages` are persisted with this event.
         await self._tasks.until_persisted(active, record.number)
@@ -173,15 +176,16 @@ class InterruptedTasks:
         """Record a model call that may have been running when the crash occurred.
 
         The stored events do not show whether a model call was running, because the turn may have sent a request without storing
-        an event.
+        an event. A suspended turn has recorded its calls.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))
         except UnknownAgentError:
             return  # without the agent, the model is unknown too
         turn = active.waiting[0].number
-        attempts = await self._store.usage.count(active.record.id, turn) + 1
-        if agent.model:
+        is_suspended = _is_suspended(active)
+        attempts = await self._store.usage.count(active.record.id, turn) + (not is_suspended)
+        if agent.model and not is_suspended:
             names = agent.provider, agent.model
             interrupted, _ = interrupted_response(active.record, turn, active.recorded_rounds)
             # The interrupted response may be from another model, for example a fallback.
@@ -216,6 +220,11 @@ def _restarts_of_turn(active: ActiveTask) -> int:
     facts = active.record.extension_metadata
     number = active.waiting[0].number if active.waiting else 0
     return facts.get("restarts", 0) if facts.get("restartedTurn", number) == number else 0
+
+
+def _is_suspended(active: ActiveTask) -> bool:
+    """Return whether a server left the turn of a task unfinished when it stopped, so that no crash interrupted the turn."""
+    return active.record.extension_metadata.get("suspended") is True
 
 
 def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:

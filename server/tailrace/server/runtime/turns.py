@@ -201,13 +201,14 @@ class TurnRunner:
                             break
                         if items and items[-1].__class__ is not TextDelta:
                             items = await self._encoded(active, items)
-                        ending = self.append(active, items)
-                        if ending is not None:
-                            turn.ending = ending
+                        turn.ending = self.append(active, items)
+                        if turn.ending is not None:
                             break
                         if self._writer.is_full:
                             await self._writer.room()
                         items = ()  # release the items while waiting for the next batch
+                    else:
+                        turn.ending = _COMPLETED
                 reply, has_next = None, turn.has_next
         except BaseException:
             active.running = False
@@ -218,11 +219,11 @@ class TurnRunner:
     async def _may_cancel(self, active: "ref[ActiveTask]") -> bool:
         """Return whether a turn that ends may cancel its response at the provider.
 
-        Return False if the events of the task cannot be stored, or if the task belongs to another process. The process that
-        recovers the task may then receive the rest of the response.
+        Return False if the turn is suspended, if the events of the task cannot be stored, or if the task belongs to another process.
+        The process that recovers the task may then receive the rest of the response.
         """
         task = active()
-        if task is None or task.error is not None:
+        if task is None or task.suspended or task.error is not None:
             return False
         return self._is_written_here is None or await self._is_written_here(task)
 
@@ -244,15 +245,18 @@ class TurnRunner:
                 try:
                     with active.scope:
                         yield turn
-                    if active.scope.cancel_called and active.ending is None:
+                    if active.scope.cancel_called and active.ending is None and not active.suspended:
                         watch.failed(TimeoutError())
                         turn.ending = failed_because(
                             f"the response took longer than the maximum of {self._max_seconds:g} seconds"
                         )
                 except BaseException as error:
-                    turn.ending = self._ending_of(active, watch, error)
-                if reply is None or reply.message is None:
-                    watch.ending = active.ending or turn.ending
+                    ending = self._ending_of(active, watch, error)
+                    turn.ending = None if active.suspended else ending
+                if active.suspended and turn.ending is None:
+                    self._suspend(active)
+                elif reply is None or reply.message is None:
+                    watch.ending = active.ending or turn.ending or _COMPLETED
                     attempts.ended(watch.ending)
                     self._end_turn(active, watch.ending)
                 else:
@@ -261,7 +265,7 @@ class TurnRunner:
                     self.persist_usage(active.owner, usage)
                 if reply is not None:
                     reply.ready.set()
-            turn.has_next = bool(active.waiting)
+            turn.has_next = bool(active.waiting) and not active.suspended
             if turn.has_next:
                 active.begin_turn()  # from here on, a cancellation applies to the next turn
             else:
@@ -269,6 +273,8 @@ class TurnRunner:
             # Wait until all events are stored, because the next turn of the conversation reads the messages of this turn from the
             # store.
             await active.log.reach(active.record.number)
+            if active.suspended:
+                self.end_log(active)
 
     def in_parallel(self, active: ActiveTask) -> bool:
         """Return whether the next turn of a task runs in parallel with turns of other tasks."""
@@ -408,6 +414,12 @@ class TurnRunner:
             executing=executing_ids(record.extension_metadata) if waiting.in_history else frozenset(),
             persisted=partial(_persisted, active),
         )
+
+    def _suspend(self, active: ActiveTask) -> None:
+        """Leave a turn unfinished. Its last event records that no crash interrupted the turn, and has the usage so far."""
+        if active.record.state is TaskState.WORKING:
+            facts = {EXTENSION_URI: {"suspended": True}}
+            self.persist(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=facts)),))
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn with a last status. If the status is not valid, the task ends with `ActiveTask.ending`, or fails."""
@@ -593,13 +605,13 @@ class _Turn:
     Attributes:
         conversation: The lock of the conversation. It is acquired before the turn begins.
         resources: Resources that are released when the turn ends.
-        ending: The last status of the turn. It is not used if the turn was cancelled.
+        ending: The last status of the turn; None until the handler ends. It is not used if the turn was cancelled.
         has_next: True if the turn has ended and the turn of another message has begun.
     """
 
     conversation: "LazyContext"
     resources: ExitStack
-    ending: StatusUpdate = _COMPLETED
+    ending: StatusUpdate | None = None
     has_next: bool = False
 
 

@@ -24,7 +24,13 @@ Work = Callable[[Connection], T]
 
 
 class Database(ABC):
-    """Runs transactions on one database. No other server uses the database, unless the servers are nodes of a cluster."""
+    """Runs transactions on one database. No other server uses the database, unless the servers are nodes of a cluster.
+
+    Attributes:
+        is_durable: Whether the content of the database is kept after the process ends.
+    """
+
+    is_durable = True
 
     @abstractmethod
     async def open(self) -> None:

@@ -68,6 +68,7 @@ class SqliteDatabase(Database):
 
     def __init__(self, url: URL, durability: Durability = "process") -> None:
         self._file = SqliteFile(url, READERS + 1, waits_for_disk=durability == "power")
+        self.is_durable = bool(self._file.path)
         self._connection: Connection | None = None
         self._driver: Any = None  # the sqlite3 connection of `_connection`
         self._pending: list[Future[Any]] = []  # unfinished work of the writing thread

@@ -121,6 +121,11 @@ class Store(StoreWrites):
         self.usage = UsageStore(self._database)
 
     @property
+    def is_durable(self) -> bool:
+        """Return whether the content of the store is kept after the process ends."""
+        return self._database.is_durable
+
+    @property
     def keys(self) -> SecretKeys:
         """Return the keys of the installation. Before the store is opened, they may be temporary."""
         return self._keys

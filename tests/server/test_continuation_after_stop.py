@@ -1,0 +1,77 @@
+"""Responses that a server leaves unfinished when it is stopped (SIGTERM), and the next server continues."""
+
+from pathlib import Path
+
+import pytest
+
+from support.continued_events import Events, folded, texts_of
+from support.continuing import ContinuingServer
+from support.restarts import across_a_stop, state_of
+from support.upstream import ScriptedUpstream
+from tailrace.server import Store
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+
+PIECES = ["# Rivers\n\n", "Water ", "flows ", "to the 🌊", ".\n\n", "- Rhine\n", "- Aare", " and more."]
+TEXT = "".join(PIECES)
+PUBLISHED = "".join(PIECES[: PIECES.index("- Aare")])
+
+
+def holding(kind: str) -> ContinuingServer:
+    """A server whose first response delivers `PUBLISHED` and then nothing."""
+    server = ContinuingServer(kind, PIECES, ending="silence")
+    server.cut = server.first_body.index(b"- Aare")
+    return server
+
+
+def is_published(events: Events) -> bool:
+    return folded(events)[0] == PUBLISHED
+
+
+@pytest.mark.parametrize(("kind", "route"), [("llamacpp", "prefill"), ("other", "replace")])
+async def test_a_response_is_continued_after_a_stop(kind: str, route: str, tmp_path: Path) -> None:
+    """The stream ends without a last status, and a subscriber resumes without a lost or repeated event."""
+    server = holding(kind)
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        events = await across_a_stop(tmp_path, upstream, "openai", is_published)
+    text, steps, last = folded(events)
+    assert text == (TEXT if route == "prefill" else ContinuingServer.SECOND + TEXT)
+    assert ([step["route"] for step in steps], state_of(events)) == ([route], "TASK_STATE_COMPLETED")
+    assert len(last["attempts"]) == 2
+    assert "interrupted by the stop of a server" in (tmp_path / "second.log").read_text()
+
+
+async def test_a_stop_does_not_count_as_a_crash(tmp_path: Path) -> None:
+    server = holding("llamacpp")
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        events = await across_a_stop(tmp_path, upstream, "openai", is_published)
+    facts = [
+        each["statusUpdate"].get("metadata", {}).get(EXTENSION_URI, {})
+        for _, each in events
+        if "statusUpdate" in each
+    ]
+    assert [each["suspended"] for each in facts if "suspended" in each] == [True, False]
+    assert [each["restarts"] for each in facts if "restarts" in each] == [0]
+
+
+async def test_a_response_at_the_provider_is_not_cancelled_by_a_stop(tmp_path: Path) -> None:
+    """The next server reads the rest of the response."""
+    server = holding("openai-background")
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        background = {"TAILRACE_UPSTREAM_BACKGROUND": "true"}
+        events = await across_a_stop(tmp_path, upstream, "openai-responses", is_published, **background)
+        paths = [each.path for each in upstream.requests if "resp_1" in each.path]
+    assert paths == ["/v1/responses/resp_1?stream=true"]
+    texts, replaced = texts_of(events)
+    assert (texts["text"], replaced, server.generations) == (TEXT, 0, 1)
+
+
+async def test_the_attempts_of_a_suspended_turn_are_recorded_once(tmp_path: Path) -> None:
+    server = holding("llamacpp")
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        events = await across_a_stop(tmp_path, upstream, "openai", is_published)
+    store = Store(f"sqlite:///{tmp_path}/t.db")
+    await store.open()
+    try:
+        assert await store.usage.count(events[0][1]["task"]["id"], 1) == 2
+    finally:
+        await store.close()

@@ -1,0 +1,111 @@
+"""Servers that end in the middle of a response and are started again, and the events that a subscriber receives."""
+
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+
+from support.continued_events import Events
+from support.processes import Served, served
+from support.rpc import Rpc, message
+from support.upstream import ScriptedUpstream
+
+
+async def across_a_kill(
+    folder: Path,
+    upstream: ScriptedUpstream,
+    form: str,
+    is_reached: Callable[[Events], bool],
+    *options: str,
+    then: Sequence[str] = (),
+    **environment: str,
+) -> Events:
+    """Kill a server when its subscriber has received certain events, start it again, and resume.
+
+    Args:
+        folder: For the database and the logs.
+        upstream: The provider.
+        form: The format of the provider.
+        is_reached: Whether the events are those at which the server is killed.
+        options: Options of the server.
+        then: Further options of the restarted server.
+        environment: Environment variables of the server.
+
+    Returns:
+        The events before and after the kill, which are numbered without gaps and repetitions.
+    """
+    arguments = arguments_of(folder, upstream, form, *options)
+    return await _across(
+        folder, arguments, is_reached, Served.kill, pytest.raises(aiohttp.ClientError), then, environment
+    )
+
+
+async def across_a_stop(
+    folder: Path,
+    upstream: ScriptedUpstream,
+    form: str,
+    is_reached: Callable[[Events], bool],
+    *options: str,
+    then: Sequence[str] = (),
+    **environment: str,
+) -> Events:
+    """Stop a server by SIGTERM as `across_a_kill` kills it. The stream of the subscriber ends cleanly."""
+
+    def stop(process: Served) -> None:
+        process.process.send_signal(signal.SIGTERM)
+
+    arguments = arguments_of(folder, upstream, form, *options)
+    environment = {"TAILRACE_SHUTDOWN_GRACE": "0", **environment}
+    return await _across(folder, arguments, is_reached, stop, nullcontext(), then, environment)
+
+
+def arguments_of(folder: Path, upstream: ScriptedUpstream, form: str, *options: str) -> list[str]:
+    """The arguments of a server for a provider, with its database in a folder."""
+    model = ("--model", f"{form}:m", "--base-url", upstream.base_url)
+    return [*model, "--store", f"sqlite:///{folder}/t.db", *options]
+
+
+async def _across(
+    folder: Path,
+    arguments: Sequence[str],
+    is_reached: Callable[[Events], bool],
+    end: Callable[[Served], None],
+    ending: AbstractContextManager[object],
+    then: Sequence[str],
+    environment: dict[str, str],
+) -> Events:
+    before: Events = []
+    has_ended = False
+
+    def seen(events: Events) -> None:
+        nonlocal has_ended
+        before[:] = events
+        if not has_ended and is_reached(events):
+            has_ended = True
+            end(process)
+
+    with served(folder / "first.log", *arguments, **environment) as process:
+        await process.ready()
+        async with Rpc(process.url) as rpc:
+            with ending, anyio.fail_after(30):
+                await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
+        with anyio.fail_after(30):
+            await anyio.to_thread.run_sync(process.process.wait, abandon_on_cancel=True)
+    with served(folder / "second.log", *arguments, *then, **environment) as process:
+        await process.ready()
+        async with Rpc(process.url) as rpc:
+            ids = {"id": before[0][1]["task"]["id"]}
+            with anyio.fail_after(30):
+                after = await rpc.stream("SubscribeToTask", ids, {"Last-Event-ID": str(before[-1][0])})
+    events = before + after
+    assert [number for number, _ in events] == list(range(1, len(events) + 1))
+    return events
+
+
+def state_of(events: Events) -> str:
+    """The last state."""
+    return events[-1][1]["statusUpdate"]["status"]["state"]
