@@ -43,7 +43,7 @@ class Counting:
 
     async def __call__(self, turn: Turn) -> AsyncIterator[Item]:
         self.turns.append(turn)
-        yield StatusUpdate(TaskState.WORKING)
+        yield StatusUpdate(TaskState.WORKING, agent_message("thinking"))
         if turn.message.parts[0].text == "ask":
             yield StatusUpdate(TaskState.INPUT_REQUIRED, agent_message("how far?"))
             return
@@ -117,6 +117,9 @@ async def completed(folder: Path, url: str, task_id: str, handler: Counting) -> 
             task = await rpc.result("GetTask", {"id": task_id})
             assert (task["status"]["state"], texts_of(task)) == ("TASK_STATE_COMPLETED", ["complete", TEXT])
             assert [number for number, _ in events] == list(range(1, len(events) + 1))
+            statuses = [event["statusUpdate"]["status"] for _, event in events if "statusUpdate" in event]
+            messages = [each["message"]["parts"][0]["text"] for each in statuses if "message" in each]
+            assert messages.count("thinking") == len(handler.turns)
             shown = [event["artifactUpdate"] for _, event in events if "artifactUpdate" in event]
             growing = [each for each in shown if each["artifact"]["artifactId"] == "text"]
             assert [each.get("append", False) for each in growing[1:]] == [True] * (len(growing) - 1)

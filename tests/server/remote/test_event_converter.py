@@ -21,6 +21,7 @@ from tailrace.streaming.a2a.models import (
     TaskStatusUpdateEvent,
 )
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata
+from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
@@ -347,6 +348,50 @@ def test_texts_of_statuses_that_did_not_arrive_are_in_a_copy_of_the_task(
     assert [part.text for message in relay.messages() for part in message.parts] == [
         "One two three four five."
     ]
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+@pytest.mark.parametrize("end", [TaskState.COMPLETED, TaskState.INPUT_REQUIRED])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [copy_with("One ", "two ", last="three "), spoken("four.")],
+        [copy_with("One ", "two ", "three ", "four.")],
+        [copy_with("One ", "two ", "three ", last="four.")],
+    ],
+)
+def test_texts_of_statuses_are_not_lost_if_none_had_arrived_before(
+    rest: list[RemoteEvent], end: TaskState, is_crash: bool
+):
+    interrupted = InterruptedResponse(stored_id="t") if is_crash else None
+    relay = EventConverter(interrupted=interrupted)
+    begun = [] if is_crash else [copy(state=TaskState.SUBMITTED)]
+    task = carried_out(relayed(relay, [*begun, *rest, status(end)]))
+    assert (text_of(task), task.status.state, task.status.message) == ("One two three four.", end, None)
+
+
+def test_texts_of_the_turn_before_are_not_the_response():
+    task = carried_out(relayed(EventConverter(), [copy_with("before"), status(TaskState.COMPLETED)]))
+    assert text_of(task) == ""
+
+
+def test_a_message_of_a_status_is_published_once():
+    """Also after a crash, and if the response has no other output."""
+    thinking = agent_message("thinking")
+    again = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING, message=thinking))
+    done = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.COMPLETED), history=(thinking,))
+    interrupted = InterruptedResponse(stored_id="t", published_messages=(thinking.message_id,))
+    relay = EventConverter(interrupted=interrupted)
+    assert relay.feed(again) == []
+    assert text_of(carried_out(relayed(relay, [done]))) == ""
+
+    relay = EventConverter()
+    assert [
+        each.message
+        for each in relay.feed(status(TaskState.WORKING, thinking))
+        if isinstance(each, StatusUpdate)
+    ]
+    assert relay.feed(again) == []
 
 
 @pytest.mark.parametrize(

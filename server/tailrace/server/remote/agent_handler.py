@@ -99,7 +99,11 @@ class RemoteAgentHandler(Handler):
                 begun = state.begun
             suffix = f"-turn-{begun}" if begun > 1 else ""
             relay = EventConverter(
-                artifacts, published=turn.published, suffix=suffix, turn=turn.number - begun + 1
+                artifacts,
+                published=turn.published,
+                suffix=suffix,
+                turn=turn.number - begun + 1,
+                interrupted=turn.interrupted if followed else None,
             )
             response = (
                 self._agent.follow_or_cancel(followed) if followed else await self._send(turn, state, before)

@@ -5,7 +5,7 @@
   {"kind": "text-content"}}`` or ``thought`` in the metadata of the event.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -57,10 +57,14 @@ def status_text_id(turn: int) -> str:
     return f"message-turn-{turn}" if turn > 1 else "message"
 
 
-def text_in_history(task: Task) -> str:
+def text_in_history(task: Task, published: Container[str] = ()) -> str:
     """Return the text that the agent sent in statuses after the caller's last message, from the history of a task.
 
     Messages that contain other parts than text, such as thoughts, are omitted.
+
+    Args:
+        task: The task.
+        published: Ids of messages that are omitted too, because they were published as messages of statuses.
     """
     messages = list(task.history)
     last = task.status.message if task.status.state is TaskState.WORKING else None
@@ -70,7 +74,7 @@ def text_in_history(task: Task) -> str:
     for message in reversed(messages):
         if message.role is Role.USER:
             break
-        if all(part.text is not None for part in message.parts):
+        if message.message_id not in published and all(part.text is not None for part in message.parts):
             texts.append("".join(part.text or "" for part in message.parts))
     return "".join(reversed(texts))
 

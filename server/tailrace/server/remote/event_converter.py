@@ -35,6 +35,7 @@ from tailrace.streaming.a2a.stream_extension import (
     with_extension_metadata,
     without_extension_metadata,
 )
+from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.conversion.message_conversion import (
     results_message,
     to_a2a_message,
@@ -95,6 +96,7 @@ class EventConverter:
         published: Artifacts of the local task that were published before a crash interrupted this response.
         suffix: Suffix of all artifact ids, if the remote task is not the first remote task of the local task.
         turn: The number of the turn of the remote task, from 1.
+        interrupted: The response that a crash interrupted and that these events continue; None for a new response.
 
     Attributes:
         task_id: Id of the remote task; empty if it is not known yet or if the response has no task.
@@ -109,6 +111,7 @@ class EventConverter:
         published: Iterable[PublishedArtifact] = (),
         suffix: str = "",
         turn: int = 1,
+        interrupted: InterruptedResponse | None = None,
     ) -> None:
         self.task_id = ""
         self.context_id = ""
@@ -122,6 +125,10 @@ class EventConverter:
         self._question: Message | None = None
         self._answers_in_statuses = False
         self._is_incomplete = False  # True if text that the agent sent in a status may be missing
+        self._is_resumed = interrupted is not None
+        self._published_messages = set(interrupted.published_messages if interrupted is not None else ())
+        # The texts of statuses that did not arrive, while it is unknown whether they are the response.
+        self._unknown_text = ""
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
@@ -157,6 +164,8 @@ class EventConverter:
             self._take_ids(event.task_id, event.context_id)
             return self._status(event.status, event.metadata)
         if isinstance(event, Task):
+            # The first copy of a task may have the texts of the turn before.
+            self._is_resumed = self._is_resumed or bool(self.task_id)
             self._take_ids(event.id, event.context_id)
             updates: list[Update] = []
             if len(event.artifacts) > MAX_ARTIFACTS:
@@ -171,6 +180,15 @@ class EventConverter:
         self._take_ids(event.task_id, event.context_id)
         self.ending = StatusUpdate(TaskState.COMPLETED)
         return self._message(event)
+
+    def _missed_answer(self, ending: StatusUpdate) -> list[Update]:
+        """Return the text of statuses that did not arrive if the response has no other output."""
+        if self.artifacts or ending.message is not None or ending.state not in _SUCCESSFUL:
+            return []
+        last = self._status_message
+        if last is not None and any(part.text is None for part in last.parts):
+            return []  # gemini-cli: a call that needs a confirmation
+        return self._status_text(self._take_unknown_text())
 
     def close(self, failure: StatusUpdate | None = None) -> list[Update]:
         """End the response, and return the remaining updates. The last update is the final status.
@@ -187,6 +205,8 @@ class EventConverter:
             # The agent sent no artifact, so its message becomes an artifact.
             updates += self._message(message)
             message = None
+        elif missed := self._missed_answer(ending):
+            updates += missed
         elif (
             message is None and ending.state is TaskState.INPUT_REQUIRED and self._status_message is not None
         ):
@@ -228,18 +248,25 @@ class EventConverter:
     def _missed_text(self, task: Task) -> list[Update]:
         """Return the text of statuses that is in a copy of the task but did not arrive."""
         if not self._answers_in_statuses:
+            self._unknown_text = text_in_history(task, self._published_messages) if self._is_resumed else ""
             return []
         known = self._copies.get(self._status_text_id)
         before = "".join(part.text or "" for part in known.complete().parts) if known is not None else ""
         text = text_in_history(task)
         if text.startswith(before):
-            rest = Artifact(
-                artifact_id=self._status_text_id, name="Answer", parts=(Part(text=text[len(before) :]),)
-            )
-            return self._artifact(rest, append=True, last=False) if len(text) > len(before) else []
+            return self._status_text(text[len(before) :])
         # A task without a history contains only the last text. If that text arrived, no text is missing.
         self._is_incomplete = self._is_incomplete or not (text and before.endswith(text))
         return []
+
+    def _status_text(self, text: str) -> list[Update]:
+        """Append to the text that the agent sends in statuses."""
+        rest = Artifact(artifact_id=self._status_text_id, name="Answer", parts=(Part(text=text),))
+        return self._artifact(rest, append=True, last=False) if text else []
+
+    def _take_unknown_text(self) -> str:
+        text, self._unknown_text = self._unknown_text, ""
+        return text
 
     def _status(
         self, status: TaskStatus, metadata: Mapping[str, Any], *, is_copy: bool = False
@@ -260,9 +287,13 @@ class EventConverter:
         if output is not None:
             self._answers_in_statuses = True
             self.ending = self._status_message = None
-            return self._artifact(self._renamed(output), append=True, last=False)
-        if is_copy and self._answers_in_statuses and status.state is TaskState.WORKING:
-            message = None  # the message is already part of the text
+            missed = self._status_text(self._take_unknown_text())
+            return missed + self._artifact(self._renamed(output), append=True, last=False)
+        if is_copy and message is not None and status.state is TaskState.WORKING:
+            if self._answers_in_statuses or message.message_id in self._published_messages:
+                message = None  # the message is already part of the text, or was published before
+        if message is not None:
+            self._published_messages.add(message.message_id)
         self._status_message = message or self._status_message
         if status.state.terminal or status.state.interrupted:
             if status.state is TaskState.AUTH_REQUIRED:

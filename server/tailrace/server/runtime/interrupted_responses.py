@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.streaming.a2a.models import Artifact
+from tailrace.streaming.a2a.models import Artifact, Role
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.accumulator import Attempt
 from tailrace.streaming.agent.continuation import InterruptedResponse, attempts_of
@@ -26,7 +26,11 @@ def interrupted_response(
     """
     task: Mapping[str, Any] = record.extension_metadata.get("remoteTask") or {}
     if task.get("turn") == turn:
-        return InterruptedResponse(stored_id=task.get("id", "")), _published(record, record.artifacts)
+        last = record.status.message
+        messages = [*record.history, last] if last is not None else record.history
+        known = tuple(each.message_id for each in messages if each.role is Role.AGENT)
+        response = InterruptedResponse(stored_id=task.get("id", ""), published_messages=known)
+        return response, _published(record, record.artifacts)
     place = (turn, after_round + 1)
     artifacts = [
         artifact

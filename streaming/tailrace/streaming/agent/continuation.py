@@ -112,6 +112,7 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
         has_provider_tool: True if the provider had started a tool of its own. The response must then not begin again.
         attempts: The attempts of the response; empty if nothing of it was published. The last attempt, which was
             interrupted when the process stopped, has no error.
+        published_messages: For the task of a remote agent, the ids of the messages that were published in its statuses.
     """
 
     text: str = ""
@@ -119,6 +120,7 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
     model: str = ""
     has_provider_tool: bool = False
     attempts: tuple[Attempt, ...] = ()
+    published_messages: tuple[str, ...] = ()
 
 
 class FurtherAttempt(msgspec.Struct, frozen=True):
