@@ -14,7 +14,6 @@ from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
 from tailrace.server.settings import Settings, split_fallback
 from tailrace.streaming.agent.agent import Agent
-from tailrace.streaming.agent.continuation import ContinuationPolicy
 from tailrace.streaming.agent.trimming import TokenBudget, keep_all
 from tailrace.streaming.tools.command_line_tools import parse_approvals, parse_tools
 from tailrace.streaming.tools.tools import Tool, Toolset
@@ -119,11 +118,7 @@ def create_agent(
         if settings.bounds.max_history_tokens
         else keep_all,
         merge_reads=settings.coalesce == "read",
-        continuation=ContinuationPolicy(
-            attempts=settings.bounds.continue_attempts,
-            deadline=settings.bounds.continue_deadline,
-            delay=settings.bounds.continue_delay,
-        ),
+        continuation=settings.bounds.continuation,
         fallbacks=others,
     )
 

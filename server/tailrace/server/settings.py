@@ -32,6 +32,7 @@ from pydantic_settings import (
 
 from tailrace.server.former_settings import reject_replaced, sections_of
 from tailrace.server.usage_settings import Budget, ModelPrice
+from tailrace.streaming.agent.continuation import ContinuationPolicy
 
 FILE_SCHEMES = ("http", "https", "data", "openai-file", "anthropic-file", "mistral-file")
 """The URL schemes that are accepted by default for files in messages."""
@@ -241,7 +242,8 @@ class Bounds(BaseModel):
         read_timeout: Seconds without data from the provider, before and within a response, after which a request fails. The
             default depends on the provider: 60, and more for servers that load a model first.
         upstream_retries: Retries of a request to the provider that fails before its response begins.
-        continue_attempts: Attempts to continue an interrupted response with the same model.
+        continue_attempts: Attempts to continue an interrupted response with the same model. Attempts to read a response of a remote
+            agent again are limited only by ``continue_deadline``.
         continue_delay: Seconds before the first attempt to continue a response; the delay doubles with each attempt.
         continue_deadline: Seconds after an interruption within which an attempt to continue the response may begin.
         approval_timeout: Seconds within which a caller can approve a tool call.
@@ -281,6 +283,13 @@ class Bounds(BaseModel):
     push_timeout: PositiveFloat = 15.0
     push_attempts: PositiveInt = 8
     node_ttl: Annotated[float, Field(ge=1)] = 10.0
+
+    @property
+    def continuation(self) -> ContinuationPolicy:
+        """Return the limits for the continuation of interrupted responses."""
+        return ContinuationPolicy(
+            attempts=self.continue_attempts, deadline=self.continue_deadline, delay=self.continue_delay
+        )
 
 
 class RetentionSettings(BaseModel):

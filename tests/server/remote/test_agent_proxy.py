@@ -11,12 +11,18 @@ import pytest
 
 from support.agents import Scripted
 from support.live_server import serving
+from support.proxy import CuttingProxy
 from support.remote_agents import sdk_agent, sdk_card
-from support.rpc import Rpc, message, text_of
+from support.rpc import Rpc, message, streamed_text, text_of
 from tailrace.server import Settings, create_app
+from tailrace.server.remote.client import RETRY_DELAYS
 from tailrace.server.sdk import AgentExecutor
+from tailrace.server.settings import Bounds
 from tailrace.streaming.a2a.models import AgentSkill
 from tailrace.wrappers import ConfigurationError, UpstreamError
+
+LOST = 2 + len(RETRY_DELAYS)
+"""More attempts than a client makes by default."""
 
 
 async def card_of(url: str, **options: Any) -> dict[str, Any]:
@@ -64,3 +70,30 @@ def test_an_agent_that_is_away_is_an_error_at_the_start():
 def test_the_official_sdk_is_not_needed():
     code = "import sys; sys.modules['a2a'] = None; import tailrace.server.remote.client, tailrace.server.remote.agent_proxy"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("deadline", [60.0, 0.0])
+async def test_a_lost_stream_is_resumed_until_the_deadline_of_continuations(deadline: float) -> None:
+    """Not only for a number of attempts: the settings are those for responses of models."""
+    scripted = Scripted()
+    async with (
+        serving(create_app(Settings(store="sqlite://"), handler=scripted)) as url,
+        CuttingProxy(url) as proxy,
+    ):
+        bounds = Bounds(continue_delay=0.0, continue_deadline=deadline)
+        settings = Settings(store="sqlite://", agent=proxy.url, bounds=bounds)
+        app = await anyio.to_thread.run_sync(create_app, settings)
+
+        def cut(events: list[tuple[int, dict[str, Any]]]) -> None:
+            if streamed_text(events) == "held" and not proxy.cuts:
+                proxy.cut_after(*[1] * LOST)
+                proxy.cut_now()
+                scripted.go_on.set()
+
+        async with serving(app) as front, Rpc(front) as rpc:
+            events = await rpc.stream("SendStreamingMessage", message("hold"), seen=cut)
+    state = events[-1][1]["statusUpdate"]["status"]["state"]
+    if deadline:
+        assert (state, proxy.cuts) == ("TASK_STATE_COMPLETED", 1 + LOST)
+    else:
+        assert state == "TASK_STATE_FAILED"

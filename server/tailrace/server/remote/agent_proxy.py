@@ -8,6 +8,7 @@ import anyio
 
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.agent_handler import RemoteAgentHandler
+from tailrace.server.remote.client import RETRY_DELAYS
 from tailrace.server.remote.upstream_client import READ_TIMEOUT, RemoteAgent
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.upstream_gate import UpstreamGate
@@ -16,6 +17,9 @@ from tailrace.wrappers import UpstreamError, UpstreamFault
 
 CARD_TIMEOUT = 10.0
 """Timeout in seconds for fetching the card of the remote agent at the start."""
+
+DOUBLED_DELAYS = 8
+"""Number of delays between attempts to subscribe to a remote task again. After them, the delay does not grow."""
 
 
 class AgentProxy:
@@ -77,6 +81,9 @@ async def _fetch_card(settings: Settings) -> RemoteCard:
 
 
 def _agent(settings: Settings, card: RemoteCard | None = None) -> RemoteAgent:
+    # Attempts to subscribe again generate nothing, so that only the deadline limits their number.
+    continuation = settings.bounds.continuation
+    delays = [max(continuation.pause(number), RETRY_DELAYS[0]) for number in range(DOUBLED_DELAYS)]
     return RemoteAgent(
         settings.agent or "",
         token=settings.agent_token.get_secret_value() if settings.agent_token else "",
@@ -84,4 +91,6 @@ def _agent(settings: Settings, card: RemoteCard | None = None) -> RemoteAgent:
         allowed_origins=settings.agent_origins,
         connect_timeout=settings.bounds.connect_timeout,
         read_timeout=settings.bounds.read_timeout or READ_TIMEOUT,
+        retry_delays=delays,
+        retry_deadline=continuation.deadline,
     )

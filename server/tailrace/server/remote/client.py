@@ -104,6 +104,8 @@ class AgentClient:
             keep-alive comments about every 15 seconds.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
         retry_delays: See `RETRY_DELAYS`; empty to never resume a stream.
+        retry_deadline: Time in seconds after the loss of a connection. Until then, the last delay is repeated; later, no attempt to
+            resume the stream begins. None to make one attempt for each delay.
         on_reconnect: Function that is called before each attempt to resume a stream, with the error and the number of the attempt
             (from 1).
         allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``. Credentials and
@@ -126,6 +128,7 @@ class AgentClient:
         read_timeout: float = 60.0,
         response_timeout: float = RESPONSE_TIMEOUT,
         retry_delays: Sequence[float] = RETRY_DELAYS,
+        retry_deadline: float | None = None,
         on_reconnect: Callable[[TailraceError, int], None] | None = None,
         allowed_origins: Sequence[str] = (),
         answer_timeout: float | None = None,
@@ -143,6 +146,7 @@ class AgentClient:
             None, sock_connect=connect_timeout, sock_read=response_timeout
         )
         self._retry_delays = retry_delays
+        self._retry_deadline = retry_deadline
         self._on_reconnect = on_reconnect
         self._http: aiohttp.ClientSession | None = None
         self._calls: HttpCalls | GrpcCalls | None = None
@@ -329,7 +333,7 @@ class AgentClient:
         *,
         repeatable: bool = False,
     ) -> AsyncGenerator[StreamEvent]:
-        attempts = 0
+        attempts, lost_at = 0, 0.0
         while True:
             failure = UpstreamError(
                 "the agent ended the stream before the task was over", fault=UpstreamFault.TRUNCATED
@@ -350,15 +354,31 @@ class AgentClient:
                 if error.fault not in _TRANSIENT_FAULTS and error.status not in _TRANSIENT_STATUSES:
                     raise
                 failure = error
-            if position.authorizing and attempts >= len(self._retry_delays):
+            now = anyio.current_time()
+            lost_at = lost_at if attempts else now
+            delay = self._retry_delay(attempts, now - lost_at)
+            if position.authorizing and delay is None:
                 return  # the task waits for credentials, which does not need a connection
             # Without the id of the task, the client cannot determine whether the agent received the message.
-            if attempts >= len(self._retry_delays) or not (position.task_id or repeatable):
+            if delay is None or not (position.task_id or repeatable):
                 raise failure
             attempts += 1
             if self._on_reconnect is not None:
                 self._on_reconnect(failure, attempts)
-            await anyio.sleep(self._retry_delays[attempts - 1])
+            await anyio.sleep(delay)
+
+    def _retry_delay(self, attempts: int, passed: float) -> float | None:
+        """Return the delay before a further attempt to resume a stream; None if there is no further attempt.
+
+        Args:
+            attempts: The number of attempts since the connection was lost.
+            passed: Seconds since then.
+        """
+        delays = self._retry_delays
+        if self._retry_deadline is None:
+            return delays[attempts] if attempts < len(delays) else None
+        delay = delays[min(attempts, len(delays) - 1)]
+        return delay if passed + delay <= self._retry_deadline else None
 
     async def _send(
         self, position: "_Position", params: dict[str, Any], headers: Mapping[str, str]

@@ -54,6 +54,7 @@ class RemoteAgent:
         read_timeout: Time in seconds after which a stream that delivers no data is considered lost and is resumed.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
         retry_delays: Delay in seconds before each attempt to resume a lost stream; empty to never resume a stream.
+        retry_deadline: See `AgentClient`.
         allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``.
         answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
 
@@ -73,6 +74,7 @@ class RemoteAgent:
         read_timeout: float = READ_TIMEOUT,
         response_timeout: float = RESPONSE_TIMEOUT,
         retry_delays: Sequence[float] = RETRY_DELAYS,
+        retry_deadline: float | None = None,
         allowed_origins: Sequence[str] = (),
         answer_timeout: float | None = None,
     ) -> None:
@@ -86,6 +88,7 @@ class RemoteAgent:
             read_timeout=read_timeout,
             response_timeout=response_timeout if answer_timeout is None else answer_timeout,
             retry_delays=retry_delays,
+            retry_deadline=retry_deadline,
             allowed_origins=allowed_origins,
         )
         self.url = self._client.url

@@ -52,6 +52,10 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
     deadline: float = 60.0
     delay: float = 0.25
 
+    def pause(self, number: int) -> float:
+        """Return the delay before a further attempt, which has a number from 0, without its random part."""
+        return min(self.delay * 2 ** min(number, 32), _LONGEST_PAUSE)
+
 
 NO_CONTINUATION = ContinuationPolicy(attempts=0)
 """The policy without continuation: a response that breaks off fails."""
@@ -365,7 +369,7 @@ class ResponseAttempts:
     def _delay(self, error: UpstreamError) -> float:
         if error.retry_after is not None:
             return error.retry_after
-        return min(self._policy.delay * 2**self._number, _LONGEST_PAUSE) * (1 - 0.5 * self._choose())
+        return self._policy.pause(self._number) * (1 - 0.5 * self._choose())
 
 
 def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
