@@ -1,12 +1,12 @@
-"""The exceptions of all layers of tailrace. The class of an exception shows which party is responsible.
+"""The exceptions of all layers of tailrace. The class of an exception shows who is responsible.
 
 ::
 
     TailraceError
-    ├── UpstreamError         the provider: rejected the request, timed out, sent invalid data, disconnected
-    ├── ProtocolError         the caller: a request that cannot be carried out (see tailrace.streaming.a2a.errors)
-    ├── StoreError            the server's store: full, locked, damaged
-    └── ConfigurationError    the operator: a setting that is missing or contradicts another
+    ├── UpstreamError         the provider: it rejected the request, timed out, sent invalid data, or disconnected
+    ├── ProtocolError         the caller: the request cannot be executed (see tailrace.streaming.a2a.errors)
+    ├── StoreError            the server's store: it is full, locked or damaged
+    └── ConfigurationError    the operator: a setting is missing, or contradicts another setting
 
 The details of an exception are attributes, so that handlers need not parse the message.
 """
@@ -24,13 +24,13 @@ class UpstreamFault(StrEnum):
     CONNECTION = "connection_failed"
     """The connection to the provider could not be opened, or was reset."""
     TIMEOUT = "timeout"
-    """The connect timeout or the read timeout expired."""
+    """The connect timeout or the read timeout has expired."""
     STATUS = "http_status"
     """The provider returned an HTTP error status."""
     PROVIDER = "provider_error"
     """The provider reported an error inside the stream."""
     TRUNCATED = "stream_truncated"
-    """The stream ended before the response was complete (no finish reason)."""
+    """The stream ended before the response was complete: there was no finish reason."""
     INVALID = "invalid_stream"
     """The body is not valid for this API: it is HTML or invalid JSON, or has a wrong content type."""
     TOO_LARGE = "event_too_large"
@@ -39,7 +39,7 @@ class UpstreamFault(StrEnum):
 
 _TEMPORARY_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _TEMPORARY_STATUSES = frozenset({408, 409, 425, 429})
-# Codes of errors inside a stream, in lower case and without separators.
+# Codes of temporary errors inside a stream, in lower case and without separators.
 _TEMPORARY_CODES = frozenset(
     """
     aborted apierror badgateway deadlineexceeded error failed gatewaytimeout insufficientsystemresource internal internalerror
@@ -55,19 +55,19 @@ _ACCESS_STATUSES = frozenset({401, 402, 403, 404})
 class UpstreamError(TailraceError):
     """The provider rejected the request, failed, or sent an invalid response.
 
-    Content that was received before the error stays valid.
+    Content that was received before the error is valid.
 
     Args:
-        message: Description of the failure in one line, suitable for end users.
+        message: Description of the failure in one line. It can be shown to end users.
         fault: The type of the failure.
         provider: The name of the provider, as in ``provider:model``; empty if unknown.
         status: The HTTP status of the response; None if no response was received.
-        code: The unchanged error code or error type of the provider, or None.
-        retry_after: Time to wait before a retry in seconds; None if the provider sent no time.
+        code: The provider's error code or error type, unchanged; None if there is none.
+        retry_after: The delay before a retry that the provider requests, in seconds; None if it requests none.
         tries: The number of attempts to send the request.
-        details: The error object of the provider. Model clients remove credentials and internal addresses (see
+        details: The error object of the provider. Model clients remove credentials and internal addresses from it (see
             `tailrace.wrappers.redaction.redactor`).
-        diagnosis: Further information for the operator's log; empty for none. It contains no credentials, but callers
+        diagnosis: Further information for the operator's log; may be empty. It contains no credentials, but callers
             must not receive it.
     """
 
@@ -97,10 +97,10 @@ class UpstreamError(TailraceError):
 
     @property
     def is_temporary(self) -> bool:
-        """True if the same request may succeed later: after a connection error, an overload, or an error of the server.
+        """True if the same request may succeed later: after a connection error, an overload, or a server error.
 
-        An error status, and an error inside a stream, are temporary if the status is temporary. Without a status, the
-        code decides. An error without a status and a code is temporary.
+        If the error has a status, the status determines whether an error response, or an error inside a stream, is
+        temporary. Otherwise, the code determines this. An error without a status and a code is temporary.
         """
         code = "".join(filter(str.isalnum, (self.code or "").lower()))
         if self.fault in _TEMPORARY_FAULTS:
@@ -113,7 +113,7 @@ class UpstreamError(TailraceError):
 
     @property
     def concerns_provider(self) -> bool:
-        """True if another provider may accept the request: after a temporary error, refused access, or an exceeded quota."""
+        """True if another provider may accept the request: after a temporary error, denied access, or an exceeded quota."""
         code = "".join(filter(str.isalnum, (self.code or "").lower()))
         refused = self.fault in (UpstreamFault.STATUS, UpstreamFault.PROVIDER) and (
             self.status in _ACCESS_STATUSES or code in _PERMANENT_CODES
@@ -134,7 +134,7 @@ class UpstreamError(TailraceError):
 
 
 class ProtocolError(TailraceError):
-    """The request of the caller is invalid: the protocol, the provider, or the state of the task does not allow it."""
+    """The caller's request is invalid: the protocol, the provider, or the state of the task does not permit it."""
 
 
 class StoreError(TailraceError):
@@ -142,8 +142,8 @@ class StoreError(TailraceError):
 
     Args:
         message: Description of the failure in one line.
-        temporary: True if the store is unavailable (full, locked, disconnected), so that a later retry may succeed.
-            False if the store rejects the data, so that a retry cannot succeed.
+        temporary: True if the store is unavailable (full, locked, disconnected). A later retry may then succeed. False
+            if the store rejects the data. A retry cannot succeed.
     """
 
     def __init__(self, message: str, *, temporary: bool = True) -> None:
@@ -152,7 +152,4 @@ class StoreError(TailraceError):
 
 
 class ConfigurationError(TailraceError):
-    """A setting is missing or malformed, or contradicts another setting.
-
-    The message names the setting and the correction.
-    """
+    """A setting is missing or invalid, or contradicts another setting. The message names the setting and the correction."""

@@ -1,6 +1,6 @@
 """Detection of the format of a recorded stream from its first events.
 
-``tailrace convert`` uses `DetectingDecoder` for recorded bodies without a known format.
+``tailrace convert`` uses `DetectingDecoder` for recordings without a known format.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 _DEFAULT = "openai"
 _CONVERSE = frozenset({"contentBlockDelta", "contentBlockStart", "messageStart", "messageStop"})
-# After this number of bytes without a detected format, the default format is used.
+# The default format is used if no format is detected in this number of bytes.
 _MAX_BUFFERED = 1024 * 1024
 
-_PRELUDE_BYTES = 12  # size of the start of a binary frame: two lengths and their checksum
+_PRELUDE_BYTES = 12  # size of the start of a binary frame: two lengths and a checksum
 
-# Prefixes of ``type`` that occur in only one format. (The types ``ping`` and ``error`` occur in several formats.)
+# Prefixes of types that only one format has. (Several formats have the types ``ping`` and ``error``.)
 _ANTHROPIC = ("message_", "content_block_")
 _COHERE = ("content-", "message-", "tool-plan-", "tool-call-", "citation-", "stream-")
 
 
 def detect_format(fields: Mapping[str, Any]) -> str | None:
-    """Return the format of one JSON object of a stream; None if the object does not determine the format.
+    """Return the format of a stream from one of its JSON objects; None if the object does not show the format.
 
-    The format is a key of `FORMATS`.
+    The result is a key of `FORMATS`.
     """
     kind = as_text(fields.get("type"))
     if "choices" in fields or as_text(fields.get("object")).startswith(
@@ -67,18 +67,18 @@ class _Probe(EventDecoder[ChunkWrapper[Any]]):
         return []
 
     def wrap_error(self, error: UpstreamError) -> Any:
-        # The result is not used, because the decoder of the detected format reports the error again.
+        # The error is not used here, because the decoder of the detected format reports it.
         return error
 
 
 class DetectingDecoder(ResponseDecoder[ChunkWrapper[Any]]):
-    """Sans-IO decoder of a body of any supported format.
+    """Sans-IO decoder of a body in any supported format.
 
-    Bytes are buffered until the format is detected. If no format is detected, the decoder of Chat Completions reads
+    Bytes are buffered until the format is detected. If no format is detected, the decoder of Chat Completions decodes
     the body and reports the error.
 
     Attributes:
-        format: The detected format, which is a key of `FORMATS`; None before the detection.
+        format: The detected format (a key of `FORMATS`); None before the detection.
     """
 
     __slots__ = ("_buffer", "_decoder", "_probe", "done", "format")
@@ -91,10 +91,7 @@ class DetectingDecoder(ResponseDecoder[ChunkWrapper[Any]]):
         self.done = False
 
     def feed(self, data: "bytes | ChatCompletionChunk") -> list[ChunkWrapper[Any]]:
-        """Decode the next bytes of the body, or one chunk object of the ``openai`` package.
-
-        See `ResponseDecoder.feed`.
-        """
+        """Decode the next bytes of the body (see `ResponseDecoder.feed`), or one chunk object of the ``openai`` package."""
         if self._decoder is None:
             if hasattr(data, "model_dump"):
                 self.format = "openai"

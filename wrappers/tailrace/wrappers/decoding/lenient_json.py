@@ -1,7 +1,4 @@
-"""Access to JSON values in which fields may be missing, null, or of undocumented types.
-
-All decoders use these functions.
-"""
+"""Access to JSON values in which fields may be missing, null, or of undocumented types. All decoders use these functions."""
 
 import json
 import re
@@ -10,10 +7,11 @@ from typing import Any, cast
 
 import msgspec
 
-# The type Any makes the members Any too. ``dict`` is first, because most objects have this type.
+# Their type is Any, so that the type of the members is Any, too. ``dict`` is first, because most objects have this
+# type.
 _OBJECT: Any = (dict, Mapping)
 _LIST: Any = list
-_MAX_COUNT = 2**53  # some JSON parsers do not read larger numbers exactly
+_MAX_COUNT = 2**53  # many JSON parsers do not read larger numbers exactly
 _INDEX = re.compile(r"[0-9]{1,15}")
 
 _decode = msgspec.json.Decoder().decode
@@ -33,22 +31,23 @@ def read_json(payload: bytes) -> object:
 
 
 def as_mapping(value: object) -> Mapping[str, Any] | None:
-    """Return ``value`` if it is a JSON object, otherwise None."""
+    """Return ``value`` if it is a JSON object; otherwise None."""
     found: Any = value
     return found if found is not None and isinstance(found, _OBJECT) else None
 
 
 def as_object(value: object) -> dict[str, Any] | None:
-    """Return a new dict with the fields of a JSON object, or of an object of a provider's package.
+    """Return a new dict with the fields of a JSON object or of an object of a provider's package.
 
-    The result is None for any other value.
+    Return None for any other value.
     """
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     dump = getattr(value, "model_dump", None)
     if dump is None:
         return None
-    # Provider packages do not validate their objects. Suppress pydantic's warnings of unexpected values.
+    # The packages of providers do not validate their objects, so pydantic's warnings about unexpected values are
+    # suppressed.
     return dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
 
 
@@ -60,7 +59,7 @@ def as_mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def as_text(value: object) -> str:
-    """Return ``value`` if it is text, otherwise ``""``."""
+    """Return ``value`` if it is text; otherwise ``""``."""
     return value if isinstance(value, str) else ""
 
 

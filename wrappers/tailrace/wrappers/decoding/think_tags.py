@@ -1,8 +1,8 @@
 """Separation of reasoning in ``<think>`` tags from the text of a response.
 
-Some servers do not separate the reasoning of a model: the text of a response begins with ``<think>reasoning</think>``.
-By default, `MessageAssembly` therefore uses `ThinkTagSplitter`. Disable it for models that write such a tag on
-purpose. A tag that is not at the start of a response is text.
+Some servers do not separate the reasoning of a model from the text: the text of a response begins with
+``<think>reasoning</think>``. By default, `MessageAssembly` therefore uses `ThinkTagSplitter`. It can be disabled for
+models that write such a tag on purpose. A tag that is not at the start of a response is text.
 """
 
 from enum import Enum, auto
@@ -15,27 +15,28 @@ ThinkingChannel = Literal["text", "reasoning"]
 
 
 class _State(Enum):
-    BEFORE = auto()  # only white space, and possibly the start of a tag, has been received
+    BEFORE = auto()  # so far, only white space and the beginning of a possible tag
     THINKING = auto()
-    BETWEEN = auto()  # in the white space between the closing tag and the text
+    BETWEEN = auto()  # the white space after the closing tag
     ANSWER = auto()
 
 
 class ThinkTagSplitter:
-    """Sans-IO splitter of the text of a response into reasoning and visible text.
+    """Sans-IO splitter that divides the text of a response into reasoning and visible text.
 
-    Reasoning begins with an opening tag at the start of the response (white space may precede the tag), and ends with
-    the first closing tag. The tags, the white space next to them, and empty reasoning are dropped. A tag may be split
-    between fragments at any character. The time is linear in the length of the text, for any size of fragments.
+    Reasoning begins with an opening tag at the start of the response, and ends with the first closing tag. White space
+    may precede the opening tag. The tags, the white space next to them, and empty reasoning are dropped. A tag may be
+    split between fragments at any character. The time is linear in the length of the text, whatever the size of the
+    fragments.
     """
 
     __slots__ = ("_has_begun", "_space", "_state", "_tag")
 
     def __init__(self) -> None:
         self._state = _State.BEFORE
-        self._tag = ""  # buffered text that may be the start of a tag
-        self._space: list[str] = []  # buffered white space before a possible tag
-        self._has_begun = False  # True if some reasoning has been returned
+        self._tag = ""  # buffered text that may be the beginning of a tag
+        self._space: list[str] = []  # buffered white space; a tag may follow
+        self._has_begun = False  # True after reasoning has been returned
 
     @property
     def done(self) -> bool:
@@ -53,7 +54,7 @@ class ThinkTagSplitter:
         return bool(self._tag or self._space)
 
     def feed(self, text: str) -> list[tuple[ThinkingChannel, str]]:
-        """Split the next fragment of the text, and return non-empty fragments with their channels."""
+        """Split the next fragment of the text. Return the non-empty results with their channels."""
         if self._state is _State.BEFORE:
             return self._before(text)
         if self._state is _State.THINKING:
@@ -63,7 +64,7 @@ class ThinkTagSplitter:
         return [("text", text)] if text else []
 
     def close(self) -> list[tuple[ThinkingChannel, str]]:
-        """End the response, and return the buffered text. Without a closing tag, it is reasoning."""
+        """End the response. Return the buffered text; it is reasoning if there was no closing tag."""
         channel: ThinkingChannel = "reasoning" if self._state is _State.THINKING else "text"
         held = "".join((*self._space, self._tag))
         self._state = _State.ANSWER
@@ -100,7 +101,7 @@ class ThinkTagSplitter:
         return segments + self._between(rest)
 
     def _reasoning(self, thought: str) -> list[tuple[ThinkingChannel, str]]:
-        """Return reasoning without leading white space. White space at the end is buffered, because a tag may follow."""
+        """Return reasoning without leading white space. Buffer white space at the end, because a tag may follow."""
         trimmed = thought.rstrip()
         if self._has_begun and not self._space and trimmed == thought:
             return [("reasoning", thought)] if thought else []
@@ -127,7 +128,7 @@ class ThinkTagSplitter:
 
 
 def _beginning_at_end(text: str, tag: str) -> int:
-    """Return the length of the longest suffix of ``text`` that is a prefix of ``tag``."""
+    """Return the length of the longest end of ``text`` that is the beginning of ``tag``."""
     for length in range(min(len(text), len(tag) - 1), 0, -1):
         if text.endswith(tag[:length]):
             return length

@@ -1,8 +1,8 @@
-"""JSON objects that preserve their original text, and are encoded as this text.
+"""JSON objects that are encoded with their original text.
 
-Providers cache prefixes of requests. If a later request contains tool call arguments with other white space, escapes,
-order or number format, the cached prefix ends before the arguments. A `VerbatimObject` is a dict with its original
-JSON text, and `encode_request` copies this text byte for byte.
+Providers cache the beginning of requests. If a later request contains the arguments of a tool call with other white
+space, escapes, order or number format, the cached part ends before the arguments. A `VerbatimObject` is a dict that
+also has its original JSON text. `encode_request` copies this text byte for byte.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tailrace.wrappers.concurrency.worker_thread import in_event_loop
 from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 
 _LEVELS = 6
-"""Maximum nesting depth of arguments within the messages of a request."""
+"""Maximum nesting depth at which the messages of a request contain arguments."""
 _MEMBERS = ("messages", "contents", "input")
 
 
@@ -23,7 +23,7 @@ class VerbatimObject(dict[str, Any]):
 
     Args:
         value: The object.
-        text: JSON text of the same object.
+        text: The JSON text of the object.
     """
 
     __slots__ = ("text",)
@@ -34,7 +34,7 @@ class VerbatimObject(dict[str, Any]):
 
 
 def encode_request(body: object) -> bytes:
-    """Encode the body of a request as compact JSON. Each `VerbatimObject` in its messages is encoded as its original text."""
+    """Encode the body of a request as compact JSON. Each `VerbatimObject` in the messages is encoded as its original text."""
     if isinstance(body, Mapping):
         members = cast("Mapping[str, object]", body)
         body = {

@@ -1,4 +1,4 @@
-"""Google Gemini: decoder, history converter and model client for generateContent, and an Interactions decoder."""
+"""Google Gemini: decoder, history converter and model client for generateContent, and a decoder for Interactions."""
 
 from tailrace.wrappers.gemini.converter import GeminiConverter
 from tailrace.wrappers.gemini.decoder import GeminiDecoder, GeminiPartWrapper, wrap_chunk

@@ -1,7 +1,7 @@
-"""Models served by Google's generateContent method, in the Gemini API or in Vertex AI (with a token).
+"""Models of Google's generateContent method, in the Gemini API or (with a token) in Vertex AI.
 
-tailrace does not use the ``google-genai`` package for requests, because the package parses each chunk and does not
-provide the raw bytes.
+tailrace does not use the ``google-genai`` package for requests. The package parses each chunk, and does not provide the
+raw bytes.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class GeminiModel(DirectModel):
     pass the token in ``headers``.
 
     Args:
-        name: The name of the model, or a resource name with ``/`` (``tunedModels/mine``, ``models/gemini-…``).
+        name: The name of the model, or a resource name that contains ``/`` (``tunedModels/mine``, ``models/gemini-…``).
         headers: Further headers. If they contain ``authorization``, no API key is sent.
         arguments: See `DirectModel`. ``parameters`` may contain any member of the request, for example
             ``generationConfig``, ``tools`` and ``safetySettings``.
@@ -69,7 +69,7 @@ class GeminiModel(DirectModel):
         bodies = as_mappings(body)
         failure = super()._refused(status, headers, bodies[0] if bodies else body, message)
         for error in as_mappings([each.get("error") for each in bodies[:1]]):
-            # Use Google's name of the status instead of the number of the HTTP status.
+            # Google's name of the status is used instead of the number of the HTTP status.
             failure.code = as_text(error.get("status")) or failure.code
             delays = [as_text(detail.get("retryDelay")) for detail in as_mappings(error.get("details"))]
             seconds = next((delay.removesuffix("s") for delay in delays if delay), "")

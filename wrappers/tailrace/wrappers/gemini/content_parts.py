@@ -1,8 +1,9 @@
 """Conversion of the parts of a candidate's content to chunk wrappers.
 
-A part is text, a thought, a function call, a file, executed code, or another type. A part may have a signature of the
-thoughts before it. In later requests, a signed part must not be merged with other parts, and must keep its position. Each signed part is
-therefore a separate block. The metadata of the part contains the signature and other fields under ``"gemini"``.
+A part is text, a thought, a function call, a file, executed code, or has another type. A part may have a signature for
+the thoughts before it. In later requests, a signed part must not be merged with other parts, and must have the same
+position. Each signed part is therefore a separate block. The metadata of the resulting part contains the signature and
+other fields of the Gemini part under the key ``"gemini"``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,8 +48,8 @@ _WORDS = {
     "IMAGE_PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
     "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
 }
-# Finish reasons by the number of the enum value. On request, the API sends numbers instead of names. The values 6 and 9 are omitted, because the Gemini API
-# and Vertex AI define them differently.
+# Finish reasons by the number of the enum value. The API sends numbers instead of names if a request asks for them. The
+# values 6 and 9 are omitted, because they have different meanings in the Gemini API and in Vertex AI.
 _NUMBERS = {
     1: FinishReason.STOP,
     2: FinishReason.LENGTH,
@@ -73,21 +74,21 @@ _UNFINISHED = (None, "", 0, "FINISH_REASON_UNSPECIFIED")  # the last value is th
 
 
 class GeminiPartWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper over one part of a candidate, or over a candidate or chunk without parts.
+    """Chunk wrapper for one part of a candidate, or for a candidate or chunk without parts.
 
     Attributes:
-        text: Visible text: the ``text`` of a part that is not a thought.
-        reasoning: Reasoning: the ``text`` of a thought.
+        text: The ``text`` of a part that is not a thought.
+        reasoning: The ``text`` of a thought.
         calls: The complete call in the part. For a streamed call, the first wrapper has the name, and the last wrapper
             has the arguments.
-        finish: The ``finishReason`` of the candidate (in the wrapper of its last part), or the ``blockReason`` of the
+        finish: The ``finishReason`` of the candidate, in the wrapper of its last part; or the ``blockReason`` of the
             prompt.
         usage: The token counts in the ``usageMetadata`` of the chunk; None if the counts have not changed.
     """
 
 
 def read_finish(candidate: Mapping[str, Any]) -> FinishMessage | None:
-    """Return the finish reason of a candidate; None if it has not ended yet."""
+    """Return the finish reason of a candidate; None if the candidate has not ended."""
     raw = candidate.get("finishReason")
     if raw in _UNFINISHED:
         return None
@@ -101,7 +102,7 @@ def read_finish(candidate: Mapping[str, Any]) -> FinishMessage | None:
 def read_usage(usage: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object; None if the object has no valid counts.
 
-    The returned input tokens include the results of server tools, and the output tokens include thoughts.
+    The input tokens include results of server tools. The output tokens include thoughts.
     """
     prompt, tool_results, candidates, thoughts, total = counts = [*map(as_count, map(usage.get, _COUNTS))]
     if total is None and counts == _NO_COUNTS:
@@ -119,13 +120,13 @@ class CallCounter:
         self._next = 0
 
     def next_index(self) -> int:
-        """Return the index for the next call, starting at 0."""
+        """Return the index of the next call. The first index is 0."""
         self._next += 1
         return self._next - 1
 
 
 class _OpenCall:
-    """A call whose arguments are incomplete."""
+    """A call whose arguments are not complete."""
 
     __slots__ = ("arguments", "id", "index")
 
@@ -136,13 +137,13 @@ class _OpenCall:
 
 
 class PartReader:
-    """Reader of the parts of one candidate.
+    """Reads the parts of one candidate.
 
     Args:
         choice: The index of the candidate.
-        counter: Counter of the calls of the response. If it is None, because earlier calls are unknown, calls have no
-            index.
-        separate: True to make each text a separate block, for the parts of a complete message; False for a stream.
+        counter: Counter of the calls of the response; None if earlier calls are unknown. Calls then have no index.
+        separate: True to make each text a separate block, as for the parts of a complete message. False to join the
+            texts of a stream.
     """
 
     __slots__ = ("_choice", "_counter", "_open", "_opens_block", "_separate", "_server_ids")
@@ -153,10 +154,10 @@ class PartReader:
         self._separate = separate
         self._opens_block = separate  # True if the next text must not be joined with the previous text
         self._open: _OpenCall | None = None
-        self._server_ids: dict[str, str] = {}  # the id of the latest call, by name of the server tool
+        self._server_ids: dict[str, str] = {}  # by name of a server tool: the id of its latest call
 
     def read_plain(self, part: Fields) -> GeminiPartWrapper | None:
-        """Return the chunk wrapper of a part with only text or a thought; None for any other part."""
+        """Return the chunk wrapper of a part with only text or a thought; None for all other parts."""
         text = part.get("text")
         if type(text) is str and not self._opens_block:
             if len(part) == 1:
@@ -170,10 +171,10 @@ class PartReader:
         return self.read_plain(part) or self._read(part)
 
     def end_call(self, *, complete: bool) -> tuple[ToolCallDelta, ...]:
-        """End the current streamed call, and return a fragment with its arguments; empty if there is no such call.
+        """End the current streamed call. Return a fragment with its arguments; empty if there is no streamed call.
 
         Args:
-            complete: True if the arguments are complete; False if they may be truncated.
+            complete: True if the arguments are complete. False if they may be truncated.
         """
         call, self._open = self._open, None
         if call is None:
@@ -211,7 +212,7 @@ class PartReader:
         return GeminiPartWrapper(part, self._choice, details, text=text)
 
     def _function_call(self, part: Fields, call: Mapping[str, Any]) -> Iterator[ToolCallDelta]:
-        """Yield the fragments for a complete call, or for a part of a streamed call."""
+        """Yield the fragments of a complete call, or of one part of a streamed call."""
         call_id, name = as_text(call.get("id")), as_text(call.get("name"))
         continues = call.get("willContinue") is True
         partials = as_mappings(call.get("partialArgs"))
@@ -224,7 +225,7 @@ class PartReader:
         if current is None or (name and not (call_id and call_id == current.id)):
             yield from self.end_call(complete=True)
             if not (name or call_id or arguments or partials or continues):
-                return  # end marker of a call that has already ended
+                return  # this part only marks the end of a call that has already ended
             index = self._next_index()
             if not (continues or partials):
                 yield ToolCallDelta(index, call_id, name, _arguments_text(arguments), "function", extra)
@@ -256,7 +257,7 @@ class PartReader:
         return ToolCallDelta(index, call_id, name, _arguments_text(arguments), "server", extra)
 
     def _server_result(self, part: Fields) -> ContentPart | None:
-        """Return the result of a server tool in a part; None if the part has none."""
+        """Return the result of a server tool in a part; None if the part has no such result."""
         result = as_mapping(part.get("codeExecutionResult"))
         if result is not None:
             kind, name = "codeExecutionResult", CODE_EXECUTION
@@ -281,7 +282,7 @@ class PartReader:
 
 
 def read_content(part: Mapping[str, Any]) -> ContentPart:
-    """Convert a part that is neither text nor a call. A part that is neither a file nor a tool result becomes data."""
+    """Convert a part that is neither text nor a call. Parts that are neither files nor tool results become data."""
     inline_data, file_data = as_mapping(part.get("inlineData")), as_mapping(part.get("fileData"))
     result = as_mapping(part.get("functionResponse"))
     try:
@@ -290,7 +291,7 @@ def read_content(part: Mapping[str, Any]) -> ContentPart:
         if file_data is not None:
             return _file(part, "fileData", file_data, {"url": file_data.get("fileUri")})
     except ValidationError:
-        pass  # if the base64 data or the URL is invalid, the part becomes data
+        pass  # invalid base64 data, or an invalid URL; the part becomes data
     if result is not None:
         return _function_result(part, result)
     return ContentPartData(data=plain_json(part), metadata={"gemini": {"part": True}})
@@ -313,7 +314,7 @@ def _file(
 
 
 def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> ContentPartToolResult:
-    """Return the result of a function. If the response has only the member ``output`` or ``error``, its value is the output."""
+    """Return the result of a function. If ``response`` has only the member ``output`` or ``error``, the member is the output."""
     own = own_fields(part, "functionResponse")
     if others := own_fields(result, "id", "name", "response"):
         own["functionResponse"] = others
@@ -332,7 +333,7 @@ def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> Cont
 
 
 def own_fields(fields: Mapping[str, Any], *standard: str) -> Fields:
-    """Return the non-empty fields of an object except standard fields."""
+    """Return the non-empty fields of an object that are not standard fields."""
     return {
         name: value
         for name, value in fields.items()

@@ -1,38 +1,38 @@
-"""Conversion between the common history and generateContent contents.
+"""Conversion between the common history and the contents of generateContent.
 
-`GeminiModel` uses `GeminiConverter` for requests. A *content* is a message of Gemini's API. Contents alternate between
-the roles ``user`` and ``model``. The system prompt is a separate member of the request: the result of
-`GeminiConverter.system_instruction`, and an argument of `GeminiConverter.to_history`.
+`GeminiModel` uses `GeminiConverter` for requests. A *content* is a message of Gemini's API. Contents of the roles
+``user`` and ``model`` alternate. The system prompt is a separate member of the request.
+`GeminiConverter.system_instruction` returns it, and it is an argument of `GeminiConverter.to_history`.
 
-***Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets a result.
+**Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets a result.
 Results are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
 `tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If the first message
 is the model's, a user message is inserted before it. The first function call of a content must have a thought
-signature. Calls of other providers, or of older Gemini models, have none. They get the signature
-``skip_thought_signature_validator``, which Google documents for this case
-(https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures, in the metadata under
+signature. Calls of other providers, and of older Gemini models, have no signature. They get the signature
+``skip_thought_signature_validator``, which Google documents for this purpose
+(https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures, which are in the metadata under
 ``"gemini"``, are sent unchanged in their original position. Signatures of other providers are not sent.
 
-Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
-``to_history(from_history(history), system_instruction(history)) == history``.
+This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
+survives a round trip: ``to_history(from_history(history), system_instruction(history)) == history``.
 
-- `GeminiConverter.to_history` removes the dummy signature and the inserted user message, but does not revert other
+- `GeminiConverter.to_history` removes the dummy signature and the inserted user message. It does not undo other
   repairs.
-- Adjacent messages with the same role become one message. (A user message after tool results has the same role.) A
-  message without any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An
-  empty system prompt becomes None.
+- Adjacent messages with the same role become one message. (A user message has the same role as tool results.) A message
+  without any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An empty system
+  prompt becomes None.
 - Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts are omitted.
 - A data part is sent as JSON in a text part.
-- A file loses its name. If a file that is sent by value has no media type, the type is derived from the extension of
-  its name, otherwise it is ``application/octet-stream``. The media type of a URL is sent only if it has no wildcards.
-  A data URL is sent by value. A URL that Gemini cannot fetch (not ``http``, ``https`` or ``gs``) is replaced with the
-  text ``[name](url)``.
+- A file loses its name. If a file that is sent with its bytes has no media type, the type is derived from the extension
+  of its name; otherwise it is ``application/octet-stream``. The media type of a file with a URL is sent only if it has
+  no wildcards. For a data URL, the bytes are sent. If Gemini cannot fetch a URL (not ``http``, ``https`` or ``gs``),
+  the text ``[name](url)`` is sent.
 - A synthetic id is not sent; ``to_history`` creates another id. A call or result without a name gets the name
   ``unknown``. A result gets the name in its call.
-- Calls with the kind ``"server"`` and their results are sent only if Gemini created them. All other calls get the kind
-  ``"function"``. Arguments that are text are sent as ``{"input": text}``. In the API, arguments are JSON objects.
-  White space, escapes and repeated keys of another provider's model are therefore not preserved.
-- If a message of the model contains the result of a function, the result is sent in a content with the role ``user``.
+- Calls of the kind ``"server"`` and their results are sent only if Gemini created them. All other calls get the kind
+  ``"function"``. Arguments that are text are sent as ``{"input": text}``. Because arguments are JSON objects in the
+  API, white space, escapes and repeated keys in the arguments of another provider's model are not preserved.
+- If a message of the model contains the result of a function, the result is sent in a content of the role ``user``.
 - Metadata is not sent, with one exception: ``metadata["gemini"]`` of a part contains further fields of Gemini's
   object. These fields are sent unchanged.
 """
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from google.genai.types import Content, GenerateContentResponse, Part
 
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
-"""The signature for calls of other models, as documented by Google."""
+"""The signature for calls of other models. Google documents it."""
 
 OPENING = "(The conversation begins with the model's words.)"
 """Text of the user message that is inserted if the first message of a conversation is the model's."""
@@ -102,7 +102,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
     name_rule: ClassVar[NameRule | None] = NameRule(re.compile(r"[^a-zA-Z0-9_.-]"), letter_first=True)
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the member ``contents`` of the request as JSON objects: the context, then the conversation.
+        """Return the member ``contents`` of the request as JSON objects: the context, and then the conversation.
 
         The system prompt is not included; see `system_instruction`.
 
@@ -166,11 +166,11 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         return assemble_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return a list with one content, which has a ``functionResponse`` with the id for each result."""
+        """Return a list with one content. For each result, it has a ``functionResponse`` with the id of the call."""
         return [{"role": "user", "parts": [_result_part(result) for result in results]}] if results else []
 
     def create_chunk_wrapper(self, chunk: "Part | Mapping[str, Any]") -> GeminiPartWrapper:
-        """Wrap one part (an object of the ``google-genai`` package, or a JSON object)."""
+        """Wrap one part. The part is an object of the ``google-genai`` package or a JSON object."""
         return PartReader(0, None).read(read_fields(chunk))
 
 
@@ -181,7 +181,7 @@ class _ContentsWriter:
     """Builder of the contents of a request.
 
     Args:
-        history: A history. Each result has a call, and results of functions are not in messages of the model.
+        history: A history in which each result has a call, and messages of the model contain no results of functions.
 
     Attributes:
         contents: The contents so far.
@@ -193,7 +193,7 @@ class _ContentsWriter:
         self._order = {call_id: position for position, call_id in enumerate(self._calls)}
 
     def add(self, role: str, parts: list[Fields]) -> None:
-        """Add parts to the last content, or to a new content if its role differs."""
+        """Add parts to the last content if it has this role; otherwise to a new content."""
         if not parts:
             return
         if not self.contents or self.contents[-1]["role"] != role:
@@ -211,7 +211,7 @@ class _ContentsWriter:
         for part in message.content:
             if isinstance(part, ContentPartText | ContentPartFile | ContentPartData):
                 others += _parts(part)
-        # Results of server tools in messages of users and tools are omitted, because no function matches them.
+        # Results of server tools in messages of users and tools are not sent, because they belong to no function.
         functions = [part for part in message.tool_results if self._calls[part.id].kind != "server"]
         self._add_results(functions)
         self.add("user", others)
@@ -230,7 +230,7 @@ class _ContentsWriter:
             _ensure_signature(self.contents[-1]["parts"])
 
     def _add_results(self, results: Sequence[ContentPartToolResult]) -> None:
-        """Add results in the order of their calls, because Gemini matches results without ids by their order."""
+        """Add results in the order of their calls. Gemini matches results without ids by their order."""
         parts: list[Fields] = []
         for result in sorted(results, key=lambda result: self._order[result.id]):
             call = self._calls[result.id]
@@ -260,7 +260,7 @@ class _ContentsWriter:
 
 
 def _separate_results(history: History) -> History:
-    """Move the results of functions from messages of the model to separate messages after them."""
+    """Move the results of functions in a message of the model to a separate message after it."""
     functions = {
         call.id for message in history.conversation for call in message.tool_calls if call.kind != "server"
     }
@@ -285,7 +285,7 @@ def _separate_results(history: History) -> History:
 def _parts(
     part: ContentPartText | ContentPartReasoning | ContentPartFile | ContentPartData,
 ) -> list[Fields]:
-    """Convert a part other than calls and results; return an empty list if the part is omitted."""
+    """Convert a part that is neither a call nor a result. Return an empty list if the part is not sent."""
     own = _own(part)
     if isinstance(part, ContentPartText):
         return [{**own, "text": part.text}] if part.text or own else []
@@ -320,7 +320,7 @@ def _file_parts(file: ContentPartFile, own: Fields) -> list[Fields]:
 
 
 def _result_part(result: ContentPartToolResult) -> Fields:
-    """Return a part with a ``functionResponse``. Its member ``response`` must be an object."""
+    """Return a part with a ``functionResponse``. Its member ``response`` is always an object."""
     fields = as_mapping(result.output)
     if result.is_error:
         fields = {"error": result.output}
@@ -341,7 +341,7 @@ def _server_result(result: ContentPartToolResult, kind: str) -> Fields:
 
 
 def _ensure_signature(parts: Sequence[Fields]) -> None:
-    """Add the dummy signature to the first function call if it has no signature. Other calls need no signature."""
+    """If the first function call has no signature, add the dummy signature. Other calls need no signature."""
     call = next((part for part in parts if "functionCall" in part), None)
     if call is not None and not call.get("thoughtSignature"):
         call["thoughtSignature"] = DUMMY_SIGNATURE
@@ -354,7 +354,7 @@ def _own(part: ContentPart) -> Fields:
 
 
 def _kind(part: ContentPart, kinds: Iterable[str]) -> str:
-    """Return the type of a part that Gemini created, if it is one of ``kinds``; otherwise empty."""
+    """Return the type of a part that Gemini created if the type is one of ``kinds``; otherwise empty."""
     own = _own(part)
     return next((kind for kind in kinds if isinstance(own.get(kind), dict)), "")
 

@@ -1,15 +1,15 @@
-"""Decoder of Gemini streams: generateContent of the Gemini API and Vertex AI, and the Interactions API.
+"""Decoder of Gemini streams: generateContent (Gemini API and Vertex AI), and the Interactions API.
 
 `GeminiDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``google-genai`` package.
 
-A generateContent stream has no end marker. A candidate ends with its ``finishReason``, but further chunks may follow.
-Token counts are cumulative, and replace earlier counts. If the prompt is blocked, the response has a ``blockReason``
-and no candidate. Its finish reason is then ``content_filter``.
+A generateContent stream has no end marker. A candidate ends with a ``finishReason``, but further chunks may follow.
+Token counts are cumulative: they replace earlier counts. If the prompt is blocked, the response has no candidate, but a
+``blockReason``. The finish reason is then ``content_filter``.
 
-Further fields of a candidate are in ``extra``. The fields ``annotations`` (from ``citationMetadata.citations``),
+Other fields of a candidate are in ``extra``. ``annotations`` (from ``citationMetadata.citations``),
 ``groundingMetadata``, ``urlContextMetadata``, ``logprobsResult`` and unknown fields are reported immediately. Google
-sends some lists repeatedly. Only their new items are reported. The last ``safetyRatings`` are reported at the end,
-because they change with each chunk.
+sends some lists repeatedly, so only their new items are reported. ``safetyRatings`` change with each chunk, so only the
+last ones are reported, at the end.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class _CommonCandidate(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _CommonChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk with the most common shape: one candidate without a finish reason, and token counts."""
+    """A chunk of the most common format: one candidate without a finish reason, and token counts."""
 
     candidates: tuple[_CommonCandidate]
     usageMetadata: dict[str, Any] | None = None
@@ -59,9 +59,9 @@ _decode_common = msgspec.json.Decoder(_CommonChunk).decode
 
 _CONTENT = frozenset({"candidates", "usageMetadata"})
 _NAMES = {"modelVersion": "model", "responseId": "id"}
-# An object without any of these fields is not a response.
+# An object that has none of these fields is not a response.
 _RESPONSE_FIELDS = frozenset({"candidates", "modelVersion", "promptFeedback", "responseId", "usageMetadata"})
-# Fields that are not ``extra``.
+# Fields of a candidate that are not reported in ``extra``.
 _CANDIDATE_FIELDS = frozenset({"content", "finishMessage", "finishReason", "index"})
 # Fields that the ``google-genai`` package adds to a response.
 _PACKAGE_FIELDS = {"automatic_function_calling_history", "parsed", "sdk_http_response"}
@@ -82,17 +82,17 @@ class _Candidate:
 
 
 class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
-    """Sans-IO decoder of a streamed response body (server-sent events, or one JSON array).
+    """Sans-IO decoder of a streamed response body (server-sent events or one JSON array).
 
     The decoder also reads complete responses, and streams of the Interactions API.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        alone: True to read a single chunk. Calls then have no index, because earlier calls are unknown.
+        alone: True to decode a single chunk. Calls then have no index, because earlier calls are unknown.
 
     Attributes:
-        done: True if an interaction has ended, or ``[DONE]`` has been received (from some gateways).
+        done: True if an interaction has ended, or ``[DONE]``, which some gateways send, has been received.
     """
 
     __slots__ = (
@@ -112,15 +112,15 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._counter = None if alone else CallCounter()
         self._candidates: dict[int, _Candidate] = {}
-        self._facts: Fields = {}  # fields of the response in the last chunk
-        self._envelope: tuple[object, ...] = (None, None, None)  # the model, id and time in the last chunk
+        self._facts: Fields = {}  # the fields of the response in the previous chunk
+        self._envelope: tuple[object, ...] = (None, None, None)  # model, id and time in the previous chunk
         self._raw_usage: Mapping[str, Any] | None = None
         self._usage: Mapping[str, Any] = {}
         self._tier = ""
         self._interaction: InteractionReader | None = None
 
     def wrap_usual(self, payload: bytes) -> list[GeminiPartWrapper]:
-        """Return the chunk wrapper of a chunk with one text or thought, and without new fields of the response."""
+        """Return the chunk wrapper of a chunk with one text or thought. The chunk must have no new fields of the response."""
         if self._interaction is not None:
             return []
         try:
@@ -144,7 +144,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             return []
         raw_usage = chunk.usageMetadata
         if raw_usage and raw_usage != self._raw_usage:
-            # On this fast path, all counts must be present, and the service tier must be unchanged.
+            # The fast path requires that all counts are present, and that the service tier has not changed.
             if b"null" in payload or not raw_usage.keys() >= self._usage.keys():
                 return []
             usage = read_usage(raw_usage)
@@ -158,12 +158,12 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return [wrapper]
 
     def wrap(self, fields: Fields, *, error_event: bool = False) -> list[GeminiPartWrapper]:
-        """Return a chunk wrapper for each part of a chunk; one empty wrapper if the chunk has only other content."""
+        """Return a chunk wrapper for each part of a chunk. If the chunk has only other content, return one empty wrapper."""
         if "event_type" in fields or fields.get("object") == "interaction":
             return self._wrap_interaction(fields)
         error = take_error(fields, self._provider, error_event=error_event)
         if error is not None:
-            # Prefer Google's status name to the code, which is only the HTTP status.
+            # Google's name of the status is used instead of the code, which is only the HTTP status.
             error.code = as_text((as_mapping(error.details) or {}).get("status")) or error.code
         elif _RESPONSE_FIELDS.isdisjoint(fields):
             return []
@@ -204,11 +204,11 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return GeminiPartWrapper({}, details=ChunkDetails(error=error))
 
     def close(self) -> list[GeminiPartWrapper]:
-        """End the body, and return all remaining chunk wrappers; see `ResponseDecoder.close`."""
+        """End the body. Return all remaining chunk wrappers; see `ResponseDecoder.close`."""
         return super().close() + self.flush()
 
     def flush(self) -> list[GeminiPartWrapper]:
-        """Return chunk wrappers with the buffered safety ratings, and with the arguments of incomplete calls."""
+        """Return chunk wrappers for the buffered safety ratings and for the arguments of incomplete calls."""
         wrappers = self._interaction.close() if self._interaction is not None else []
         for choice, candidate in self._candidates.items():
             calls = candidate.parts.end_call(complete=False)
@@ -257,7 +257,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             last.details.extra = extra
 
     def _new_facts(self, facts: Fields) -> Fields | None:
-        """Return the fields of the response that differ from the previous chunk."""
+        """Return the fields of the response that are different from the previous chunk."""
         previous, self._facts = self._facts, facts
         self._envelope = (facts.get("modelVersion"), facts.get("responseId"), facts.get("createTime"))
         new = {_NAMES.get(name, name): value for name, value in facts.items() if value != previous.get(name)}
@@ -277,8 +277,8 @@ def wrap_chunk(
     Args:
         chunk: A ``GenerateContentResponse`` or an event of the Interactions API, as an object of the ``google-genai``
             package or as a JSON object.
-        decoder: The decoder for the chunk's stream; None for a single chunk. With a decoder, repeated fields are
-            reported once, and streamed arguments are joined. Call `GeminiDecoder.close` at the end of the stream.
+        decoder: The decoder of the chunk's stream; None for a single chunk. A decoder reports repeated fields only
+            once, and joins streamed arguments. Call `GeminiDecoder.close` at the end of the stream.
     """
     fields = read_fields(chunk)
     if decoder is not None:
@@ -320,7 +320,7 @@ def _blocked_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> None:
-    """Add a further field of a candidate to ``extra``, or store it in the candidate's state."""
+    """Add a field of a candidate to ``extra``, or store it in the state of the candidate."""
     fields = as_mapping(value)
     if name == "safetyRatings":
         state.ratings = value
@@ -337,7 +337,7 @@ def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> Non
 
 
 def _new_items(state: _Candidate, key: tuple[str, str], value: object) -> object:
-    """Return the new items of a list; the unchanged value if it is not a list."""
+    """Return the new items of a list. Return any other value unchanged."""
     if not isinstance(value, list):
         return value
     items = cast("list[Any]", value)

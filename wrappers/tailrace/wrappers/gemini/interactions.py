@@ -1,10 +1,9 @@
-"""Interpretation of streams of Google's Interactions API, an alternative to generateContent for the same models.
+"""Interpretation of streams of Google's Interactions API. It is an alternative to generateContent for the same models.
 
 An interaction is a series of steps: thoughts, output, tool calls and tool results. Each step has a start event, deltas
-and a stop event. Google has renamed the events (``content.start`` to ``step.start``, …). Both names are supported.
-
-Signatures and annotations are stored in metadata under ``"google-interactions"``, and not under the key of
-generateContent, which would reject them.
+and a stop event. Google has renamed the events (``content.start`` to ``step.start``, …). The old and the new names are
+supported. Signatures and annotations are in the metadata under ``"google-interactions"``. They are not under the key of
+generateContent, because generateContent would reject them.
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ _FILES = frozenset({"audio", "document", "file", "image", "video"})
 
 
 class _Step:
-    """The state of an incomplete step."""
+    """The state of a step that has not ended."""
 
     __slots__ = (
         "arguments",
@@ -71,7 +70,7 @@ class _Step:
         self.is_result = kind.endswith("_result")
         self.is_open = False  # True if the block of text or reasoning of this step has started
         self.streamed = False  # True if the arguments of the call arrive as text deltas
-        self.arguments: object = None  # arguments that arrive as an object, possibly repeatedly
+        self.arguments: object = None  # arguments that arrive as an object, possibly several times
         self.result: object = None
         self.is_error = False
         self.call_id = ""
@@ -80,7 +79,7 @@ class _Step:
 
 
 class InteractionReader:
-    """Reader of the events of one interaction.
+    """Reads the events of one interaction.
 
     Args:
         provider: The provider's name in errors.
@@ -127,7 +126,7 @@ class InteractionReader:
         return wrappers
 
     def _plain_text(self, event: dict[str, Any]) -> str | None:
-        """Return the text of an event that only adds text to an open block; None for any other event."""
+        """Return the text of an event that only adds text to an open block; None for all other events."""
         delta = event.get("delta")
         if type(delta) is not dict or "metadata" in event:
             return None
@@ -139,7 +138,7 @@ class InteractionReader:
         return text if step is not None and step.is_open and type(text) is str else None
 
     def close(self) -> list[GeminiPartWrapper]:
-        """Return chunk wrappers with the buffered content of incomplete steps."""
+        """Return chunk wrappers for the buffered content of steps that have not ended."""
         steps, self._steps = self._steps, {}
         return [wrapper for step in steps.values() for wrapper in self._stop(step, {})]
 
@@ -166,7 +165,7 @@ class InteractionReader:
         return wrappers
 
     def _read_usage(self, event: Mapping[str, Any]) -> Usage | None:
-        """Return the token counts of an event; None if it has none, or they have not changed."""
+        """Return the token counts of an event; None if the event has no counts, or the counts have not changed."""
         reported: object = None
         for owner in (event.get("interaction"), event.get("metadata"), event):
             if owner and (fields := as_mapping(owner)) is not None:
@@ -199,7 +198,7 @@ class InteractionReader:
             call = ToolCallDelta(index, step.call_id, name, "", kind, extra)
             wrappers.append(GeminiPartWrapper(event, calls=(call,)))
         elif not step.is_result:
-            # The start event may contain content. In events with the older names, the content itself is the step.
+            # The start event may contain content. In events with the old names, the content is the step itself.
             initial = fields.get("content") or fields
             for content in (fields,) if initial is fields else as_mappings(initial):
                 if not _CONTENT_FIELDS.isdisjoint(content):
@@ -265,7 +264,7 @@ class InteractionReader:
         step.own.update(own_fields(fields, *_CALL_FIELDS))
 
     def _stop(self, step: _Step, event: dict[str, Any]) -> list[GeminiPartWrapper]:
-        """Return the arguments or the result of a complete step. Google may send them repeatedly, so that they were buffered."""
+        """Return the arguments or the result of a complete step. They were buffered, because Google may repeat them."""
         if step.is_call and not step.streamed:
             text = json_text({} if step.arguments is None else step.arguments)
             return [GeminiPartWrapper(event, calls=(ToolCallDelta(step.index, arguments=text),))]
@@ -285,7 +284,7 @@ class InteractionReader:
     def _content(
         self, event: dict[str, Any], step: _Step, content: Mapping[str, Any]
     ) -> list[GeminiPartWrapper]:
-        """Return the chunk wrappers for content of a thought or of output."""
+        """Return the chunk wrappers for the content of a thought or of output."""
         kind = as_text(content.get("type"))
         if kind == "thought_signature":
             seal = {"signature": content.get("signature")}
@@ -316,7 +315,7 @@ class InteractionReader:
         *,
         own: Mapping[str, Any] | None = None,
     ) -> GeminiPartWrapper:
-        """Return a chunk wrapper for the block of a step. The first one opens the block."""
+        """Return a chunk wrapper for the block of a step. The first such wrapper opens the block."""
         details = None
         if own or not step.is_open:
             metadata = {_KEY: own} if own else None
@@ -332,7 +331,7 @@ _CALL_FIELDS = ("type", "id", "call_id", "name", "arguments", "result", "is_erro
 
 
 def _file_or_data(kind: str, content: Mapping[str, Any]) -> ContentPart:
-    """Return content as a file part if it is a valid file, otherwise as a data part."""
+    """Return content as a file part if it is a valid file; otherwise return it as a data part."""
     if kind in _FILES:
         own = own_fields(content, "type", "data", "uri", "mime_type")
         source = {"url": content["uri"]} if content.get("uri") else {"data": content.get("data") or ""}

@@ -1,6 +1,6 @@
-"""Assembly of function call arguments that are streamed as single values with JSON paths.
+"""Assembly of function call arguments that are streamed as single values. Each value has a JSON path.
 
-Vertex AI streams arguments in this way if ``streamFunctionCallArguments`` is set. A long string arrives in fragments
+Vertex AI streams arguments in this form if ``streamFunctionCallArguments`` is set. A long string arrives in fragments
 with the same path. Numbers, booleans and null are never split.
 """
 
@@ -12,10 +12,10 @@ from typing import Any, cast
 from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.lenient_json import as_text
 
-# Maximum number of steps of a path. A longer path is used as the name of an argument.
+# Maximum number of steps of a path. A longer path is used as an argument name.
 _MAX_STEPS = 64
 
-# One step of a JSONPath (RFC 9535) for a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
+# Matches one step of a JSONPath (RFC 9535) for a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
 _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d{1,9})\]|\[(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]""",
     re.DOTALL,
@@ -24,7 +24,7 @@ _Step = str | int
 
 
 class _Container:
-    """A growing object or list. Members are added by name or position."""
+    """A growing object or list. Its members have names or positions."""
 
     __slots__ = ("is_list", "members")
 
@@ -33,7 +33,7 @@ class _Container:
         self.members: dict[_Step, Any] = {}
 
     def child(self, step: _Step, *, is_list: bool) -> "_Container":
-        """Return the container at a step. If necessary, create it, or convert a complete value to a container."""
+        """Return the container at a step. If there is none, create it. A complete value is converted to a container."""
         existing = self.members.get(step)
         if isinstance(existing, _Container):
             return existing
@@ -45,13 +45,13 @@ class _Container:
         return child
 
     def plain(self) -> Any:
-        """Return the plain JSON value. If one of its positions is a name, a list becomes an object."""
+        """Return the plain JSON value. A list that has a member with a name becomes an object."""
         if self.is_list and all(isinstance(step, int) for step in self.members):
             return self._items()
         return {str(step): _plain(value) for step, value in self.members.items()}
 
     def _items(self) -> list[Any]:
-        """Return the items in order. Missing items become null, but if there are many, they are omitted."""
+        """Return the items in order. Missing items become null. If many items are missing, they are omitted."""
         positions = sorted(step for step in self.members if isinstance(step, int))
         if positions and positions[-1] <= 2 * len(positions) + 8:
             positions = range(positions[-1] + 1)
@@ -68,7 +68,7 @@ class _Text:
 
 
 class PartialArguments:
-    """The streamed arguments of one call. The time for adding a value is linear in the length of the value."""
+    """The streamed arguments of one call. The time to add a value is linear in the length of the value."""
 
     __slots__ = ("_root",)
 
@@ -82,8 +82,8 @@ class PartialArguments:
     def add(self, partial: Mapping[str, Any]) -> None:
         """Add one element of ``partialArgs``.
 
-        A string is appended to the earlier string at the same path. Any other value replaces the earlier value. If the
-        path is invalid, it is used as the name of an argument, so that the value is not lost.
+        A string is appended to the earlier string with the same path. Any other value replaces the earlier value. An
+        invalid path is used as an argument name, so that the value is not lost.
         """
         path = as_text(partial.get("jsonPath"))
         *steps, last = _steps(path) or (path,)
@@ -107,15 +107,15 @@ class PartialArguments:
         """Return the arguments as JSON text.
 
         Args:
-            complete: True if the arguments are complete. If False, the last brace is omitted, so that truncated
-                arguments are not valid JSON.
+            complete: True if the arguments are complete. False to omit the last brace, so that truncated arguments are
+                not valid JSON.
         """
         text = json_text(self._root.plain())
         return text if complete else text[:-1]
 
 
 def _steps(path: str) -> list[_Step]:
-    """Return the steps of a path; an empty list if the path does not denote a single value."""
+    """Return the steps of a path; an empty list if the path does not refer to a single value."""
     steps: list[_Step] = []
     position = 1
     while position < len(path) and len(steps) < _MAX_STEPS:
@@ -129,7 +129,7 @@ def _steps(path: str) -> list[_Step]:
 
 
 def _unquoted(quoted: str) -> str:
-    """Return a name without its quotes. Escapes are decoded as in JSON."""
+    """Return a name without its quotes. Decode escapes as in JSON."""
     name = quoted[1:-1]
     if quoted[0] == "'":
         name = name.replace("\\'", "'").replace('"', '\\"')
@@ -140,7 +140,7 @@ def _unquoted(quoted: str) -> str:
 
 
 def _number(value: object) -> object:
-    """Convert a float without a fraction to an integer, because the API sends all numbers as floats."""
+    """Convert a float without a fraction to an integer. The API sends all numbers as floats."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 

@@ -7,7 +7,7 @@ from tailrace.wrappers.request_options import RequestOptions, ToolChoice, ToolDe
 
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 
-# Token budgets by reasoning effort, as in Google's OpenAI-compatible endpoint. Source:
+# Token budgets by reasoning effort. They are the budgets of Google's OpenAI-compatible API. Source:
 # https://ai.google.dev/gemini-api/docs/openai#thinking
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 _LEVELS = {"none": "minimal"}
@@ -17,12 +17,12 @@ def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[s
     """Convert options to members of ``generateContent``.
 
     ``parallel_tool_calls``, ``strict``, and the name and description of an output format are not sent, because the API
-    has no members for them. Schemas are sent unchanged, in the members for JSON Schema (``parametersJsonSchema``,
+    has no members for them. Schemas are sent unchanged in the members for JSON Schema (``parametersJsonSchema``,
     ``responseJsonSchema``).
 
     Args:
         options: The options of the request.
-        budgets: True to send the reasoning effort as a token budget (for Gemini 2.5); False to send it as a level.
+        budgets: True to send the reasoning effort as a token budget (for Gemini 2.5). False to send it as a level.
 
     Source: https://ai.google.dev/api/generate-content
     """
@@ -51,7 +51,7 @@ def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[s
 def _declaration(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "name": tool.name,
-        # the API requires a description
+        # The API requires a description.
         "description": tool.description,
         "parametersJsonSchema": tool.parameters,
     }

@@ -1,7 +1,4 @@
-"""An HTTP/1.1 client with a connection pool.
-
-Model clients send their requests with it (see `tailrace.wrappers.http.http_model`).
-"""
+"""An HTTP/1.1 client with a connection pool. Model clients use it for their requests (`tailrace.wrappers.http.http_model`)."""
 
 import asyncio
 import ssl
@@ -23,10 +20,10 @@ from tailrace.wrappers.http.proxies import Origin, Proxies, Proxy, basic_credent
 from tailrace.wrappers.http.response import HttpRequest, HttpResponse
 
 KEEP_SECONDS = 15.0
-"""Time in seconds for which an idle connection remains open."""
+"""Seconds for which an idle connection remains open."""
 
-_ADDRESS_SECONDS = 10.0  # time in seconds for which resolved addresses are cached
-_NEXT_ADDRESS_SECONDS = 0.25  # delay before a connection to the next address is opened (RFC 8305)
+_ADDRESS_SECONDS = 10.0  # seconds for which the addresses of a host are cached
+_NEXT_ADDRESS_SECONDS = 0.25  # seconds before a connection to the next address is opened (RFC 8305)
 _TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # characters that are not escaped in paths and queries
 _LINE_BREAKS = ("\r", "\n", "\0")
 
@@ -35,12 +32,12 @@ class HttpClient:
     """HTTP client with a connection pool. It can be used only in the event loop of its first request.
 
     The client does not follow redirects, and does not limit the number of connections. If a request is cancelled, or a
-    response is closed before its end, its connection is closed.
+    response is closed before its end, the connection is closed.
 
     Args:
-        connect_timeout: Maximum time in seconds for opening a connection, including name resolution, TLS and the
-            tunnel of a proxy.
-        read_timeout: Maximum time in seconds without data, before and within a response.
+        connect_timeout: Maximum number of seconds to open a connection, including name resolution, TLS and the tunnel
+            of a proxy.
+        read_timeout: Maximum number of seconds without data, before and within a response.
         tls: TLS settings; None for the default settings (`ssl.create_default_context`).
     """
 
@@ -58,7 +55,7 @@ class HttpClient:
         self._idle: dict[Origin, list[Connection]] = {}
         self._connections: WeakSet[Connection] = WeakSet()
         self._addresses: dict[Origin, tuple[float, Any]] = {}  # expiry time and addresses
-        # Only one host name is resolved at a time, because hundreds of requests may start simultaneously.
+        # Only one host name is resolved at a time, because hundreds of requests may start at the same time.
         self._lookup = anyio.Lock(fast_acquire=True)
 
     async def request(
@@ -77,8 +74,8 @@ class HttpClient:
 
         Args:
             method: The HTTP method. ``HEAD`` and ``CONNECT`` are not supported.
-            url: The URL. A user and password in the URL are sent as basic authentication, unless ``headers`` has
-                ``authorization``.
+            url: The URL. If it contains a user and password, they are sent as basic authentication, unless ``headers``
+                contains ``authorization``.
             headers: Header fields. The client adds ``host``, ``content-length`` and other required fields.
             payload: The body of the request.
             connect_timeout: Connect timeout in seconds; None for the timeout of the client.
@@ -103,7 +100,7 @@ class HttpClient:
         patience = self._read_timeout if read_timeout is None else read_timeout
         connection = self._pop_idle(origin)
         if connection is not None:
-            # If the server has closed the idle connection before it received the request, use a new connection.
+            # If the server closed the idle connection before it received the request, a new connection is used.
             with suppress(NoResponseError):
                 return await connection.send(request, head, payload, patience)
         limit = self._connect_timeout if connect_timeout is None else connect_timeout
@@ -115,12 +112,12 @@ class HttpClient:
         for connection in list(self._connections):
             connection.close(TransportError("the HTTP client was closed"))
         self._idle.clear()
-        await anyio.lowlevel.checkpoint()  # let the event loop close the sockets
+        await anyio.lowlevel.checkpoint()  # the event loop closes the sockets
 
     def _pop_idle(self, origin: Origin) -> Connection | None:
         idle = self._idle.get(origin)
         while idle:
-            connection = idle.pop()  # use the most recent connection, so that other connections expire
+            connection = idle.pop()  # use the newest connection, so that older connections expire
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
             if connection.is_open:
@@ -148,7 +145,7 @@ class HttpClient:
                     connection = await self._open(peer, lambda idle: self._return_to_pool(origin, idle))
         except TransportError:
             raise
-        except (OSError, RuntimeError) as error:  # uvloop raises both
+        except (OSError, RuntimeError) as error:  # uvloop raises either of them
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise ConnectTimeout(f"no connection to {peer.authority} within {limit:g} seconds") from None
             raise TransportError(f"cannot connect to {peer.authority}: {error}") from error
@@ -172,7 +169,7 @@ class HttpClient:
         return connection
 
     async def _open_tunnel(self, origin: Origin, proxy: Proxy) -> Connection:
-        """Open a tunnel through the proxy, and start TLS with the server behind the proxy."""
+        """Open a tunnel through the proxy, and start TLS with the server."""
         tls = await self._tls_context()
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         authority = f"{host}:{origin.port}"
@@ -191,7 +188,7 @@ class HttpClient:
             raise
 
     async def _find_addresses(self, peer: Origin) -> Any:
-        """Return the addresses of a host as `socket.getaddrinfo` returns them."""
+        """Return the addresses of a host, in the format of `socket.getaddrinfo`."""
         loop = asyncio.get_running_loop()
         async with self._lookup:
             until, found = self._addresses.get(peer, (0.0, None))
@@ -203,7 +200,7 @@ class HttpClient:
     async def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
             async with self._lookup:
-                self._tls = self._tls or await to_thread.run_sync(_default_tls)  # reads files
+                self._tls = self._tls or await to_thread.run_sync(_default_tls)  # reads certificate files
         return self._tls
 
 
@@ -221,9 +218,9 @@ def _head(request: HttpRequest, target: str) -> bytes:
 def _header_fields(
     method: str, origin: Origin, url: str, headers: Mapping[str, str], payload: bytes
 ) -> dict[str, str]:
-    """Return all header fields of a request by lower-case name.
+    """Return all header fields of a request, by lower-case name.
 
-    If several names differ only in case, the last value is used.
+    If several names are equal except for their case, the last value is used.
     """
     fields = {
         "host": origin.authority,

@@ -1,4 +1,4 @@
-"""Decompression of response bodies in steps of limited size."""
+"""Decompression of response bodies. The output of each step is limited."""
 
 import zlib
 from collections import deque
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from tailrace.wrappers.http.errors import TransportError
 
 ACCEPTED = "gzip, deflate"
-"""Supported content encodings, as the value of the header ``accept-encoding``."""
+"""Supported content encodings: the value of the header ``accept-encoding``."""
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib from the header of the data
-_GZIP_MAGIC = b"\x1f"  # the first of two magic bytes (the second one may arrive later)
-_ZLIB_METHOD = 8  # value of the low four bits in the first byte of a zlib stream
+_GZIP_MAGIC = b"\x1f"  # the first of two magic bytes; the second byte may arrive later
+_ZLIB_METHOD = 8  # value of the lower four bits in the first byte of zlib data
 
 
 class ContentDecoder:
-    """Sans-IO decompressor of gzip and deflate. Deflate data is accepted with and without a zlib header.
+    """Sans-IO decompressor for gzip and deflate. Deflate data may have a zlib header or no header.
 
-    The output of each call is limited, because decompressed data may be a thousand times as large as compressed data.
+    The output of each call is limited, because decompressed data may be a thousand times larger than compressed data.
 
     Args:
         encoding: The header ``content-encoding`` of the response.
@@ -26,7 +26,7 @@ class ContentDecoder:
         TransportError: The encoding is not supported.
 
     Attributes:
-        has_more: True if `read` may return further output of the data so far.
+        has_more: True if `read` may return more output for the data that was fed.
     """
 
     __slots__ = ("_chunks", "_deflate", "_encoding", "_inflater", "has_more")
@@ -50,7 +50,7 @@ class ContentDecoder:
         """Return up to ``limit`` decompressed bytes.
 
         Raises:
-            TransportError: The data is invalid. Earlier calls have returned the valid output that precedes it.
+            TransportError: The data is invalid. Earlier calls have returned the valid output before the invalid data.
         """
         parts: list[bytes] = []
         while self.has_more and limit > 0:
@@ -66,7 +66,7 @@ class ContentDecoder:
                 self._chunks.appendleft(rest)
             if part:
                 parts.append(part)
-            # If the output reached the limit, the decompressor may have further output, even without new input.
+            # If the output has reached the limit, the decompressor may have more output, even without new input.
             self.has_more = bool(self._chunks) or len(part) == limit
             limit -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)

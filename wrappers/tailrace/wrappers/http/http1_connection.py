@@ -1,7 +1,4 @@
-"""One HTTP/1.1 connection to a server, for one request and response at a time.
-
-`HttpClient` pools connections.
-"""
+"""One HTTP/1.1 connection to a server. It handles one request and its response at a time. `HttpClient` pools connections."""
 
 import asyncio
 import ssl
@@ -14,8 +11,7 @@ from tailrace.wrappers.http.errors import NoResponseError, TransportError
 from tailrace.wrappers.http.response import Headers, HttpRequest, HttpResponse, ResponseBody
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum number of bytes that a server may send between two pieces of a body: headers, interim responses, trailers
-and chunk extensions."""
+"""Maximum number of bytes between two pieces of a body. Headers, interim responses, trailers and chunk extensions count."""
 
 SENT_AT_ONCE = 1024 * 1024
 """Maximum number of bytes of a request that are sent in one event-loop tick. With TLS, sending 1 MiB takes 2 ms, and
@@ -28,27 +24,27 @@ class Connection(asyncio.Protocol):
     """One connection.
 
     Args:
-        on_idle: Function that is called when a response is complete, if the connection can be used for another
-            request. Otherwise, the connection is closed.
+        on_idle: Called at the end of a response if the connection can be used for another request. Otherwise, the
+            connection is closed.
 
     Attributes:
-        idle_timer: Timer of the pool. It closes the connection if the connection remains idle.
+        idle_timer: Timer of the pool. It closes the connection if no further request is sent.
     """
 
     def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
         self.idle_timer: asyncio.TimerHandle | None = None
         self._on_idle = on_idle
         self._transport: asyncio.Transport | None = None
-        self._response: HttpResponse | None = None  # the state of the current request, here and below
+        self._response: HttpResponse | None = None  # the state of the current request, up to `_has_excess`
         self._body: ResponseBody | None = None
         self._parser: HttpResponseParser | None = None
         self._fields: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0  # number of bytes received since the last piece of a body
+        self._head_bytes = 0  # bytes received since the last piece of a body
         self._ends_with_connection = False
         self._is_complete = False
         self._keeps_alive = False
         self._has_excess = False
-        self._unsent = _NOTHING  # the rest of the request's body, which has not been sent yet
+        self._unsent = _NOTHING  # the part of the request's body that has not been sent
         self._is_full = False  # True if the send buffer of the transport is full
         self._is_scheduled = False  # True if `_send_more` is scheduled for the next event-loop tick
 
@@ -62,19 +58,19 @@ class Connection(asyncio.Protocol):
     ) -> HttpResponse:
         """Send a request, and return the response after its headers have arrived.
 
-        The headers may arrive before the complete request has been sent.
+        The headers may arrive before the request has been sent completely.
 
         Args:
             request: The request.
             head: The request line and the headers as bytes.
             payload: The body of the request.
-            read_timeout: Maximum time in seconds without data, before and within the response; None for no limit.
+            read_timeout: Maximum number of seconds without data, before and within the response; None for no limit.
 
         Raises:
             OSError: The connection broke, the server violated the protocol, or the read timeout expired.
         """
         transport = self._transport
-        assert transport is not None  # noqa: S101 — set before the connection is used
+        assert transport is not None  # noqa: S101 — set before the first request
         body = self._body = ResponseBody(request, transport, read_timeout)
         response = self._response = HttpResponse(body)
         self._head_bytes = 0
@@ -82,8 +78,8 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = self._is_complete = self._keeps_alive = self._has_excess = False
         self.on_body = body.feed
         self._parser = HttpResponseParser(self)
-        # Accept the same violations of HTTP as other clients: a single LF, spaces after the size of a chunk, and
-        # folded headers.
+        # Other clients accept these violations of HTTP, too: a single LF, spaces after the size of a chunk, and folded
+        # headers.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -92,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._send_soon()
         try:
             while not response.status:
-                body.read_nowait()  # raises the error if the connection has ended
+                body.read_nowait()  # raises an error if the connection has ended
                 await body.arrival()
             encoding = response.headers.get("content-encoding", "").strip().lower()
             if encoding not in ("", "identity"):
@@ -105,9 +101,9 @@ class Connection(asyncio.Protocol):
     async def start_tls(
         self, context: ssl.SSLContext, host: str, on_idle: Callable[["Connection"], None]
     ) -> "Connection":
-        """Start TLS with a server behind a proxy, and return the connection to the server.
+        """Start TLS with a server behind a proxy. Return the connection to the server.
 
-        The proxy must have opened a tunnel before.
+        The proxy must have opened a tunnel to the server.
 
         Args:
             context: TLS settings.
@@ -117,7 +113,7 @@ class Connection(asyncio.Protocol):
         Raises:
             OSError: The handshake failed.
         """
-        assert self._transport is not None  # noqa: S101 — as in `send`
+        assert self._transport is not None  # noqa: S101 — see `send`
         self._response = self._body = self._parser = None
         connection = Connection(on_idle)
         loop = asyncio.get_running_loop()
@@ -128,7 +124,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     def close(self, error: OSError | None = None) -> None:
-        """Close the connection. An incomplete response ends with the error."""
+        """Close the connection. An incomplete response ends with ``error``."""
         if self.idle_timer is not None:
             self.idle_timer.cancel()
         if self._body is not None:
@@ -180,14 +176,14 @@ class Connection(asyncio.Protocol):
         self._send_soon()
 
     def eof_received(self) -> None:
-        """Return None, so that the transport closes itself; see `asyncio.Protocol`."""
+        """Return None, so that the transport closes itself. See `asyncio.Protocol`."""
         self._lose(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._lose(exc)
 
-    # --- callbacks of the HTTP parser, which passes body data directly to the body ---
+    # --- callbacks of the HTTP parser (body data is passed to the body directly) ---
 
     def on_message_begin(self) -> None:
         """Handle the start of a response."""
@@ -199,7 +195,7 @@ class Connection(asyncio.Protocol):
             self._response.reason = status.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header field. Trailer fields are stored too, but never used."""
+        """Store a header field. Trailer fields are stored, too, but are never used."""
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -221,7 +217,7 @@ class Connection(asyncio.Protocol):
         """Handle the end of a response."""
         if self._response is not None and self._response.status and self._parser is not None:
             self._is_complete = True
-            # A response to CONNECT has no body, whatever its headers contain.
+            # A response to CONNECT has no body, even if its headers announce a body.
             is_tunnel = self._response.body.request.method == "CONNECT"
             self._keeps_alive = is_tunnel or self._parser.should_keep_alive()
 
@@ -242,7 +238,7 @@ class Connection(asyncio.Protocol):
         self._send_soon()
 
     def _lose(self, cause: Exception | None) -> None:
-        """End the current request with an error, because the connection has ended."""
+        """End the current request. Without a complete response, it ends with an error, because the connection has ended."""
         response = self._response
         if response is None:
             return
@@ -259,7 +255,7 @@ class Connection(asyncio.Protocol):
             self._end(NoResponseError(f"the server closed the connection without a response{reason}"))
 
     def _end(self, error: OSError | None) -> None:
-        """End the current request and its response."""
+        """End the current request and the response."""
         body, transport = self._body, self._transport
         self._response = self._body = self._parser = None
         self.on_body = _ignore

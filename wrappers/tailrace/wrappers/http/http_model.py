@@ -1,9 +1,9 @@
-"""Base classes of models with an HTTP API. They send requests, read streamed responses and convert errors.
+"""Base classes of models with an HTTP API. They send requests, read streamed responses, and convert errors.
 
-The model client of each provider is a subclass. `DirectModel` sends requests itself.
-`tailrace.wrappers.http.official_client_model.ClientModel` uses the official client of a provider, which supports
-further kinds of credentials (profiles, fetched tokens). Both classes use the same HTTP client and read responses in
-the same way.
+The model client of each provider is a subclass of `DirectModel` or
+`tailrace.wrappers.http.official_client_model.ClientModel`. `DirectModel` sends requests itself. `ClientModel` uses the
+official client of a provider, which supports further kinds of credentials (profiles, fetched tokens). Both classes use
+the same HTTP client, and read responses in the same way.
 """
 
 import asyncio
@@ -43,8 +43,7 @@ from tailrace.wrappers.redaction.redactor import Redactor
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 BODY_WRAPPER: ContextVar[Callable[[Body], Body] | None] = ContextVar("tailrace_body_wrapper", default=None)
-"""Function that wraps the body of each response before it is decoded, for example to record the body; None for no
-wrapper."""
+"""Wraps the body of each response before the body is decoded, for example to record it; None to use the body itself."""
 
 _MAX_ERROR_BYTES = 1024 * 1024  # maximum number of bytes of an error response that are read
 _MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -54,12 +53,12 @@ _NETWORK_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TRUNCATED})
 _FIRST_PAUSE, _LONGEST_PAUSE = (
     0.5,
     8.0,
-    # First and maximum delay between retries in seconds. The delay doubles each time, and is reduced at random by up
-    # to a quarter.
+    # First delay and maximum delay between retries, in seconds. The delay doubles with each retry, and is reduced by a
+    # random part of up to a quarter.
 )
 _CREDENTIALS_REFUSED = (401, 403)
-# Maximum delay in seconds that a provider may request, as in the official clients. With a longer delay, the request is
-# not retried.
+# Maximum delay in seconds that a provider may request. The official clients have the same limit. If the provider
+# requests a longer delay, the request is not retried.
 _MAX_RETRY_AFTER = 120.0
 _OUTPUT_MEMBERS = frozenset({"format", "guided_json", "output_config", "outputConfig", "response_format"})
 
@@ -85,11 +84,11 @@ class HTTPModel(Model):
 
     Args:
         name: The model's name.
-        connect_timeout: Maximum time in seconds for opening a connection.
-        read_timeout: Maximum time in seconds without data, before and within a response.
-        max_retries: Maximum number of retries of a request. After a response has started, the request is not retried.
-        parameters: Further members of every request, with the provider's names. Options of a request take precedence
-            over them (see `tailrace.wrappers.conversion.request_parameters.merged`).
+        connect_timeout: Maximum number of seconds to open a connection.
+        read_timeout: Maximum number of seconds without data, before and within a response.
+        max_retries: Maximum number of retries of a request. No request is retried after its response has started.
+        parameters: Further members of every request, with the provider's names. The options of a request take
+            precedence (see `tailrace.wrappers.conversion.request_parameters.merged`).
     """
 
     def __init__(
@@ -110,17 +109,17 @@ class HTTPModel(Model):
 
     @abstractmethod
     def _members(self, options: RequestOptions) -> dict[str, Any]:
-        """Convert options to members of the provider's request. The result is empty for `NO_OPTIONS`.
+        """Convert options to members of the provider's request. For `NO_OPTIONS`, return an empty dict.
 
         Raises:
-            ValueError: The provider does not support an essential option.
+            ValueError: The provider does not support an option that cannot be omitted.
         """
 
     def _request_members(self, options: RequestOptions) -> dict[str, Any]:
-        """Return the members of one request for the parameters and the options.
+        """Return the members of a request for the model's parameters and the options of the request.
 
-        If the request has no tools, the tool choice is omitted, because most providers reject a tool choice without
-        tools. But a choice that requires a call is sent, so that the provider reports the error.
+        Without tools, the tool choice is omitted, because most providers reject such a request. A choice that requires
+        a call is sent nevertheless, so that the provider reports the error.
         """
         if options is NO_OPTIONS:
             return self._given_parameters
@@ -133,7 +132,7 @@ class HTTPModel(Model):
 
     @abstractmethod
     def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
-        """Send a request with the members ``parameters``, and yield the body of the response."""
+        """Send a request with the members ``parameters``. Yield the body of the response."""
 
     @abstractmethod
     def _decoder(self) -> ResponseDecoder[Any]:
@@ -142,14 +141,14 @@ class HTTPModel(Model):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Request the model's response to a conversation, and stream the response; see `Model.stream`.
+        """Request and stream the model's response to a conversation; see `Model.stream`.
 
-        First, the conversation is repaired, because an interruption or another provider may have made it invalid for
-        this provider: calls and results are matched, and invalid ids and tool names are replaced. Calls in the
-        response have the original tool names.
+        An interruption, or another provider, may have made the conversation invalid for this provider. It is therefore
+        repaired before it is sent: calls and results are matched, and invalid ids and tool names are replaced. The
+        calls in the response have the original tool names.
 
         Raises:
-            ProtocolError: The provider does not support a part of the conversation or an option.
+            ProtocolError: The provider does not support an option, or a part of the conversation.
         """
         return AsyncResource(partial(self._ask, history, options))
 
@@ -158,7 +157,7 @@ class HTTPModel(Model):
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request that continues a text, see `Model.continuation`; None for a response with an output format.
 
-        After the server has rejected such a request, the result is always None.
+        If the server has rejected such a request before, return None.
         """
         has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._given_parameters)
         if has_format or self._refuses_prefill or not text.strip():
@@ -169,7 +168,7 @@ class HTTPModel(Model):
         return AsyncResource(partial(self._continue_text, text, history, options, prefill))
 
     async def _find_prefill(self) -> Prefill | None:
-        """Return the options for continuing a text; None if the server is not known to support this."""
+        """Return the options to continue a text; None if it is not known whether the server supports this."""
         return None
 
     async def _continue_text(
@@ -181,7 +180,7 @@ class HTTPModel(Model):
         try:
             batches, leave = await model._ask(history.with_message(message), options, prefill.members)
         except UpstreamError as error:
-            # llama.cpp's server returns 500 if the template of the model does not support a continuation.
+            # llama.cpp's server returns 500 if the chat template of the model does not support a continuation.
             if error.fault is UpstreamFault.STATUS and (not error.concerns_provider or error.status == 500):
                 self._refuse_prefill()
             raise
@@ -192,7 +191,7 @@ class HTTPModel(Model):
         self._refuses_prefill = True
 
     def _at(self, root: str) -> "HTTPModel":
-        """Return a copy of this model for another path of the same server. Both use the same connections."""
+        """Return a copy of this model for another path on the same server. Both models use the same connections."""
         raise NotImplementedError
 
     async def _ask(
@@ -214,17 +213,17 @@ class HTTPModel(Model):
         return self._response_chunks(body, names if names.has_changes else None, sending.__aexit__)
 
     def _response_chunks(self, body: Body, names: ToolNames | None, leave: Exit) -> tuple[ChunkBatches, Exit]:
-        """Return the chunks of a response, and the function that closes the response.
+        """Return the chunks of a response, and a function that closes the response.
 
         Args:
             body: The body of the response.
-            names: The replaced tool names; None if no name was replaced.
+            names: The tool names that were replaced; None if no name was replaced.
             leave: Closes the body.
         """
         return ChunkStream(body, self._decoder(), names, self), leave
 
     def _matched(self, history: History, names: ToolNames) -> History:
-        """Repair a history: match calls and results, and replace invalid ids and tool names."""
+        """Repair a history: match calls with results, and replace invalid ids and tool names."""
         matched = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
         return names.in_history(matched)
 
@@ -236,7 +235,7 @@ class HTTPModel(Model):
         )
 
     def broken(self, error: Exception) -> UpstreamError:
-        """Convert the exception of a connection that was lost before the end of a response."""
+        """Convert the exception of a connection that was lost during a response."""
         if is_timeout(error):
             return self._silent()
         return UpstreamError(
@@ -259,9 +258,9 @@ class HTTPModel(Model):
         )
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Redact an error for callers, and return the same error. Details for the operator are stored in its ``diagnosis``.
+        """Remove data for the operator from an error, store it in the error's ``diagnosis``, and return the error.
 
-        Call this method for every error: an error status, a connection error, and an error inside the stream.
+        Call this method for each error: error statuses, connection errors, and errors inside a stream.
 
         Args:
             error: The error. It is modified.
@@ -288,7 +287,7 @@ class HTTPModel(Model):
         return " or ".join(("TAILRACE_API_KEY", *variables))
 
     def _redirected(self, status: int, headers: Mapping[str, str], url: str) -> UpstreamError:
-        """Return the error for a redirect. The conversation and the key must not be sent to another server."""
+        """Return the error for a redirect. Redirects are not followed: the conversation and the key are only for this server."""
         origin = _origin(url, headers.get("location", ""))
         return UpstreamError(
             f"the provider redirects to {origin or 'no address'}, and redirects are not followed: set the base URL "
@@ -307,11 +306,11 @@ class HTTPModel(Model):
             status: The HTTP status.
             headers: The headers of the response.
             body: The body of the response, as a JSON value or as text.
-            message: Description for a body without a message.
+            message: The description that is used if the body contains no message.
         """
         words = body.strip() if isinstance(body, str) else None
         if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
-            body, report = words, None  # an HTML page (for example, of a proxy) is not an error message
+            body, report = words, None  # an HTML page, for example of a proxy, is not an error message
         else:
             report = provider_error(body, self.provider) if body else None
         return UpstreamError(
@@ -328,10 +327,10 @@ class HTTPModel(Model):
 class DirectModel(HTTPModel):
     """A model that sends its requests with tailrace's HTTP client, without an official client.
 
-    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those of
-    the official clients. Before a retry, the model waits for the delay that the provider requests, otherwise for a
-    delay that doubles each time. A request is not retried if the provider forbids retries (``x-should-retry: false``)
-    or requests a delay of more than two minutes, or after a response has started. Cancellation ends a delay
+    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are the rules
+    of the official clients. Before a retry, the model waits for the delay that the provider requests. Otherwise, the
+    delay doubles with each retry. A request is not retried if the provider forbids retries (``x-should-retry: false``),
+    if the provider requests a delay of more than two minutes, or if a response has started. Cancellation ends a delay
     immediately.
 
     Args:
@@ -339,12 +338,12 @@ class DirectModel(HTTPModel):
         base_url: The root URL of the API; None for the provider's default.
         api_key: The API key; None to use the environment variables of the provider (see
             `tailrace.wrappers.providers`).
-        keyless: True to send no key, for example if requests are authenticated in another way.
+        keyless: True to send no key, for example if another header authenticates the requests.
         arguments: See `HTTPModel`.
 
     Attributes:
         default_base_url: The default root URL of the provider's API.
-        has_embeddings: True if the provider supports OpenAI's Embeddings API, so that `embed` can be called.
+        has_embeddings: True if the provider supports OpenAI's Embeddings API. Only then may `embed` be called.
 
     Raises:
         ConfigurationError: The provider requires an API key, and no key is configured.
@@ -372,15 +371,15 @@ class DirectModel(HTTPModel):
     def _request(
         self, history: History, parameters: Mapping[str, Any]
     ) -> tuple[str, Mapping[str, str], object]:
-        """Return the URL, headers and body of a request. The body is bytes, or a value that is sent as JSON.
+        """Return the URL, headers and body of a request. The body is bytes, or a value that is encoded as JSON.
 
-        This method is called for every attempt, because some signatures contain the time.
+        This method is called for each attempt, because some signatures contain the time.
         """
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        """Return the URL, headers and body of a request to the Embeddings API of this provider.
+        """Return the URL, headers and body of a request to the provider's Embeddings API.
 
-        The method is called only if ``has_embeddings`` is True.
+        This method is called only if ``has_embeddings`` is True.
         """
         raise NotImplementedError
 
@@ -388,10 +387,10 @@ class DirectModel(HTTPModel):
         """Send a request to the Embeddings API, and return the body of the response.
 
         Args:
-            members: Members of the request, without ``model``.
+            members: The members of the request except ``model``.
 
         Raises:
-            UpstreamError: See `stream`; or the response is larger than 64 MiB.
+            UpstreamError: See `stream`. Also raised if the response is larger than 64 MiB.
         """
         return await self._fetch(self._embeddings_request({**members, "model": self.name}))
 
@@ -452,8 +451,8 @@ class DirectModel(HTTPModel):
         """Send a request, with retries.
 
         Args:
-            cost: The cost of calling ``encode``, for `run_bounded`.
-            encode: Function that returns the URL, headers and body of one attempt.
+            cost: The cost of ``encode`` for `run_bounded`.
+            encode: Returns the URL, headers and body for one attempt.
             method: The method of the request.
         """
         for attempt in range(self._max_retries + 1):
@@ -463,7 +462,7 @@ class DirectModel(HTTPModel):
             try:
                 response = await self._client().request(method, url, sent, payload)
             except OSError as error:
-                # Do not retry after a read timeout, because the retry would exceed the limit that the caller has set.
+                # There is no retry after a read timeout, because the retry would exceed the caller's time limit.
                 if last or isinstance(error, ReadTimeout):
                     raise self.withheld(self._unreachable(error, attempt + 1), url, sent) from error
                 pause = None
@@ -485,7 +484,7 @@ class DirectModel(HTTPModel):
             if response.status < 400:
                 redirected = self._redirected(response.status, response.headers, request.url)
                 return self.withheld(redirected, request.url, request.headers)
-            # The status is sufficient. If the body is not complete after the timeout, use the received part.
+            # The status is sufficient, so an incomplete body is used if the rest does not arrive in time.
             with suppress(OSError):
                 async with asyncio.timeout(self._read_timeout):
                     async for data in response.body:
@@ -508,24 +507,24 @@ class DirectModel(HTTPModel):
 
 
 async def close_response(response: HttpResponse, *_raised: object) -> None:
-    """Close a response (as the `Exit` of an `AsyncResource`)."""
+    """Close a response. This function is the `Exit` of an `AsyncResource`."""
     response.close()
 
 
 def is_timeout(error: BaseException) -> bool:
     """Return True if an exception is a timeout.
 
-    The cause of the exception determines this, because official clients report lost connections as timeouts too.
+    The cause of the exception decides, because official clients also report lost connections as timeouts.
     """
     cause = _cause(error)
     if isinstance(cause, (TransportError, TimeoutError)):
         return isinstance(cause, TimeoutError)
-    client = sys.modules.get("httpx2")  # if one of its exceptions was raised, the module has been imported
+    client = sys.modules.get("httpx2")  # if httpx2 raised the exception, the module is imported
     return client is not None and isinstance(error, client.TimeoutException)
 
 
 def _should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
-    """Return True if an error status is temporary, and the requested delay is not too long."""
+    """Return True if an error status is temporary and the requested delay is not too long."""
     if delay is not None and delay > _MAX_RETRY_AFTER:
         return False
     header = headers.get("x-should-retry")
@@ -539,10 +538,10 @@ def _pause(attempt: int, requested: float | None) -> float:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the delay in seconds before a retry that the headers of a response request; None for no delay.
+    """Return the delay before a retry that the headers of a response request, in seconds; None if they request none.
 
-    The header ``retry-after-ms`` (in milliseconds) takes precedence. The header ``retry-after`` is a number of
-    seconds, possibly with fractions, or a date (RFC 9110, section 10.2.3). For a date in the past, the delay is 0.
+    ``retry-after-ms`` (milliseconds) takes precedence. ``retry-after`` is a number of seconds, which may have decimals,
+    or a date (RFC 9110, section 10.2.3). The delay for a date in the past is 0.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         with suppress(ValueError):
@@ -557,9 +556,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _origin(base: str, location: str) -> str:
-    """Return the scheme, host and port of a URL; empty if the URL is invalid or its scheme is not HTTP.
+    """Return the scheme, host and port of a URL, which may be relative to ``base``.
 
-    The URL may be relative to ``base``.
+    Return an empty string if the URL is invalid or is not an HTTP URL.
     """
     try:
         parts = urlsplit(urljoin(base, location))
@@ -573,7 +572,7 @@ def _origin(base: str, location: str) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the cause of an exception: the exception of tailrace's HTTP client, otherwise the innermost cause."""
+    """Return the exception of tailrace's HTTP client that caused an exception; without it, the innermost cause."""
     while error.__cause__ is not None and not isinstance(error, (TransportError, TimeoutError)):
         error = error.__cause__
     return error

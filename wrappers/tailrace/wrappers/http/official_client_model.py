@@ -1,7 +1,7 @@
-"""Models that are called through the official client of a provider.
+"""Models whose requests are created by the official client of a provider.
 
-The official client handles authentication, retries and base URLs. `ClientTransport` sends its requests with tailrace's
-HTTP client.
+The official client handles authentication, retries and base URLs. It sends its requests through `ClientTransport`,
+which uses tailrace's HTTP client.
 """
 
 from abc import abstractmethod
@@ -16,15 +16,15 @@ from tailrace.wrappers.http.http_model import HTTPModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS
 
-_RETRY_COUNT = "x-stainless-retry-count"  # request header with the number of earlier attempts
-# Response headers that the official client does not receive. The body is decompressed here. A cookie in the response
-# for one caller must not be sent with the request of another caller.
+_RETRY_COUNT = "x-stainless-retry-count"  # request header with the number of retries
+# Response headers that are hidden from the official client. ``content-encoding``: the body is already decompressed.
+# ``set-cookie``: a cookie from the response for one caller must not be sent in a request for another caller.
 _WITHHELD_HEADERS = (b"content-encoding", b"set-cookie")
 _BODY = "tailrace.body"  # httpx extension with the body of the response
 
 
 class _StatusError(Protocol):
-    """The exception of official clients for an error status."""
+    """The exception that official clients raise for an error status."""
 
     status_code: int
     body: object | None
@@ -33,11 +33,11 @@ class _StatusError(Protocol):
 
 
 class ClientModel(HTTPModel):
-    """A model that is called through the official client of a provider, with a `ClientTransport`.
+    """A model whose requests are created by the official client of a provider, with a `ClientTransport`.
 
     Attributes:
-        status_errors: The exception classes of the client for error statuses.
-        connection_errors: The exception classes of the client for requests without a response.
+        status_errors: The client's exception classes for error statuses.
+        connection_errors: The client's exception classes for requests without a response.
     """
 
     status_errors: ClassVar[tuple[type[Exception], ...]]
@@ -45,7 +45,7 @@ class ClientModel(HTTPModel):
 
     @abstractmethod
     def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-        """Request a streaming response from the client (``with_streaming_response``)."""
+        """Request a streaming response with the official client (``with_streaming_response``)."""
 
     @asynccontextmanager
     async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[ResponseBody]:
@@ -62,7 +62,7 @@ class ClientModel(HTTPModel):
                 else self._refused(status, headers, refused.body, refused.message)
             )
             known.tries = tries_of(refused.response)
-            # ``from None``, because the text of the client's error contains the body of the response.
+            # ``from None``, because the client's error message contains the body of the response.
             raise self.withheld(known, str(request.url), request.headers) from None
         except broken as error:
             unreachable = self._unreachable(error, tries_of(error))
@@ -71,16 +71,16 @@ class ClientModel(HTTPModel):
 
 
 class ClientTransport(httpx2.AsyncBaseTransport):
-    """httpx transport for official clients that sends requests with tailrace's HTTP client.
+    """httpx transport for official clients. It sends requests with tailrace's HTTP client.
 
-    The official client reads only the bodies of error responses. tailrace itself reads the bodies of successful
-    responses, because common HTTP clients discard received data when the connection is lost, or need several times as
-    much CPU time as the decoding.
+    The official client reads only the bodies of error responses. tailrace reads the bodies of successful responses
+    itself, because common HTTP clients discard received data when the connection is lost, or need several times as much
+    CPU time as the decoding of the data.
 
     Args:
-        connect_timeout: Maximum time in seconds for opening a connection, unless the request has its own limit.
-        read_timeout: Maximum time in seconds without data, before and within a response, unless the request has its
-            own limit.
+        connect_timeout: Maximum number of seconds to open a connection. A limit in the request takes precedence.
+        read_timeout: Maximum number of seconds without data, before and within a response. A limit in the request takes
+            precedence.
     """
 
     HEADERS: ClassVar = {"accept-encoding": "gzip, deflate"}
@@ -118,7 +118,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
 
 
 class _Stream(httpx2.AsyncByteStream):
-    """A response body for the official client. A truncated error response causes no error, because its status is sufficient."""
+    """A response body for the official client. A truncated error response is no error, because its status is sufficient."""
 
     def __init__(self, body: ResponseBody, *, is_refusal: bool) -> None:
         self._body = body
@@ -147,7 +147,7 @@ def _client_errors() -> Generator[None]:
 
 
 def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Add the headers of `REQUEST_HEADERS` to the parameters. Headers in the parameters take precedence."""
+    """Add the headers of `REQUEST_HEADERS` to the parameters. Headers that the parameters contain take precedence."""
     headers = REQUEST_HEADERS.get()
     if not headers:
         return parameters
@@ -155,7 +155,7 @@ def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def sent_request(error: Exception) -> tuple[str, Mapping[str, str]]:
-    """Return the URL and headers of a failed request; both are empty if the client created no request."""
+    """Return the URL and headers of a failed request. Both are empty if the client created no request."""
     try:
         request = cast("Any", error).request
         return str(request.url), request.headers
@@ -164,10 +164,10 @@ def sent_request(error: Exception) -> tuple[str, Mapping[str, str]]:
 
 
 def tries_of(error: object) -> int:
-    """Return the number of attempts of an official client. A header of the last request contains the number of retries.
+    """Return the number of attempts of an official client. The client sends the number of retries in a header.
 
     Args:
-        error: The response; if there was none, the exception of the client.
+        error: The response; without a response, the exception of the client.
     """
     try:
         counted = cast("Any", error).request.headers.get(_RETRY_COUNT, "")

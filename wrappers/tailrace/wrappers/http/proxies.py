@@ -21,7 +21,7 @@ class Origin(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port as in a ``host`` header (without the default port of the scheme)."""
+        """The host and port as in a ``host`` header. The default port of the scheme is omitted."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -45,7 +45,7 @@ class Origin(NamedTuple):
 
 
 def basic_credentials(url: str) -> str | None:
-    """Return the user and password in a URL as the value of an authorization header; None if the URL has no user."""
+    """Return the value of an authorization header for the user and password in a URL; None if the URL contains no user."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
     if not at:
         return None
@@ -59,8 +59,8 @@ class Proxy:
     """A proxy.
 
     Attributes:
-        origin: The address of the proxy.
-        headers: Header fields with credentials for the proxy.
+        origin: The scheme, host and port of the proxy.
+        headers: Header fields for the proxy with credentials; may be empty.
     """
 
     origin: Origin
@@ -68,13 +68,13 @@ class Proxy:
 
 
 class Proxies:
-    """The proxies in ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``, or in the settings of the operating system."""
+    """The proxies of ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``, or of the settings of the operating system."""
 
     def __init__(self) -> None:
         self._urls = getproxies()
 
     def find(self, origin: Origin) -> Proxy | None:
-        """Return the proxy for a server; None if the client should connect directly.
+        """Return the proxy for connections to a server; None for a direct connection.
 
         Raises:
             TransportError: The URL of the proxy is not an HTTP URL.
