@@ -122,7 +122,10 @@ async def test_a_hanging_task_blocks_its_context_for_a_limited_time(run_engine: 
         context_id = (await engine.get_task(first.task_id)).context_id
         failed = await ended(await start(engine, request("two", context_id=context_id)))
         assert failed.state is TaskState.FAILED
-        assert "earlier tasks of the context did not end within 0.1 s (max_context_wait" in reason(failed)
+        assert reason(failed) == (
+            "Rate limit exceeded: earlier tasks of the conversation did not end within 0.1 s (TAILRACE_BOUNDS: "
+            "max_context_wait); wait for their end or cancel them, then send the message again"
+        )
         beside = await start(engine, request("three", PARALLEL, context_id=context_id))
         turns.end("three", "one")
         assert (await ended(beside)).state is TaskState.COMPLETED

@@ -133,7 +133,9 @@ class OpenAIError(TailraceError):
     @classmethod
     def _of_upstream(cls, message: str, given: Mapping[str, Any]) -> "OpenAIError":
         fault, status, code = given.get("type"), given.get("status"), given.get("code")
-        details: dict[str, Any] = {"upstream": given, "code": code if isinstance(code, str) else str(fault)}
+        details: dict[str, Any] = {"code": code if isinstance(code, str) else str(fault)}
+        if fault in tuple(UpstreamFault):
+            details["upstream"] = given  # the other types are limits of this server
         if status == 429:
             pause = given.get("retryAfter")
             headers = {"Retry-After": str(math.ceil(pause))} if isinstance(pause, int | float) else {}

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 from tailrace.server.runtime.limits import OverloadedError, RateLimitError, user_of
 from tailrace.server.runtime.prices import NANO, PriceTable
@@ -40,16 +39,6 @@ class BudgetExceededError(RateLimitError):
 
     reason = "BUDGET_EXCEEDED"
     message = "The budget is used up"
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The member ``error`` in the metadata of the last status of a turn that ended with this error."""
-        return {
-            "type": "budget_exceeded",
-            "status": 429,
-            "code": "budget_exceeded",
-            "retryAfter": self.retry_after,
-        }
 
 
 @dataclass(slots=True)

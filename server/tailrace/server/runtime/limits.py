@@ -89,6 +89,12 @@ class RateLimitError(LimitError):
     reason = "RATE_LIMIT_EXCEEDED"
     message = "Rate limit exceeded"
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The member ``error`` in the metadata of the last status of a turn that ended with this error."""
+        code = self.reason.lower()
+        return {"type": code, "status": self.http_status, "code": code, "retryAfter": self.retry_after}
+
 
 class OverloadedError(LimitError):
     """All callers together have reached the limit of the server, or the server is stopping."""

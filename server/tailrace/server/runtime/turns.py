@@ -27,7 +27,6 @@ from tailrace.server.runtime.active_task import (
     ends_turn,
 )
 from tailrace.server.runtime.approvals import decided_ids, executing_ids
-from tailrace.server.runtime.budgets import BudgetExceededError
 from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
@@ -292,8 +291,8 @@ class TurnRunner:
                 await self._wait_for_followed_turn(active)
         except TimeoutError:
             raise RateLimitError(
-                f"earlier tasks of the context did not end within {self._max_wait:g} s (max_context_wait in "
-                'TAILRACE_BOUNDS): cancel them, send the message again later, or send it with "parallel": true',
+                f"earlier tasks of the conversation did not end within {self._max_wait:g} s (TAILRACE_BOUNDS: "
+                "max_context_wait); wait for their end or cancel them, then send the message again",
                 limit="max_context_wait",
                 allowed=math.ceil(self._max_wait),
             ) from None
@@ -331,9 +330,7 @@ class TurnRunner:
         """
         if isinstance(error, TailraceError):
             watch.failed(error)
-            facts = (
-                {EXTENSION_URI: {"error": error.facts}} if isinstance(error, BudgetExceededError) else None
-            )
+            facts = {EXTENSION_URI: {"error": error.facts}} if isinstance(error, RateLimitError) else None
             return StatusUpdate(TaskState.FAILED, agent_message(str(error)), facts)
         is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         if not (is_cancelled or isinstance(error, Exception)):

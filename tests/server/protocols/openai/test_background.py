@@ -348,6 +348,31 @@ async def test_a_repeated_request_of_an_earlier_turn_returns_its_response(
     assert len(upstream.requests) == 2
 
 
+async def test_a_response_that_waits_too_long_fails_with_a_code_of_the_api() -> None:
+    go_on, reached = anyio.Event(), anyio.Event()
+    bounds = Bounds(max_context_wait=0.1)
+    async with ScriptedUpstream(held(go_on, "a", "b", reached=reached)) as upstream:
+        async with facade_over(upstream, bounds=bounds) as facade, raw_client(facade.url) as raw:
+            first = await raw.json("POST", "/responses", {"model": MODEL, "input": "1", "background": True})
+            await reached.wait()
+            following = {"model": MODEL, "input": "2", "previous_response_id": first["id"]}
+            created = await raw.json("POST", "/responses", {**following, "background": True})
+            assert created["status"] == "queued"
+            failed = (await raw.resumed(created["id"])).response
+            assert (failed["status"], failed["error"]["code"]) == ("failed", "rate_limit_exceeded")
+            assert (
+                "did not end within 0.1 s (TAILRACE_BOUNDS: max_context_wait)" in failed["error"]["message"]
+            )
+            assert await raw.json("GET", f"/responses/{created['id']}") == failed
+            with pytest.raises(openai.RateLimitError) as raised:
+                await facade.client.responses.create(**following)
+            assert raised.value.code == "rate_limit_exceeded"
+            assert "upstream" not in str(raised.value.body)
+            assert "retry-after" in raised.value.response.headers
+            go_on.set()
+            assert (await raw.resumed(first["id"])).response["status"] == "completed"
+
+
 async def test_unknown_ids_are_not_found() -> None:
     async with facade_over(handler=Scripted()) as facade:
         client: Any = facade.client

@@ -708,7 +708,7 @@ async def test_an_answer_that_is_replaced_by_another_is_an_error_of_the_stream_a
 async def test_a_repeated_request_of_an_earlier_turn_gets_the_completion_of_this_turn(
     streamed: bool, dropped: bool, tmp_path: Path
 ) -> None:
-    store = {"store": f"sqlite:///{tmp_path}/t.db"}
+    store: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/t.db"}
     script = answer("Let me look.", calls=[PARIS]), answer("Sunny.")
     first_messages: list[Any] = [HELLO]
 
@@ -728,7 +728,7 @@ async def test_a_repeated_request_of_an_earlier_turn_gets_the_completion_of_this
     async with ScriptedUpstream(*script) as upstream:
         async with facade_over(upstream, **store) as facade:
             first = await ask(facade, "one", first_messages)
-            call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+            call: Any = {"id": "c1", "type": "function", "function": {"name": "get_weather"}}
             call["function"]["arguments"] = json.dumps(PARIS[2])
             called = {"role": "assistant", "content": first[1], "tool_calls": [call]}
             follow_up = [HELLO, called, tool("c1", "sunny")]
