@@ -10,10 +10,41 @@ import pytest
 from support.engines import begin, read, start
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.served_agents import ServedAgent, ServedAgents
 from tailrace.server.store.store import Store
 from tailrace.streaming import TaskState, TextDelta
 from tailrace.wrappers import ConfigurationError
+
+
+class Failing(Handler):
+    """A handler whose resource fails when `fails` is set, for the first time that it is held.
+
+    Attributes:
+        held_again: Set when the resource is held for the second time.
+    """
+
+    def __init__(self) -> None:
+        self.fails = anyio.Event()
+        self.held_again = anyio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        async def fail() -> None:
+            await self.fails.wait()
+            raise ValueError("the line is down")
+
+        if self.fails.is_set():
+            self.held_again.set()
+            yield
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(fail)
+            yield
+
+    async def run(self, turn: Turn) -> AsyncIterator[Item]:
+        for update in begin("text"):
+            yield update
 
 
 class Holding(Handler):
@@ -56,6 +87,20 @@ class Holding(Handler):
         await self.go_on.wait()
         assert self.held
         yield TextDelta("text", " end")
+
+
+class Hanging(Holding):
+    """A handler whose resource is not released unless the release is cancelled."""
+
+    is_cancelled = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        yield
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.is_cancelled = True
 
 
 async def test_resources_are_held_each_time_the_engine_runs() -> None:
@@ -120,3 +165,40 @@ async def test_if_a_new_agent_cannot_start_nothing_is_replaced() -> None:
             await fine.closed.wait()
         assert current.held
         assert (await read(await start(engine, agent="a")))[-1].state is TaskState.COMPLETED
+
+
+async def test_failed_resources_are_acquired_again(caplog: pytest.LogCaptureFixture) -> None:
+    failing, other = Failing(), Holding("other")
+    other.go_on.set()
+    agents = ServedAgents([ServedAgent(failing, "a"), ServedAgent(other, "b")])
+    async with Engine(Store("sqlite://"), agents).running() as engine:
+        failing.fails.set()
+        with anyio.fail_after(10):
+            while not agents.failed:
+                await anyio.lowlevel.checkpoint()
+        assert "the resources of the agent 'a' failed" in caplog.text
+        assert "the line is down" in caplog.text
+        with pytest.raises(OverloadedError, match="the resources of the agent failed"):
+            await start(engine, agent="a")
+        health = await engine.health()
+        assert health.ready
+        assert health.warnings == {"agents": "the resources of 1 failed"}
+        assert (await read(await start(engine, agent="b")))[-1].state is TaskState.COMPLETED
+        with anyio.fail_after(30):
+            await failing.held_again.wait()
+        assert (await read(await start(engine, agent="a")))[-1].state is TaskState.COMPLETED
+        assert not (await engine.health()).warnings
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_the_release_of_resources_ends_with_the_grace_time(
+    caplog: pytest.LogCaptureFixture, is_replaced: bool
+) -> None:
+    hanging, other = Hanging(), ServedAgent(Holding("other"), "b")
+    agents = ServedAgents([ServedAgent(hanging, "a"), other])
+    with anyio.fail_after(30):
+        async with Engine(Store("sqlite://"), agents, stop_grace=0.1).running():
+            if is_replaced:
+                await agents.replace([other])
+    assert hanging.is_cancelled
+    assert "the resources of some agents were not released in time" in caplog.text

@@ -197,7 +197,7 @@ class ClusterEngine(Engine):
             problems["broker"] = "it rejects writes" if self._broker.refuses else "it does not respond"
         if not self._node.may_write:
             problems.setdefault("store", "this node may not write now")
-        return Health(problems, (*known.parts, "broker"))
+        return Health(problems, (*known.parts, "broker"), known.warnings)
 
     # --- the node that writes a task ----------------------------------------------------------------------------
 

@@ -238,9 +238,11 @@ class Engine(TaskAccess):
             InvalidParamsError: The task of the message belongs to another conversation or agent, the URL of the webhook is not
                 permitted, or ``call.send_key`` was used for another message.
             RateLimitError: The caller has too many running tasks, or too many messages to the task wait.
-            OverloadedError: The server has too many running tasks, is stopping, or has not been started.
+            OverloadedError: The server has too many running tasks, is stopping, or has not been started; or the resources of the
+                agent have failed.
             StoreError: The store cannot write events at present.
         """
+        self._agents.check_available(call.agent)
         checked = (request.message, *preceding)
         await self._agents.check(call.agent, checked, request.metadata, call.record)
         context_id = request.message.context_id
@@ -520,7 +522,9 @@ class Engine(TaskAccess):
                 problem = "it reports an error"
         if problem:
             problems["store"] = problem
-        return Health(problems, ("engine", "store"))
+        failed = len(self._agents.failed)
+        warnings = {"agents": f"the resources of {failed} failed"} if failed else {}
+        return Health(problems, ("engine", "store", *warnings), warnings)
 
     def direct_call(
         self, owner: str, model: Model, agent: str = ""
@@ -534,6 +538,7 @@ class Engine(TaskAccess):
 
     async def _stop_on_request(self, grace: anyio.CancelScope) -> None:
         await self.stop_requested.wait()
+        self._agents.release_deadline = anyio.current_time() + self._stop_grace
         self.stop(let_finish=True)
         with grace:  # cancelled when all turns have ended
             await anyio.sleep(self._stop_grace)

@@ -1,7 +1,8 @@
 """The agents of a server. Each message names one agent.
 
 The turn of the message uses the handler and the filters of this agent. An agent only receives content that its card and its input
-filters accept (`ServedAgents.check`).
+filters accept (`ServedAgents.check`). If the resources of an agent fail while the server runs, they are acquired again, and messages
+to the agent are refused until then.
 
 If a server has only one agent, the agent has no name. With several agents, the metadata of each message has the name of its
 agent, so that recovery can find the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
@@ -20,6 +21,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.input_filter import InputFilter
+from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.streaming.a2a.errors import UnsupportedOperationError
 from tailrace.streaming.a2a.models import Message
@@ -28,6 +30,15 @@ from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers import TailraceError
 
 logger = logging.getLogger("tailrace.server")
+
+RETRY_DELAY = 1.0
+"""Time in seconds before failed resources of an agent are acquired again. It doubles after each failure, up to `MAX_RETRY_DELAY`."""
+
+MAX_RETRY_DELAY = 60.0
+"""Maximum time in seconds between two attempts to acquire failed resources."""
+
+RELEASE_TIMEOUT = 2.0
+"""Minimum time in seconds for the release of all resources when the server stops."""
 
 
 class UnknownAgentError(UnsupportedOperationError):
@@ -67,17 +78,54 @@ class _AgentLease:
         agent: The agent.
         turns: The number of running turns.
         is_replaced: True if the agent was replaced, so that no further turns begin.
+        holds_resources: True while the resources of the agent are available.
         unused: Set when the resources of the agent can be released.
     """
 
     agent: ServedAgent
     turns: int = 0
     is_replaced: bool = False
+    holds_resources: bool = False
     unused: anyio.Event = field(default_factory=anyio.Event)
 
     def release_if_unused(self) -> None:
         if self.is_replaced and not self.turns:
             self.unused.set()
+
+    async def hold(self, *, task_status: TaskStatus[None]) -> None:
+        """Hold the resources of the agent until it is unused. If they fail, acquire them again after a delay.
+
+        This runs in a separate asyncio task, because cancel scopes of a handler must be exited in the task that entered them.
+
+        Raises:
+            BaseException: The resources cannot be acquired at the start.
+        """
+        agent, delay, has_started = self.agent, RETRY_DELAY, False
+        try:
+            while not self.unused.is_set():
+                try:
+                    async with agent.handler.running():
+                        if not has_started:
+                            task_status.started()
+                        has_started = self.holds_resources = True
+                        await self.unused.wait()
+                except BaseException as error:
+                    if not has_started or not _is_fault(error):
+                        raise
+                    if isinstance(error, TailraceError):
+                        reason = agent.start_error(error)
+                        logger.error("the resources of the agent %r failed: %s", agent.name, reason)
+                    else:
+                        logger.exception("the resources of the agent %r failed", agent.name)
+                self.holds_resources = False
+                with anyio.move_on_after(delay):
+                    await self.unused.wait()
+                delay = min(2 * delay, MAX_RETRY_DELAY)
+        finally:
+            self.holds_resources = False
+            with anyio.move_on_after(RELEASE_TIMEOUT, shield=True):
+                for each in dict.fromkeys((*agent.filters, *agent.input_filters)):
+                    await each.aclose()
 
 
 class ServedAgents:
@@ -85,11 +133,16 @@ class ServedAgents:
 
     Args:
         agents: The agents.
+
+    Attributes:
+        release_deadline: The time at which the release of resources is cancelled after `running`, on the clock of
+            `anyio.current_time`. The release always has `RELEASE_TIMEOUT` seconds.
     """
 
     def __init__(self, agents: Iterable[ServedAgent]) -> None:
         self._leases = {agent.name: _AgentLease(agent) for agent in agents}
         self._group: TaskGroup | None = None
+        self.release_deadline = -math.inf
 
     @classmethod
     def from_handler(cls, agents: "Handler | ServedAgents") -> "ServedAgents":
@@ -103,6 +156,24 @@ class ServedAgents:
             UnknownAgentError: There is no such agent.
         """
         return self._lease(name).agent
+
+    @property
+    def failed(self) -> list[ServedAgent]:
+        """The agents whose resources have failed and are not yet available again."""
+        running = self._leases.values() if self._group is not None else ()
+        return [lease.agent for lease in running if not lease.holds_resources]
+
+    def check_available(self, name: str) -> None:
+        """Check that the resources of an agent are available.
+
+        Raises:
+            UnknownAgentError: There is no such agent.
+            OverloadedError: The resources have failed.
+        """
+        if self.find(name) in self.failed:
+            raise OverloadedError(
+                "the resources of the agent failed (see the log of the server); send the message again later"
+            )
 
     def _lease(self, name: str) -> _AgentLease:
         lease = self._leases.get(name)
@@ -171,8 +242,10 @@ class ServedAgents:
 
         Raises:
             UnknownAgentError: There is no such agent.
+            OverloadedError: The resources of the agent have failed.
         """
         lease = self._lease(agent_name_of(message))
+        self.check_available(lease.agent.name)
         lease.turns += 1
         try:
             yield lease.agent
@@ -184,10 +257,13 @@ class ServedAgents:
     async def running(self) -> AsyncGenerator[None]:
         """Hold the resources of all handlers until the block ends. All turns run in the block.
 
+        Resources that are not released until `release_deadline` are abandoned, and an error is logged.
+
         Raises:
             TailraceError: A resource is not available.
         """
-        async with anyio.create_task_group() as self._group:
+        async with anyio.create_task_group() as group:
+            self._group = group
             try:
                 for lease in self._leases.values():
                     await self._start(lease)
@@ -196,12 +272,16 @@ class ServedAgents:
                 for lease in self._leases.values():
                     lease.unused.set()
                 self._group = None
+                earliest = anyio.current_time() + RELEASE_TIMEOUT
+                group.cancel_scope.deadline = max(self.release_deadline, earliest)
+        if group.cancel_scope.cancelled_caught:
+            logger.error("the resources of some agents were not released in time")
 
     async def _start(self, lease: _AgentLease) -> None:
         assert self._group is not None  # noqa: S101 — the server runs
         lease.unused = anyio.Event()  # a new event, because a server may run several times
         try:
-            await self._group.start(_run, lease)
+            await self._group.start(lease.hold)
         except TailraceError as error:
             raise lease.agent.start_error(error) from error
 
@@ -230,29 +310,11 @@ class ServedAgents:
                 lease.release_if_unused()
 
 
-async def _run(lease: _AgentLease, *, task_status: TaskStatus[None]) -> None:
-    """Hold the resources of an agent until it is unused.
-
-    This runs in a separate asyncio task, because cancel scopes of a handler must be exited in the task that entered them.
-    """
-    agent = lease.agent
-    has_started = False
-    try:
-        async with agent.handler.running():
-            has_started = True
-            task_status.started()
-            try:
-                await lease.unused.wait()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    for each in dict.fromkeys((*agent.filters, *agent.input_filters)):
-                        await each.aclose()
-    except BaseException as error:
-        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        is_ours = is_cancelled and anyio.current_effective_deadline() == -math.inf  # the engine is cancelled
-        if not has_started or is_ours or not (is_cancelled or isinstance(error, Exception)):
-            raise
-        logger.exception("the resources of the agent %r failed", agent.name)
+def _is_fault(error: BaseException) -> bool:
+    """Return whether resources raised an error, and not the cancellation of the engine or a request to exit."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return anyio.current_effective_deadline() != -math.inf
+    return isinstance(error, Exception)
 
 
 def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Message]:
