@@ -289,8 +289,8 @@ class ClusterEngine(Engine):
     async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
         """See `TasksOfOtherProcesses.fetch_snapshot`.
 
-        The snapshot comes from the node that writes the task. If there is no such node, it comes from the store, and may be older
-        than the deleted events.
+        The snapshot comes from the node that writes the task. If no node writes the task, the snapshot comes from the store, and
+        may lack some of the deleted events.
         """
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:

@@ -108,7 +108,8 @@ class ClusterStore(Store):
         # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._persisted: list[TaskWrite] = []
         self._foreign: set[str] = set()
-        # Tasks that began while this node had an earlier id, and of which no event was persisted then. Their writes are refused.
+        # Tasks that began while this node had an earlier id, and had no persisted event when the id changed. Their writes are
+        # refused.
         self._abandoned: set[str] = set()
 
     # --- writing ------------------------------------------------------------------------------------------------
@@ -284,8 +285,8 @@ class ClusterStore(Store):
         """Forget the tasks of this node, because it has a new id.
 
         Args:
-            unkept: Tasks that have no persisted events, and whose turns no longer run. If a write in progress persisted their first
-                events, the tasks would belong to this node under its new id. Such writes are therefore refused.
+            unkept: Tasks without persisted events. Their turns no longer run. Later writes of these tasks are refused: otherwise,
+                the first persisted event would assign the task to this node under its new id.
         """
         self._ours.clear()
         self._abandoned.update(unkept)
@@ -377,9 +378,13 @@ class ClusterStore(Store):
         """Return consecutive events from PostgreSQL after a number.
 
         Returns:
-            Three values: the consecutive events after the number (empty if PostgreSQL does not have the next one); the lowest
-            number after ``after`` at which PostgreSQL has, or will have, an event (0 if there is none); and the time at which the
-            task ended (None if it has not ended).
+            Three values:
+
+            1. the consecutive events after the number, which may be none;
+
+            2. the lowest number after ``after`` at which PostgreSQL has, or will have, an event; 0 if there is none;
+
+            3. the time at which the task ended; None if it has not ended.
         """
 
         def work(connection: Connection) -> tuple[list[Event], int, datetime | None]:
@@ -442,7 +447,7 @@ class ClusterStore(Store):
         return await self._database.write(work)
 
     async def take_over(self) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
-        """Claim up to `TAKE_OVER_BATCH` tasks whose turn was interrupted by the death of its node, and their webhooks.
+        """Claim up to `TAKE_OVER_BATCH` interrupted tasks of dead nodes, and the webhooks of these tasks.
 
         Returns:
             The ids and callers of the tasks, and the webhooks in the format of `load_open_push_configs`.
@@ -477,13 +482,13 @@ class ClusterStore(Store):
     # --- claims -------------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, name: str, task_id: str | None = None) -> bool:
-        """Claim a name for this node. Return False if another living node has the claim.
+        """Claim a name for this node. Return False if another living node, or another task (see ``task_id``), has the claim.
 
         Args:
             owner: The caller. Different callers can have claims with the same name.
             name: The claimed name.
-            task_id: For a conversation, the task whose turn needs the claim. False is then also returned while another task has
-                the claim, and its turn is running or was interrupted by the death of its node.
+            task_id: The task that needs the claim, if the name is a conversation. A task loses its claim only when its turn ends.
+                A turn that was interrupted by the death of its node has not ended.
         """
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)
@@ -497,7 +502,7 @@ class ClusterStore(Store):
         return await self._database.write(lambda connection: connection.scalar(mine)) == node
 
     async def release(self, owner: str, name: str) -> None:
-        """Release a claim. Do nothing if another node has it."""
+        """Release a claim. A claim of another node is not changed."""
         node = self._node.id
         await self._database.write(lambda connection: _release(connection, owner, name, node))
 

@@ -145,7 +145,8 @@ class Following:
             await self._read_some(some)
 
     async def _read_some(self, some: Sequence[_Followed]) -> None:
-        # A separate function, so that its references to tasks are released when it returns, not at the next read.
+        # A separate function, because its local variables refer to tasks, and must not keep these tasks alive until the next
+        # read.
         held = [(followed, active) for followed in some if (active := followed.task()) is not None]
         positions = [(active.record.id, active.record.number) for _, active in held]
         if not positions:

@@ -115,11 +115,11 @@ class Database(ABC):
 
     @abstractmethod
     def is_temporary(self, error: Exception) -> bool:
-        """Return whether the same statement may succeed later. It cannot if the database rejects the statement itself."""
+        """Return whether the same statement may succeed later; False if the database rejects the statement itself."""
 
     @abstractmethod
     def explain(self, cause: BaseException) -> str:
-        """Return a description of a known error, and how to fix it; empty for other errors."""
+        """Return the description of a known error and its remedy; an empty string for other errors."""
 
     def translating(self, action: str, *others: type[Exception]) -> AbstractContextManager[None]:
         """Convert errors of the database and its driver to `StoreError` with the message ``cannot {action}: …``.

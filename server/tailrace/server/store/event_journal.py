@@ -14,7 +14,7 @@ TAIL_BYTES = 8192
 """Maximum bytes of a task's events that are only in the journal: about two pages."""
 
 KEPT_ROWS = 512
-"""Number of the newest writes, whose events remain in the journal. Events of older writes are moved to the table.
+"""Number of writes after which the events of a write are moved from the journal to the table.
 
 The journal has twice as many rows, which are overwritten cyclically.
 """
@@ -25,7 +25,7 @@ _PAGE_ROW = 4032  # maximum bytes of a body with a row that fits into one page o
 _HEAD = struct.Struct(
     ">QI"
 )  # the number of the write, and the size of the events; the events and padding follow
-_OLD_FORMAT = 0x80  # minimum first byte of a body without a head, as versions before 0.2 wrote it
+_OLD_FORMAT = 0x80  # minimum first byte of a body from a version before 0.2; such a body has no head
 
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,7 +63,7 @@ class Journal:
     the list of free pages.
 
     Attributes:
-        is_known: Whether the contents of the journal are known. If not, `load` has failed, and `write` calls it again first.
+        is_known: False after `load` has failed. The next `write` then begins with another call of `load`.
     """
 
     def __init__(self) -> None:
@@ -106,8 +106,8 @@ class Journal:
             tasks: Tasks whose events must all be in the table afterwards, including the new events.
 
         Raises:
-            sqlite3.Error: The write failed. A conflict with an existing event is detected only if the event does not continue the
-                tail of its task.
+            sqlite3.Error: The write failed. If an event continues the tail of its task, a conflict with an existing event is not
+                detected.
         """
         if not self.is_known:
             self.load(driver)
@@ -179,9 +179,9 @@ class Journal:
             self._moved_to = last
 
     def _move_old(self) -> list[Row]:
-        """Return the old events of a few tasks, to move them.
+        """Remove the old events of a few tasks from the journal, and return them.
 
-        The events of all old tasks would make the write too long, and all tasks wait for it.
+        Moving the old events of all tasks in one write would take too long, because every task waits for the write.
         """
         moved: list[Row] = []
         for task_id in self._old[-self._old_step :]:

@@ -29,7 +29,7 @@ class BoundedConnection(Connection):
     to a cancelled statement.
     """
 
-    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — as the driver has it
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — overrides the driver
         """Close the connection, so that the database releases its locks. Abort the connection if this takes too long."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):

@@ -18,12 +18,15 @@ from tailrace.server.store.usage_store import drop_usage, forget_tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 BATCH = 500
-"""Maximum number of events and tasks that one transaction deletes. It takes one or two milliseconds, for which writers wait."""
+"""Maximum number of events and tasks that one transaction deletes.
+
+Writers wait one or two milliseconds for such a transaction.
+"""
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Maximum bytes of the rows that one transaction deletes.
+"""Maximum total size of the rows that one transaction deletes, in bytes.
 
-They are limited because SQLite overwrites deleted rows. At least one row is deleted.
+The size is limited because SQLite overwrites deleted rows. A larger row is deleted in a transaction of its own.
 """
 
 _BATCH = 50  # maximum tasks in one transaction
@@ -85,7 +88,7 @@ def _drop_events(connection: Connection, found: Sequence[Row[str, int]], batch: 
     """Delete events of tasks up to the given event numbers, until the batch is full.
 
     Returns:
-        The tasks whose events were all deleted, and the number of rows by which the batch can still grow.
+        The tasks that have no more events to delete, and the number of rows that the batch can still contain.
     """
     done: list[str] = []
     for task_id, number in found:

@@ -36,13 +36,13 @@ COPIED_ROWS = 10_000
 """Number of written rows after which SQLite's write-ahead log is copied into the file (a checkpoint)."""
 
 LARGE_ROWS = COPIED_ROWS // 4
-"""Number of rows as which a large write counts, because such a write adds megabytes to the log."""
+"""A large write counts as this number of rows, because such a write adds megabytes to the log."""
 
 MAX_LOG_PAGES = 65_536
 """Number of pages (4 KiB) of the log above which writers wait for a checkpoint."""
 
 COPY_PATIENCE = 250
-"""Milliseconds for which a checkpoint of such a large log waits for readers, including other programs."""
+"""Milliseconds for which a checkpoint waits for readers, including other programs, when the log exceeds `MAX_LOG_PAGES`."""
 
 PURGE_ATTEMPTS = 20
 PURGE_PAUSE = 0.1
@@ -304,7 +304,10 @@ class SqliteDatabase(Database):
             return False
 
     def _drop_journal(self) -> None:
-        """Move all events of the journal to their table, and delete its rows, because they contain events of deleted tasks."""
+        """Move all events of the journal to the table of events, and delete the rows of the journal.
+
+        These rows contain events of deleted tasks.
+        """
         driver: Any = self._connected().connection.driver_connection
         with self.translating("write to the store", sqlite3.Error):
             try:
@@ -316,7 +319,10 @@ class SqliteDatabase(Database):
                 raise
 
     def _renew_connections(self) -> None:
-        """Open new connections, because the old ones may have deleted content in cached pages and in parameters of statements."""
+        """Open new connections.
+
+        The old connections may still contain deleted content: in cached pages and in parameters of statements.
+        """
         self._connected()
         with self.translating("open the store", sqlite3.Error):
             self._use_to_write(self._file.reconnect())

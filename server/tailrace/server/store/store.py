@@ -220,7 +220,7 @@ class Store(StoreWrites):
     async def load_history(
         self, context_id: str, owner: str, limit: int
     ) -> tuple[list[Message], frozenset[str]]:
-        """Return messages like `load_conversation`, and the ids of their tasks that have a running turn."""
+        """Return messages like `load_conversation`, and the ids of those tasks of the messages that have a running turn."""
         running = select(tasks.c.id).where(
             tasks.c.owner == owner, tasks.c.context_id == context_id, has_running_turn()
         )
@@ -301,7 +301,7 @@ class Store(StoreWrites):
         Args:
             context_id: The conversation.
             owner: The owner.
-            prefix: Also return the tasks of conversations whose ids begin with this text, unless it is empty.
+            prefix: If not empty, also return the tasks of every conversation with an id that begins with this text.
         """
         of_context = tasks.c.context_id == context_id
         if prefix:
@@ -327,7 +327,8 @@ class Store(StoreWrites):
             may_create: True to create the record if it does not exist.
 
         Returns:
-            True if the record is persisted; False if it does not exist, or if another owner has a task with this id.
+            True if the record was persisted. False if another owner has a task with this id, or if the record does not exist and
+            ``may_create`` is False.
         """
         values = {"snapshot": task.to_json(), "updated": task.status.timestamp}
         row = {"id": task.id, "owner": owner, "context_id": task.context_id, "state": task.status.state}

@@ -41,7 +41,7 @@ def has_running_turn() -> ColumnElement[bool]:
 
 
 class Bodies:
-    """The JSON of the messages and snapshots of writes. It is encoded before the transaction begins.
+    """The JSON of the messages and snapshots of writes, encoded before the transaction begins.
 
     Args:
         writes: The writes. They must exist as long as this object, because the JSON is stored by the `id` of each message and

@@ -127,8 +127,8 @@ class StoreWrites:
     async def drop_expired(self) -> bool:
         """Delete a small batch of expired rows, or of events of deleted tasks, and return whether there may be more.
 
-        The snapshot of an ended task remains, and has the content of all its events. Rows of running tasks, and events that a
-        webhook has not received yet, are not deleted.
+        The snapshot of an ended task is not deleted, and has the content of all events of the task. Rows of running tasks, and
+        events that a webhook has not received yet, are also not deleted.
         """
         if self._has_deletions:
             self._has_deletions = await self._database.write(_drop_pending)
