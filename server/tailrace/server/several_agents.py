@@ -127,7 +127,7 @@ class _SeveralAgents:
         self.app = create_application(router, config.settings, tracer_provider)
 
     def _prepare(self, config: ServerConfig, current: Sequence[_Agent]) -> list[_Agent]:
-        """Create the agents of a configuration. Reuse current agents whose configuration has not changed."""
+        """Create the agents of a configuration. Reuse each current agent if its configuration has not changed."""
         by_name = {agent.name: agent for agent in current}
         found: list[_Agent] = []
         for each in config.agents:

@@ -109,11 +109,13 @@ class TurnReference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CallContext(msgspec.Struct, frozen=True):
-    """Data of a caller's request that is not part of the message. Nodes forward it to each other.
+    """Data of a caller's request that is not part of the message.
+
+    A node that forwards a message to another node also sends this data.
 
     Attributes:
-        named_in: The protocol version, if callers choose task ids in this version (as in A2A 0.1). An unknown id then creates a
-            task. Empty if the server chooses the ids.
+        named_in: The protocol version of the request, if callers choose the ids of tasks in this version (as in A2A 0.1): a
+            message with an unknown task id creates a task. Empty if the server chooses the ids.
         protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
         send_key: The idempotency key of the message; empty if it has none. If a message with this key was accepted before, the
@@ -124,10 +126,10 @@ class CallContext(msgspec.Struct, frozen=True):
             is none.
         completion: The stored chat completion that the request creates; None for other requests.
         operator_form: The format in which the operator's webhook is notified when the turn ends; empty for no notification.
-        may_approve: True if the caller may approve tool calls. Requests of older nodes lack this field, which is then False.
+        may_approve: True if the caller may approve tool calls. False for requests of older nodes, which lack this field.
         agent: The name of the agent that receives the message; empty if the server has only one agent.
-        follows: If the message begins a branch, the turn after which the branch begins. The turn of the message waits until that
-            turn has ended. Stored in the metadata ``follows`` of the message. None for other messages.
+        follows: If the message begins a branch, the earlier turn after which the branch begins. The message waits until that turn
+            has ended. Stored in the metadata ``follows`` of the message. None for other messages.
     """
 
     named_in: str = ""
@@ -213,8 +215,8 @@ class ReadEvents(Protocol):
 class Subscription(LogCursor):
     """A subscription to one task: a cursor into the event log of the task.
 
-    `read` returns each event after ``after`` once. It reads events from the log in memory, and older events from the store. If
-    the subscriber has caught up once, and then lags by more than ``max_lag`` events, `read` returns a snapshot of the task
+    `read` returns each event after ``after`` once. It reads events from the log in memory, and older events from the store. A
+    subscriber that has caught up once, and later lags by more than ``max_lag`` events, receives a snapshot of the task
     (`TaskRecord.overview`) instead of the missed events.
 
     Args:

@@ -33,8 +33,8 @@ class Capabilities:
         input_modes: The media types that messages may contain, for example ``image/*``. If empty, all media types are accepted.
         output_modes: The media types of the output. A request that accepts none of these media types is rejected.
         checks_input: True to check messages against ``input_modes`` here; False if the handler checks messages itself.
-        webhook_keys: The URL of the public keys for signed push notifications. The card has it as a parameter of `OWN_EXTENSION`.
-            Empty if push notifications are not signed.
+        webhook_keys: The URL of the public keys for signed push notifications. In the card, this URL is a parameter of
+            `OWN_EXTENSION`. Empty if push notifications are not signed.
     """
 
     extensions: tuple[AgentExtension, ...] = ()

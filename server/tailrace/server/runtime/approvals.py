@@ -2,9 +2,10 @@
 
 `decided_message` checks the decisions in a message against the requests in the status of the task, and records the decisions in
 the metadata of the message. The message is one event in the log of the task. This event contains the decision and changes the
-state of the task, so two decisions about one call cannot both be accepted. `decided_calls` returns the calls that the turn of
-such a message runs. Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and waits until this
-event is persisted. If the server then crashes, the results of these calls are lost (`tailrace.server.runtime.lost_results`).
+state of the task, so two decisions about one call cannot both be accepted. When the turn of such a message begins,
+`decided_calls` returns the calls to run. Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and
+waits until this event is persisted. If the server then crashes, the results of these calls are lost
+(`tailrace.server.runtime.lost_results`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -72,7 +72,8 @@ class Engine(TaskAccess):
         store: The store of tasks and conversations. `running` opens and closes it.
         agents: The agents, or the handler of the only agent. `running` starts and stops them.
         max_history_messages: Maximum number of messages of a conversation that a turn receives.
-        max_lag: Maximum number of events by which a subscriber of a running task may lag. Beyond that, it receives a snapshot.
+        max_lag: Maximum number of events by which a subscriber of a running task may lag. A subscriber that lags further receives
+            a snapshot.
         restart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a restarted
             task receives the message and its options, but not the other fields of the request.
         push: Delivers notifications to webhooks; None to disable push notifications. `running` starts and stops it.
@@ -165,9 +166,9 @@ class Engine(TaskAccess):
         """Open the store, recover interrupted tasks and accept requests until the block ends.
 
         When the block ends, running turns have ``stop_grace`` seconds to end. If the block ends with an exception or a
-        cancellation, they are stopped immediately. Turns that are stopped are suspended, and the next process continues them. If it
-        cannot do so (``restart_interrupted`` is False, or the store is in memory), their tasks fail, and keep the text that was
-        published. All events are stored.
+        cancellation, the turns are stopped immediately. A stopped turn is suspended, and the next process continues the turn. If
+        no process can continue the turn (``restart_interrupted`` is False, or the store is in memory), the task fails, but the
+        published text remains. All events are stored.
 
         Raises:
             StoreError: The store cannot be opened.
@@ -334,14 +335,14 @@ class Engine(TaskAccess):
     async def put_record(
         self, task: Task, owner: str, name: str, *, may_create: bool = True, agent: str = ""
     ) -> bool:
-        """Store a record: a task that has ended and had no turn. It replaces the caller's record with the same name.
+        """Store a record: a task that has ended and had no turn. The record replaces the caller's record with the same name.
 
         Lists of tasks do not contain records. Of concurrent calls, the last one takes effect.
 
         Args:
             task: The task.
             owner: The caller.
-            name: The name of the record. It replaces the id of the task.
+            name: The name of the record, which is used instead of the id of ``task``.
             may_create: See `Store.put_record`.
             agent: The name of the agent; see `CallContext`.
 
@@ -361,7 +362,7 @@ class Engine(TaskAccess):
     ) -> None:
         """Add messages to a conversation.
 
-        They belong to a new task that has ended and had no turn. Lists of tasks do not contain it.
+        The messages belong to a new task that has ended and had no turn. Lists of tasks do not contain this task.
 
         Args:
             task: The task.
@@ -546,9 +547,9 @@ class Engine(TaskAccess):
         self.stop()
 
     def stop(self, *, let_finish: bool = False) -> None:
-        """Reject new messages and end all running turns. The tasks keep their text, and all streams end.
+        """Reject new messages, and end all running turns. The published text of the tasks remains, and all streams end.
 
-        The turns are suspended if another process can continue them; otherwise they fail.
+        A turn is suspended if another process can continue the turn. Otherwise, the turn fails.
 
         Args:
             let_finish: True to only reject new messages and let running turns finish.

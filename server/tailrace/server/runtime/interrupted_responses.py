@@ -17,7 +17,7 @@ def interrupted_response(
 ) -> tuple[InterruptedResponse, Sequence[PublishedArtifact]]:
     """Return the response that a crash interrupted, and its artifacts.
 
-    For a remote agent, these are all artifacts of the task.
+    If the agent is a remote agent, the result has all artifacts of the task.
 
     Args:
         record: The task.

@@ -3,7 +3,8 @@
 Tasks and streams are counted, but not events, so that limits take no time while a response streams. The server cannot distinguish
 unauthenticated callers, so only the limits for all callers apply to them.
 
-Each error has the limit, who reached it (the caller or the server), advice, and the time to wait:
+Each error contains the limit, advice, and the time to wait. It also shows whether one caller or the whole server reached the
+limit:
 
 =====================  ========  ====  ==================  ======================================================
 error                  JSON-RPC  HTTP  gRPC                reason

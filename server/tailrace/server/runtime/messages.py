@@ -79,9 +79,8 @@ def cost_of_checks(request: SendMessageRequest, cost: int) -> int:
 
     Args:
         request: The request.
-        cost: The number of JSON values of the request. If the request has a schema for the output, the check runs in a thread: it
-            may take much longer than the number of values suggests, because parts of the schema are checked as often as they are
-            referenced.
+        cost: The number of JSON values of the request. If the request has a schema for the output, a high cost is returned
+            instead, because a part of the schema is checked once for each reference to the part.
     """
     return MAX_INLINE_COST + 1 if "output" in extension_metadata(request.metadata) else cost
 

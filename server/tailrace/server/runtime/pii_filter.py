@@ -53,7 +53,7 @@ class PiiFilter(StreamFilter):
         language: The language of the recognizers.
         analyzer: An analyzer with other recognizers, for example with a language model that recognizes names of persons. None for
             the recognizers of Presidio that need no language model.
-        max_match: Maximum length of an occurrence that is reliably found if it continues after the end of a sentence.
+        max_match: Maximum length of an occurrence that begins in one sentence and ends in the next. Longer ones may not be found.
 
     Raises:
         ConfigurationError: There are no entities, no recognizer finds one of them, or ``max_match`` is not valid.
@@ -122,9 +122,9 @@ class PiiFilter(StreamFilter):
         return "".join(passed), text, size
 
     def _part(self, text: str, *, is_end: bool) -> tuple[int, int, list[_Span]]:
-        """Return the end of the part with which a text begins, the size that the text must have, and the occurrences.
+        """Return the end of the first part of a text, the size that the text must have, and the occurrences.
 
-        The end is 0 if the text does not have this size. The size is 0 if it is unknown.
+        The end is 0 if the text is shorter than this size. The size is 0 if the required size is unknown.
         """
         end: int = self._end(text) or (len(text) if is_end else 0)
         while end:

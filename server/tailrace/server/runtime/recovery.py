@@ -67,7 +67,7 @@ class InterruptedTasks:
         self._rerun = rerun
 
     async def recover_all(self) -> None:
-        """Recover all tasks whose turns had not ended, according to the store."""
+        """Recover all tasks for which the store has a turn that has not ended."""
         for active in await self.read(await self._store.load_unfinished()):
             await self.recover(active)
 
@@ -228,6 +228,6 @@ def _is_suspended(active: ActiveTask) -> bool:
 
 
 def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:
-    """Return a sort key. Turns that had begun come before turns that waited, which are sorted by the time of their messages."""
+    """Return a sort key: first the turns that had begun, then the waiting turns in the order of the times of their messages."""
     has_begun = bool(active.waiting) and active.waiting[0].in_history
     return not has_begun, active.record.status.timestamp or datetime.min.replace(tzinfo=UTC)

@@ -84,9 +84,9 @@ class StreamFilter(ABC):
 
     Attributes:
         scope: The values that are filtered. ``all``: texts, and all names, texts and numbers in data and metadata. ``content``:
-            texts, and data as JSON text, which the filter may block but must not change. ``output``: the text of responses while
-            it streams, without reasoning, tool calls and messages; an error of `FilterStream.close` ends the turn only if the
-            response is complete.
+            texts, and data as JSON text. The filter may block the data, but must not change the data. ``output``: only the
+            streamed text of responses, without reasoning, tool calls and messages. An error of `FilterStream.close` then ends the
+            turn only if the response is complete.
     """
 
     scope: Literal["all", "content", "output"] = "all"

@@ -110,7 +110,10 @@ class TaskAccess:
         return self.subscription(active, number, first)
 
     def subscription(self, active: ActiveTask, after: int, first: Event | None = None) -> Subscription:
-        """Return a subscription to the events of a task after number ``after``. If ``first`` is given, it precedes them."""
+        """Return a subscription to the events of a task after number ``after``.
+
+        If ``first`` is an event, the subscription begins with this event.
+        """
         return Subscription(active, after, first, tasks=self._tasks, max_lag=self._max_lag)
 
     async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:

@@ -55,8 +55,8 @@ class TaskRegistry:
 
     Args:
         store: The store.
-        lost: Called with a task that is still running according to the store, although its turn ended because the store failed.
-            The function must end the task.
+        lost: Called with a task that is running according to the store. Its turn has ended, but the store failed and does not
+            have the end. The function must end the task.
         remote_tasks: Access to tasks of other processes; None for a single process.
     """
 
@@ -242,10 +242,10 @@ class TaskRegistry:
             await self.until_persisted(active, active.log.number + 1)
 
     async def _revive(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
-        """Add a task from the store. Return None if its writer may have changed since the store was read.
+        """Add a task from the store. Return None if, since the store was read, another process may have begun to write the task.
 
-        If this process has taken the task over in the meantime, the task must not be added as a task of another process.
-        Otherwise, its turn would run in this process, but `end_following` would end its log.
+        This process itself may have taken over the task in the meantime. Such a task must not be added as a task of another
+        process: the turn would run in this process, but `end_following` would end the log of the task.
         """
         record = await self._replayed(stored, owner)
         active = self._active.get((owner, record.id))

@@ -179,7 +179,8 @@ class TurnRunner:
         Args:
             active: A task with a waiting message. `ActiveTask.begin_turn` has been called.
             permit: The permit of the task. It is released at the end.
-            reply: Receives the direct response if the handler may respond to the first message without a task; None otherwise.
+            reply: An object to which the direct response is assigned. None if the handler cannot respond to the first message
+                without a task.
         """
         this = asyncio.current_task()
         assert this is not None  # noqa: S101 — a coroutine runs in a task
@@ -510,9 +511,9 @@ class TurnRunner:
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
-            # The turns of waiting messages will not run, but the messages are also added to the conversation. A task's first
-            # message whose turn never began is not added: earlier turns of the conversation may still wait, and their messages would
-            # come after it.
+            # The turns of waiting messages will not run, but the messages are also added to the conversation. Exception: the
+            # first message of a task, if its turn never began. Earlier turns of the conversation may still wait, and their
+            # messages must come first.
             active.new_messages += [
                 waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
             ]
@@ -566,7 +567,7 @@ class TurnRunner:
     def _publish_status(
         self, active: ActiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]
     ) -> None:
-        """Publish events whose last one changes the status, and notify webhooks."""
+        """Publish events that end with a change of the status, and notify webhooks."""
         if active.error is not None:
             return
         active.log.publish(events)
@@ -575,7 +576,7 @@ class TurnRunner:
         self.end_log(active)
 
     def fail(self, active: ActiveTask, error: StoreError) -> None:
-        """Fail a task whose events cannot be stored. If it has already failed, do nothing."""
+        """Fail a task whose events cannot be stored. A task that has already failed is not changed."""
         if active.error is not None:
             return
         logger.error("task %s failed because its events cannot be persisted: %s", active.record.id, error)

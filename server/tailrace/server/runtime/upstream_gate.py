@@ -3,8 +3,8 @@
 A call waits if the maximum number of calls is in progress, or if its caller has reached the maximum for one caller. An
 authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so that slow
 calls of one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call. The
-calls of one caller begin in the order of their arrival. All anonymous callers count as one caller, to which no maximum for one
-caller applies.
+calls of one caller begin in the order of their arrival. All anonymous callers together count as one caller. The maximum for one
+caller does not apply to anonymous callers.
 """
 
 from collections import deque

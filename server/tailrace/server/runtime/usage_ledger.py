@@ -140,7 +140,7 @@ class UsageLedger:
         return self._counted(record, usage)
 
     def _counted(self, record: UsageRecord, usage: Usage) -> UsageRecord:
-        """Complete a record with the counts and the cost of usage, report the record, and return it."""
+        """Add the counts and the cost of usage to a record, report the record, and return it."""
         details = UsageDetails.of(usage.raw)
         record = msgspec.structs.replace(
             record,
@@ -368,7 +368,10 @@ class _LimitedAttempt(_ObservedAttempt):
 
     @property
     def chunks(self) -> int:
-        """The number of received chunks. Setting it counts the chunks, and may raise `BudgetExceededError`."""
+        """The number of received chunks.
+
+        An assignment adds the new chunks to the budgets, and may raise `BudgetExceededError`.
+        """
         return self._chunks
 
     @chunks.setter

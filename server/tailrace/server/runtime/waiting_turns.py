@@ -1,11 +1,11 @@
 """Turns that have not begun: turns that wait for earlier turns of their conversation, and branches of a turn that has not ended.
 
-A conversation in the store contains only the messages of turns that have begun. The messages of other turns are in their tasks.
-The position of a new message in its conversation depends on both (`Operations.placing`).
+A conversation in the store contains only the messages of turns that have begun. The message of a turn that has not begun is only
+in its task. To find the position of a new message in its conversation, both kinds of messages are read (`Operations.placing`).
 
-If a message continues a turn that has not ended, and another message already follows that turn, the message begins a branch. The
-earlier messages of the branch do not exist yet. The task of the message therefore refers to the turn (`TurnReference`) and begins
-when that turn has ended, even after a restart of the server.
+A message may continue a turn that has not ended, although another message already follows that turn. The second message then
+begins a branch. The earlier messages of the branch do not exist yet. The task of the message therefore refers to the turn
+(`TurnReference`) and begins when that turn has ended, even after a restart of the server.
 """
 
 from collections.abc import Sequence

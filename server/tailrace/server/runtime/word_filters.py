@@ -27,8 +27,8 @@ MAX_HELD = 4096
 class WordFilter(StreamFilter):
     """Replaces words wherever they occur, including inside other words, or ends the turn.
 
-    Case is ignored, and composed and decomposed characters are equal. A stream holds back only text that may be the beginning of
-    a word.
+    Upper and lower case are equal, and so are the composed and decomposed forms of a character. A stream holds back only text
+    that may be the beginning of a word.
 
     Args:
         words: The words or phrases.
