@@ -57,7 +57,7 @@ def prepare_agent(
         name: As for `ServedAgent`.
         handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
         fallbacks: As for `create_agent`.
-        capabilities: Capabilities of the agent. Input and output modes that are empty are taken from the settings.
+        capabilities: Capabilities of the agent. If the input or output modes are empty, the modes of the settings are used.
         filters: Filters that are applied before those of the settings.
         input_filters: Input filters that are applied before those of the settings.
 

@@ -206,7 +206,7 @@ def _error(path: Path | None, problem: str, variables: Mapping[str, str]) -> Con
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the configuration file, for editors."""
     schema = ConfigFile.model_json_schema()
-    for name in ("agents", "callers"):  # tables whose names have a pattern
+    for name in ("agents", "callers"):  # the names of these tables must match a pattern
         schema["properties"][name]["additionalProperties"] = False
     return schema
 

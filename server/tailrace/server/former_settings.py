@@ -1,4 +1,4 @@
-"""Settings of former versions: their replacements, and a warning about a file ``.env``, which those versions read."""
+"""Settings of former versions and their replacements. Also a warning about a file ``.env``, which the former versions read."""
 
 import logging
 import re
@@ -71,7 +71,7 @@ def moved_to(name: str) -> str:
 
 
 def reject_replaced(names: Iterable[str], bounds: Iterable[str]) -> None:
-    """Reject settings of `REPLACED`, and members of ``bounds`` that are given as settings of their own.
+    """Reject settings of `REPLACED`, and members of ``bounds`` that are set outside of ``bounds``.
 
     Args:
         names: The names of the given settings, without ``TAILRACE_``.

@@ -145,7 +145,7 @@ class CardSettings(BaseModel):
         output_modes: Media types of the agent's output.
         signing_keys: Private keys (PEM files) that sign the card, by key id; require ``public_url``. The first key also signs
             push notifications.
-        signing_jku: URL of the public keys (a JWK Set); the URL at which this server publishes them if empty.
+        signing_jku: URL of the public keys (a JWK Set). If empty, the URL at which this server publishes the keys.
         grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; if None, the host of the other addresses with
             the port of ``grpc_port``.
     """
@@ -196,7 +196,8 @@ class OpenAIWebhookSettings(BaseModel):
 
     Attributes:
         url: URL of the webhook; a private address requires ``TAILRACE_PUSH_NOTIFICATIONS=private``.
-        secret: Secret that signs the notifications (``whsec_…``). To replace a secret, set both, separated by a comma.
+        secret: Secret that signs the notifications (``whsec_…``). To replace a secret, set the new and the old one, separated by
+            a comma.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -221,8 +222,7 @@ class Bounds(BaseModel):
         send_timeout: Seconds that a client may block a write before its connection is closed; the task continues.
         ping_interval: Seconds between comments on an idle SSE stream; proxies close idle connections after 30 to 60.
         max_request_values: JSON values (objects, arrays and their members) of a request. The time that a request takes depends
-            more on the number of values than on the number of bytes. 0 for no limit; this applies to all limits on counts and
-            sizes.
+            more on the number of values than on the number of bytes. 0 for no limit, as in all limits on counts and sizes.
         max_part_bytes: Size of one part of a message in bytes; 0 for no limit except that of the request.
         max_event_bytes: Size of one event in bytes. A larger event fails its task; the output so far is kept.
         max_history_messages: Messages of a conversation that the model receives; older messages are omitted.
@@ -345,8 +345,8 @@ class Settings(BaseSettings):
         agent_origins: Origins (``https://HOST:PORT``), in addition to the origin of ``agent``, to which the card of the remote
             agent may refer; one, or several as a JSON list. Tokens and messages are sent only to these origins.
         model_aliases: Further model names for clients of the OpenAI-compatible API, as ``NAME=PROVIDER:MODEL,NAME=,*=``. A name
-            without a target selects the agent, as does a name whose target is the value of ``model``. A name with any other
-            target selects a model for ``/v1/embeddings``. ``*`` matches all names that are not listed.
+            selects the agent if it has no target, or if its target is the value of ``model``. A name with any other target
+            selects a model for ``/v1/embeddings``. ``*`` matches all names that are not listed.
         base_url: Base URL of an API that is compatible with the provider's API; the URL of the provider if None.
         api_key: API key for the provider; read from the provider's usual environment variable if None.
         fallback: Models that respond when ``model`` fails, in order, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one,
@@ -511,11 +511,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the usual sources. Each is followed by a source with the values that it sets under former names.
+        """Return the usual sources, and after each source another one for values that are set under former names.
 
         Raises:
-            ConfigurationError: A source sets a former setting that was replaced, or a member of ``bounds`` as a setting of its
-                own.
+            ConfigurationError: A source sets a former setting that was replaced, or sets a member of ``bounds`` outside of
+                ``bounds``.
         """
         given = [(source, _values(source)) for source in (init_settings, env_settings, dotenv_settings)]
         reject_replaced((name for _, values in given for name in values), Bounds.model_fields)

@@ -204,7 +204,7 @@ class _SeveralAgents:
             return
         before = signal.getsignal(signal.SIGHUP)
         try:
-            # Receive the signal until everything has ended. Otherwise, the signal would end the process.
+            # Receive the signal until everything has ended. A signal that is not received would end the process.
             requests, receiver = anyio.create_memory_object_stream[None](1)
             async with requests, receiver, anyio.create_task_group() as group:
                 await group.start(_receive_signals, requests)

@@ -139,7 +139,7 @@ class Accumulator:
         return changes
 
     def end_attempt(self) -> None:
-        """End the current attempt. If it received no content, the earlier content that it should have replaced remains."""
+        """End the current attempt. If no content arrived in this attempt, the content that was to be replaced remains."""
         self._is_empty = self.is_attempt_empty
         if self._replaced is not None:
             self.choices, self._replaced = self._replaced, None
@@ -177,7 +177,10 @@ class Accumulator:
 
     @property
     def reported_error(self) -> UpstreamError | None:
-        """The error of the last attempt that had content, otherwise of the last attempt; None if the response has no error."""
+        """The error of the last attempt with content.
+
+        If no attempt had content, the error of the last attempt. None if there is no error.
+        """
         return self._cause if self._is_empty and self.error is not None and self._cause else self.error
 
     @property

@@ -223,7 +223,7 @@ def _restarts_of_turn(active: ActiveTask) -> int:
 
 
 def _is_suspended(active: ActiveTask) -> bool:
-    """Return whether a server left the turn of a task unfinished when it stopped, so that no crash interrupted the turn."""
+    """Return whether the turn of a task was suspended by a server that stopped, not interrupted by a crash."""
     return active.record.extension_metadata.get("suspended") is True
 
 

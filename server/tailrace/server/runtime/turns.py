@@ -414,7 +414,10 @@ class TurnRunner:
         )
 
     def _suspend(self, active: ActiveTask) -> None:
-        """Leave a turn unfinished. Its last event records that no crash interrupted the turn, and has the usage so far."""
+        """Suspend a turn.
+
+        The last event of the turn contains the usage so far, and records that no crash interrupted the turn.
+        """
         if active.record.state is TaskState.WORKING:
             facts = {EXTENSION_URI: {"suspended": True}}
             self.persist(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=facts)),))

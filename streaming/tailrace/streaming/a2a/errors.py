@@ -124,7 +124,7 @@ class A2AError(ProtocolError):
 
 
 class TaskNotFoundError(A2AError):
-    """There is no task with this id, or it is a task of another caller. The response is the same in both cases."""
+    """The caller has no task with this id. The error does not show whether another caller has such a task."""
 
     code = -32001
     http_status = 404
@@ -134,7 +134,7 @@ class TaskNotFoundError(A2AError):
 
 
 class TaskNotCancelableError(A2AError):
-    """The task has ended, so that it cannot be canceled."""
+    """The task cannot be canceled, because it has ended."""
 
     code = -32002
     http_status = 400

@@ -10,8 +10,8 @@ Rules for all models (`A2AModel`):
 - Required strings and lists must not be empty, because in ProtoJSON an empty value means "not set".
 - Models are frozen. ``Model.model_validate_json(obj.to_json()) == obj`` for every object.
 
-Invalid values raise pydantic's ``ValidationError``. `tailrace.streaming.a2a.errors.InvalidParamsError.from_validation`
-converts it to an error of the protocol.
+Invalid values raise pydantic's ``ValidationError``. `tailrace.streaming.a2a.errors.InvalidParamsError.from_validation` converts
+this exception to an error of the protocol.
 
 Source: A2A 1.0.1, ``specification/a2a.proto`` with the ProtoJSON mapping.
 """

@@ -1,8 +1,8 @@
 """The codec for A2A versions before 0.2. They have the method ``tasks/send``, and the member ``type`` in parts.
 
-The client creates the ids of its tasks: a message with an unknown task id starts a task. Messages have no ids, so that
-this module creates them. ``index``, ``append`` and ``lastChunk`` are members of the artifact. Streams have no event
-with the complete task.
+The client creates the ids of its tasks: a message with an unknown task id starts a task. Messages have no ids, so this module
+creates an id for each message. ``index``, ``append`` and ``lastChunk`` are members of the artifact. Streams have no event with
+the complete task.
 
 Source: A2A 0.1.0, and sample code of that version.
 """
@@ -88,7 +88,7 @@ class Version01(Dialect):
         elif operation is Operation.GET_PUSH_CONFIG:
             fields = {"taskId": fields.get("id"), "id": DEFAULT_CONFIG_ID}
         elif operation is Operation.GET_TASK:
-            # Unless the client requests the history, the task has none.
+            # By default, the task has no history in this version.
             fields = {"id": fields.get("id"), "historyLength": fields.get("historyLength", 0)}
         return _validate(REQUESTS[operation], fields)
 
@@ -205,7 +205,7 @@ def _write_task(fields: Fields) -> Fields:
 
 
 def _message_as_task(message: Fields) -> Fields:
-    """Convert a message of the agent without a task to a completed task. This version has no such messages."""
+    """Convert a message of the agent without a task to a completed task, because this version has no messages without a task."""
     return {
         "id": client_id(message.get("taskId") or message["messageId"]),
         "sessionId": message.get("contextId", ""),

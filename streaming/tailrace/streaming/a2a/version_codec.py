@@ -1,7 +1,7 @@
 """The interface of codecs. Each codec implements one version of the protocol.
 
-A codec converts requests of its version to the object model, which is that of A2A 1.0. It encodes tasks, messages,
-events and errors for its version. Codecs do not depend on the transport or the engine.
+A codec converts requests of its version to the object model of A2A 1.0. It encodes tasks, messages, events and errors for its
+version. Codecs do not depend on the transport or the engine.
 """
 
 from abc import ABC, abstractmethod

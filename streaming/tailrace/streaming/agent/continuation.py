@@ -53,7 +53,7 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
     delay: float = 0.25
 
     def pause(self, number: int) -> float:
-        """Return the delay before a further attempt, which has a number from 0, without its random part."""
+        """Return the delay before further attempt ``number`` (from 0), without the random part."""
         return min(self.delay * 2 ** min(number, 32), _LONGEST_PAUSE)
 
 

@@ -106,7 +106,9 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResponseEnded(msgspec.Struct, frozen=True):
-    """Step: a response has ended. Its message is the last message of the turn, unless it is empty and the request is repeated.
+    """Step: a response has ended.
+
+    Its message is the last message of the turn. An empty response that is requested again has none.
 
     Attributes:
         changes: The changes from text that was still buffered at the end.

@@ -1,8 +1,8 @@
 """Conversion of messages between A2A, the common format, and OpenAI.
 
-An A2A message may be an instance of `tailrace.streaming.a2a.models.Message`, a message of a2a-sdk 1.x (protobuf) or
-0.3 (pydantic), a JSON object of any A2A version, or any other object with attributes of the same names. A2A has no
-part types for some content. It is represented as follows:
+An A2A message may be an instance of `tailrace.streaming.a2a.models.Message`, a message of a2a-sdk 1.x (protobuf) or 0.3
+(pydantic), a JSON object of any A2A version, or any other object with attributes of the same names. For some content, A2A has no
+part type. Such content is represented as follows:
 
 - Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message. Tool results
   are a data part ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's message. Adjacent calls or results

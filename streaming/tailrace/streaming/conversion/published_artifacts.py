@@ -101,7 +101,7 @@ class _PublishedText:
 
 
 def emptied(artifacts: Iterable[PublishedArtifact], updates: Iterable[Update]) -> Sequence[Update]:
-    """Return updates that empty those open published artifacts that the first updates of a new response do not replace."""
+    """Return updates that empty the open published artifacts, except artifacts that the updates of a new response replace."""
     replaced = {update.artifact.artifact_id for update in updates if isinstance(update, ArtifactUpdate)}
     return [
         ArtifactUpdate(each.artifact.model_copy(update={"parts": (Part(text=""),)}), last=False)

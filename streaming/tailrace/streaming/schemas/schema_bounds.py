@@ -1,9 +1,9 @@
 """Limits for the JSON schemas that callers send. They limit the time for compiling a schema and validating a value.
 
-Callers send schemas of tools and of structured output. The limits are needed because the validator holds the global
-interpreter lock. Patterns are matched in linear time, because look-around and back-references are not supported. The
-other cost of a validation is the number of values, multiplied by the maximum number of keywords that apply to one
-value. This maximum is the *width* of the schema.
+Callers send schemas of tools and of structured output. The limits are needed because the validator holds the global interpreter
+lock. Patterns are matched in linear time, because look-around and back-references are not supported. The cost of all other
+keywords is at most the number of values, multiplied by the maximum number of keywords that apply to one value. This maximum is
+the *width* of the schema.
 """
 
 import math

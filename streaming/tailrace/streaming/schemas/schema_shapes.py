@@ -1,4 +1,4 @@
-"""Conversion of a JSON schema to shapes, against which a value can be checked while its text is still incomplete.
+"""Conversion of a JSON schema to shapes. A value can be checked against a shape while the text of the value is still incomplete.
 
 A schema is converted to alternatives. Each alternative is a `Shape`: a set of schemas that all apply to the value, without
 references and combinations (``allOf``, ``anyOf``, ``oneOf``). Keywords that are not supported are ignored, so that a shape never

@@ -1,9 +1,8 @@
 """The log of a task's events in memory, and cursors with which subscribers read the log.
 
-The server has one `TaskLog` for each active task, and publishes events after they are persisted. Publishing never
-waits for a subscriber. Each subscriber has a cursor. The cursor reads the events after its position, and waits if
-there are none. Only the newest events remain in memory. A request for older events raises `EventsEvicted`; these
-events are in the store.
+The server has one `TaskLog` for each active task, and publishes events after they are persisted. Publishing never waits for a
+subscriber. Each subscriber has a cursor. The cursor reads the events after its position, and waits if there are none. Only the
+newest events remain in memory. A request for older events, which are in the store, raises `EventsEvicted`.
 """
 
 import asyncio
@@ -204,8 +203,8 @@ class LogCursor:
         return log.events[at:]
 
     async def _read_missing(self) -> list[Event]:
-        """Read after the log has ended, or if the next event is no longer in memory.
+        """Continue `read` if the log has ended, or if the next event is no longer in memory.
 
-        Subclasses may read from the store instead.
+        A subclass may read from the store.
         """
         return self._log.read_nowait(self.after)

@@ -136,7 +136,7 @@ class TaskRecord:
         Args:
             message: The caller's message, the first message of the history.
             task_id: The id; empty to create a UUID.
-            context_id: The id of the conversation. If empty, the id in the message is used; if there is none, a UUID
+            context_id: The id of the conversation. If empty, the id in the message is used. If the message has no such id, a UUID
                 is created.
             dialect: The protocol version of the request. It is stored in the task's metadata, and applies to later
                 requests without a version. Empty if responses do not depend on the version.

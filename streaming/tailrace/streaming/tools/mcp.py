@@ -206,11 +206,11 @@ class McpTool(Tool):
 def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
     """Convert the result of a server to the common format. The id and the name are empty.
 
-    The output is the structured content if there is any, otherwise the text blocks, joined with line breaks. If there are blocks
-    of other types, the output is a list: the structured content and these blocks, or without structured content all blocks. The
-    content of a file is replaced with the number of its bytes, because no provider accepts MCP files, and as text they would fill
-    the context window of the model. If all blocks together are at most `MAX_KEPT_BYTES` long, ``metadata["mcp"]["content"]``
-    contains them unchanged.
+    If all blocks are text, the output is the structured content or, without structured content, the texts joined with line
+    breaks. Otherwise, the output is a list: the structured content and the blocks that are not text or, without structured
+    content, all blocks. In this list, the number of bytes replaces the content of a file: no provider accepts MCP files, and the
+    base64 text would fill the context window of the model. If all blocks together are at most `MAX_KEPT_BYTES` long,
+    ``metadata["mcp"]["content"]`` contains the unchanged blocks.
 
     Args:
         result: A ``CallToolResult``, as JSON.
