@@ -1,9 +1,9 @@
 """Encoding of large JSON values in steps. Each step holds the global interpreter lock only for a short time.
 
-A call of a C function in a worker thread holds the lock until the function returns, and blocks the event loop. To
-encode a conversation of 64 MB, it would hold the lock for 200 ms. Long texts are therefore encoded in slices, and the
-items of some lists are encoded one by one (see `tailrace.wrappers.concurrency.worker_thread`). Decoding needs no
-steps, because requests and stored rows are smaller.
+A C function in a worker thread holds the lock until the function returns, and thereby blocks the event loop. Encoding a
+conversation of 64 MB would block the event loop for 200 ms. Long texts are therefore encoded in slices, and the items
+of some lists are encoded one by one (see `tailrace.wrappers.concurrency.worker_thread`). Decoding needs no steps,
+because requests and stored rows are smaller.
 """
 
 import base64
@@ -16,10 +16,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 LONG_TEXT = 64 * 1024
-"""Maximum number of characters of a text, or bytes of a file, that is encoded in one step; also the size of a
-slice."""
+"""Maximum number of characters of a text, or bytes of a file, that are encoded in one step. A slice has this size."""
 
-# Number of bytes in a slice; divisible by three, so that only the last slice has padding.
+# Number of bytes in a slice. It is divisible by three, so that only the last slice has padding.
 _BASE64_SLICE = 48 * 1024
 
 
@@ -29,10 +28,10 @@ def encode_in_steps(
     """Encode a JSON value.
 
     Args:
-        value: The value. Large texts and files in pydantic models, dicts and lists are encoded in slices. Any other
-            value is passed to ``encode`` unchanged.
+        value: The value. Large texts and files in pydantic models, dicts and lists are encoded in slices. All other
+            values are passed to ``encode`` unchanged.
         encode: Function that encodes a value, or a slice of a text, as JSON. It must encode bytes as base64.
-        apart: Classes of pydantic models. In a list with several instances, each instance is encoded separately.
+        apart: Classes of pydantic models. If a list has several instances of them, each instance is encoded separately.
 
     Returns:
         The same JSON as ``encode(value)``.
@@ -43,13 +42,13 @@ def encode_in_steps(
 
 
 class _Steps:
-    """Encoder that first encodes a value with placeholders for its large values, and then inserts the JSON of these values."""
+    """First encodes a value with placeholders for its large values, and then replaces the placeholders with their JSON."""
 
     def __init__(self, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...]) -> None:
         self._encode = encode
         self._apart = apart
-        self._name = secrets.token_hex(16)  # random, so that no text of the value contains a placeholder
-        # For the JSON of each placeholder, the JSON of the large value as a list of pieces.
+        self._name = secrets.token_hex(16)  # random, so that no text can contain a placeholder
+        # By the JSON of a placeholder: the JSON of the large value, as a list of pieces.
         self._large: dict[bytes, list[bytes]] = {}
 
     def without_large(self, value: object) -> Any:
@@ -60,7 +59,7 @@ class _Steps:
             return self._replaced_bytes(value) if len(value) > LONG_TEXT else value
         if isinstance(value, BaseModel):
             return self._model_without_large(value)
-        if type(value) is dict:  # an encoder may encode a subclass differently
+        if type(value) is dict:  # a subclass may be encoded differently
             members = cast("dict[str, object]", value)
             rest = {name: self.without_large(member) for name, member in members.items()}
             return members if all(rest[name] is member for name, member in members.items()) else rest

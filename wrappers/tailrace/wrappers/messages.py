@@ -1,8 +1,8 @@
 """The common message format of conversations, independent of provider and protocol.
 
-`History`, `Message` and the content parts are the interface between all layers. Each provider's history converter
-converts a `History` to the messages of a request, and back. All classes are frozen pydantic models, are compared by
-value, and survive a round trip through JSON. When an instance is created, a value that JSON cannot represent is
+`History`, `Message` and the content parts are the interface between all layers. The history converter of each provider
+converts a `History` to the messages of a request, and back. All classes are frozen pydantic models. They are compared
+by value, and survive a round trip through JSON. When an instance is created, a value that JSON cannot represent is
 converted or rejected (see `json_value`). The parts of a message have the order in which the language model produced
 them. Consecutive text is one part.
 """
@@ -28,15 +28,15 @@ from pydantic import (
 )
 
 MAX_DEPTH = 26
-"""Maximum nesting depth of a JSON value. Of all parsers, Protobuf (A2A over gRPC) has the lowest limit: 30 nested
-objects. The message around the value uses a few of these levels."""
+"""Maximum nesting depth of a JSON value. Of all parsers, Protobuf (A2A over gRPC) has the lowest limit: 30 nested objects.
+The objects around the value count, too."""
 
 MAX_MESSAGE_LENGTH = 2_000
 """Maximum number of characters in an error message about the input of a caller."""
 
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
-_MAX_EXCERPT = 100  # maximum number of characters of a value that an error message quotes
+_MAX_EXCERPT = 100  # maximum number of characters of a value in an error message
 
 
 class Role(StrEnum):
@@ -48,8 +48,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-# Maximum number of characters that one call converts, if a text has surrogates. A call holds the global interpreter
-# lock: for 8 MB, it would hold the lock for 90 ms.
+# If a text has surrogates, one call converts at most this number of characters. A call holds the global interpreter
+# lock: a call for 8 MB would hold it for 90 ms.
 _TEXT_SLICE = 1024 * 1024
 
 
@@ -72,14 +72,15 @@ Base64Data = Annotated[
     BeforeValidator(_decode_base64),
     PlainSerializer(_encode_base64, when_used="json", return_type=str),
 ]
-"""Bytes that are base64 text in JSON. The output has the standard alphabet and padding. URL-safe input and input
-without padding are accepted too."""
+"""Bytes that are base64 text in JSON. Output has the standard alphabet and padding. Input may also be URL-safe, or have no
+padding."""
 
 
 def join_surrogates(text: str) -> str:
     """Join surrogate pairs into characters, and replace lone surrogates with U+FFFD.
 
-    ``json.loads`` creates surrogates from escape sequences of models and clients. UTF-8 cannot represent surrogates.
+    ``json.loads`` creates surrogates from the escape sequences of models and clients. UTF-8 cannot represent
+    surrogates.
     """
     try:
         text.encode()
@@ -91,7 +92,7 @@ def join_surrogates(text: str) -> str:
 def _join_surrogates(text: str) -> str:
     if _SURROGATE_PAIR.search(text):
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    # Decoding converts each of the three bytes of a lone surrogate to one character. ``replace`` replaces the first of
+    # Decoding converts each of the three bytes of a lone surrogate to a character. ``replace`` replaces the first of
     # these characters, and ``encode`` drops the other two. This is a hundred times faster than a search for each
     # surrogate.
     escaped = text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
@@ -124,10 +125,10 @@ def shortened(value: object) -> str:
 
 
 def to_utf8(text: str) -> bytes:
-    """Encode text as UTF-8. Lone surrogates are encoded too, and `from_utf8` restores them.
+    """Encode text as UTF-8. Lone surrogates are encoded, too; `from_utf8` restores them.
 
-    A text that grows by fragments is stored as a ``bytearray``. A list of strings would need 60 more bytes for each
-    fragment.
+    A text that grows by fragments is stored as a ``bytearray``, because a list of strings would need 60 more bytes for
+    each fragment.
     """
     return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
 
@@ -149,13 +150,14 @@ class TooDeepError(ValueError):
 def json_value(value: object) -> Any:
     """Return a deep copy of a JSON value that survives a round trip through JSON.
 
-    Strings are converted by `join_surrogates`. Tuples become lists. Non-finite numbers become null, as in JavaScript:
-    some servers send ``-Infinity`` as a log probability, and Python's JSON parser accepts it. Encoded JSON
-    (`msgspec.Raw`) is not changed.
+    Strings are converted by `join_surrogates`. Tuples become lists. Non-finite numbers become null, as in JavaScript.
+    (Some servers send ``-Infinity`` as a log probability, and Python's JSON parser accepts it.) Encoded JSON
+    (`msgspec.Raw`) does not change.
 
     Raises:
         TooDeepError: The value is nested deeper than `MAX_DEPTH` levels.
-        ValueError: The value contains a key that is not a string, or an object of another type, for example bytes.
+        ValueError: The value contains a key that is not a string, or an object of a type that JSON does not have, for
+            example bytes.
     """
     return _json_value(value, MAX_DEPTH)
 
@@ -209,7 +211,7 @@ class ContentPartReasoning(_Model):
         text: The reasoning or its summary. It may be empty if the provider returns encrypted reasoning.
         signature: The provider's signature; None for no signature. If the provider requires it, later requests contain
             the unchanged signature.
-        metadata: The unchanged other fields of the reasoning block (ids, encrypted content, details).
+        metadata: All other fields of the reasoning block, unchanged (ids, encrypted content, details).
     """
 
     type: Literal["reasoning"] = "reasoning"
@@ -219,13 +221,13 @@ class ContentPartReasoning(_Model):
 
 
 class ContentPartFile(_Model):
-    """A file (also an image or audio), either as bytes or as a URL.
+    """A file, for example an image or audio. It is given as bytes or as a URL.
 
     Attributes:
         data: The content; None if ``url`` is set. In JSON, the bytes are base64 text.
         url: The URL of the file; None if ``data`` is set.
         media_type: The media type, for example ``image/png``; empty if unknown.
-        filename: The name of the file for display; empty if the file has no name.
+        filename: The name of the file for display; may be empty.
     """
 
     type: Literal["file"] = "file"
@@ -258,17 +260,17 @@ class ContentPartToolCall(_Model):
         name: The name of the tool.
         arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
         arguments_json: The model's JSON text for ``arguments``; None if the text equals
-            ``json.dumps(arguments, ensure_ascii=False)``. The text can differ in white space, escapes, repeated keys
+            ``json.dumps(arguments, ensure_ascii=False)``. The text may have other white space, escapes, repeated keys
             and numbers (``1e2``). Later requests contain this text if it still matches ``arguments`` (see
-            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Comparison ignores the text: two calls that
-            differ only in it are equal.
-        arguments_text: The model's unchanged argument text, if ``arguments`` cannot represent the text; otherwise
-            None. Such a text is invalid JSON, is no JSON object, is nested too deeply, or is the free text for a
+            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Calls that differ only in this text are
+            equal.
+        arguments_text: The model's text for the arguments, unchanged, if ``arguments`` cannot represent it; otherwise
+            None. Such a text is invalid JSON, is not a JSON object, is nested too deeply, or is the free text for a
             custom tool.
-        arguments_error: The error message of parsing ``arguments_text``; None for no error.
-        kind: ``"function"`` for JSON arguments, ``"custom"`` for free text as the argument, or ``"server"`` for a
-            tool that the provider runs itself.
-        synthetic_id: True if the provider sent no id and tailrace created the id.
+        arguments_error: The error of parsing ``arguments_text``; None if there was no error.
+        kind: ``"function"`` for JSON arguments, ``"custom"`` for free text, or ``"server"`` for a tool that the
+            provider itself runs.
+        synthetic_id: True if the provider sent no id, and tailrace created the id.
         metadata: Other fields of the call, for example thought signatures. Later requests to the provider contain
             these fields.
     """
@@ -285,8 +287,8 @@ class ContentPartToolCall(_Model):
     metadata: JSONObject = {}
 
     def __eq__(self, other: object) -> bool:
-        # ``arguments_json`` is not compared, because some providers represent arguments as objects and do not preserve
-        # the text.
+        # ``arguments_json`` is not compared, because some providers represent arguments as objects, which do not
+        # preserve the text.
         if not isinstance(other, ContentPartToolCall):
             return NotImplemented
         return {**vars(self), "arguments_json": None} == {**vars(other), "arguments_json": None}
@@ -294,7 +296,8 @@ class ContentPartToolCall(_Model):
     @model_validator(mode="before")
     @classmethod
     def _too_deep_is_text(cls, fields: object) -> object:
-        # Arguments that are nested too deeply must not make the message of the model invalid. They are stored as text.
+        # Arguments that are nested too deeply are stored as text. Otherwise, they would make the message of the model
+        # invalid.
         if not isinstance(fields, dict):
             return fields
         values = cast("dict[str, object]", fields)
@@ -306,7 +309,7 @@ class ContentPartToolCall(_Model):
             )
             return {**values, "arguments": {}, "arguments_text": text, "arguments_error": str(error)}
         except ValueError:
-            pass  # the validator of the field reports the error
+            pass  # the field's validator reports the error
         return values
 
 
@@ -315,9 +318,9 @@ class ContentPartToolResult(_Model):
 
     Attributes:
         id: The id of the call.
-        name: The name of the tool. It is ``"unknown"`` if a provider's result has no name, and no call with this id is
-            known.
-        output: The output of the tool: any JSON value, but text for most tools.
+        name: The name of the tool; ``"unknown"`` if a provider's result contains no name, and the call with this id is
+            not known.
+        output: The output of the tool. It can be any JSON value; for most tools, it is text.
         is_error: True if the tool failed. ``output`` then describes the error.
     """
 
@@ -342,12 +345,12 @@ ContentPart = Annotated[
 
 
 class Message(_Model):
-    """One message of a conversation. One message with the role TOOL has the results of all tool calls of one response.
+    """One message of a conversation. The results of all tool calls of one response are in one message with the role TOOL.
 
     Attributes:
         role: The author.
         content: The parts, in order.
-        metadata: Fields that belong to no single part (refusal, finish reason, ids of the provider, …).
+        metadata: Fields that do not belong to a single part (refusal, finish reason, ids of the provider, …).
     """
 
     role: Role
@@ -380,8 +383,7 @@ class History(_Model):
 
     Attributes:
         system_message: Instructions to the model; None for no instructions.
-        context: Background information; None for no information. Requests contain it as a user message before the
-            conversation.
+        context: Background information; None for no information. It is sent as a user message before the conversation.
         conversation: The messages, oldest first. No message has the role SYSTEM.
     """
 

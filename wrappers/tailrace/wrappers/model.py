@@ -17,12 +17,12 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
-"""Async iterator over the chunks of a response. Each item has the chunks of one network read."""
+"""Async iterator over the chunks of a response. Each item contains the chunks of one network read."""
 
 REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "tailrace_request_headers", default=MappingProxyType({})
 )
-"""Additional headers for requests to providers, for example to propagate a trace context."""
+"""Additional headers of requests to providers, for example with a trace context."""
 
 
 async def _may_always_cancel() -> bool:
@@ -32,8 +32,8 @@ async def _may_always_cancel() -> bool:
 MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar(
     "tailrace_may_cancel", default=_may_always_cancel
 )
-"""Returns True if an unfinished response may be cancelled at the provider, and False if another process may read
-it."""
+"""Returns whether an incomplete response may be cancelled at the provider. If another process may read the response, it must
+not be cancelled."""
 
 
 class Model(ABC):
@@ -42,8 +42,7 @@ class Model(ABC):
     Attributes:
         provider: The name of the provider, as in ``provider:model``.
         name: The provider's name of the model.
-        accepts_native_tools: True if requests to this model may contain `RequestOptions.native_tools`. Otherwise,
-            these tools are not sent.
+        accepts_native_tools: True if `RequestOptions.native_tools` are sent to this model. If False, they are omitted.
     """
 
     provider: str
@@ -59,22 +58,22 @@ class Model(ABC):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Request the model's response to a conversation, and stream the response.
+        """Request and stream the model's response to a conversation.
 
-        Entering the context sends the request and waits for the headers of the response. Exiting the context before
-        the end of the response closes the connection, so that the provider stops. An error that the provider reports
-        inside the stream is a chunk with ``details.error``. Instead of chunk wrappers, an implementation may also
-        yield ``ChatCompletionChunk`` objects of the ``openai`` package.
+        When the context is entered, the request is sent, and the headers of the response are awaited. If the context is
+        exited before the end of the response, the connection is closed, so that the provider stops. If the provider
+        reports an error inside the stream, a chunk has ``details.error``. Implementations may also yield
+        ``ChatCompletionChunk`` objects of the ``openai`` package instead of chunk wrappers.
 
         Args:
             history: The conversation.
             options: Tools, output format, sampling.
 
         Raises:
-            ProtocolError: The provider does not support a part of the conversation or an option. Raised on entering
-                the context.
+            ProtocolError: The provider does not support an option, or a part of the conversation. Raised when the
+                context is entered.
             UpstreamError: The provider could not be reached, rejected the request, or sent no data within the read
-                timeout, or the connection broke. Raised on entering the context and while iterating.
+                timeout, or the connection was lost. Raised when the context is entered, and during the iteration.
         """
 
     async def continuation(
@@ -82,22 +81,22 @@ class Model(ABC):
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request that continues an interrupted text response; None if the provider cannot continue it.
 
-        Entering the context sends the request, as with `stream`. The chunks contain the text after ``text``. The call
-        itself may send a request, to find out whether the server supports continuations. The default implementation
-        returns None.
+        When the context is entered, the request is sent, as with `stream`. The chunks contain the text after ``text``.
+        This method itself may send a request to find out whether the server supports continuations. The default
+        implementation returns None.
 
         Args:
-            text: The text received so far. The response must not have other content.
+            text: The text that has been received. The response must not contain other content.
             history: The conversation of the interrupted request.
             options: The options of the interrupted request.
         """
         return None
 
     def stored_id(self, chunks: ChunkBatches) -> str:
-        """Return the id of a response that the provider stores, for `attachment`; empty (the default) if it stores none.
+        """Return the id with which the provider stores a response, for `attachment`; empty (the default) if it does not.
 
         Args:
-            chunks: The iterator that `stream` returned. Its first chunks must have been read.
+            chunks: The iterator that `stream` returned. The first chunks must have been read.
         """
         return ""
 
@@ -106,23 +105,23 @@ class Model(ABC):
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request for the rest of an interrupted response; None if the provider does not store the response.
 
-        Entering the context sends the request, as with `stream`. The default implementation returns None.
+        When the context is entered, the request is sent, as with `stream`. The default implementation returns None.
 
         Args:
-            broken: The iterator that `stream` or an earlier attachment returned: the new chunks follow the chunks that
-                it has yielded. Or a `stored_id`, if another process sent the first request: the new chunks begin at
-                the start of the response.
+            broken: The iterator that `stream` or `attachment` returned for the interrupted response. The new chunks
+                follow the chunks that it has yielded. If another process sent the first request, a `stored_id`. The new
+                chunks then begin at the start of the response.
             options: The options of the first request. They are used only with a `stored_id`.
         """
         return None
 
     async def release(self, held: ChunkBatches | str) -> None:  # noqa: B027 — most providers hold no response
-        """Cancel a response that the provider stores and whose rest is not needed, unless `MAY_CANCEL` returns False.
+        """Cancel a stored response whose rest is not needed. If `MAY_CANCEL` returns False, do nothing.
 
-        By default, nothing is sent.
+        The default implementation does nothing.
 
         Args:
-            held: As for `attachment`.
+            held: See ``broken`` of `attachment`.
         """
 
     @abstractmethod

@@ -1,21 +1,21 @@
-"""Limit for the number of bytes of response bodies that are read in one event-loop tick."""
+"""Limit for the number of bytes of response bodies that are decoded in one event-loop tick."""
 
 import asyncio
 from weakref import WeakKeyDictionary
 
 SMALL_BYTES = 32 * 1024
-"""The budget does not apply to a body with at most this number of buffered bytes."""
+"""The budget does not apply to bodies with at most this number of buffered bytes."""
 
 ROUND_BYTES = 512 * 1024
-"""Budget of one tick for all bodies with more than `SMALL_BYTES` buffered bytes. Decoding this number of bytes takes
-about 10 ms."""
+"""Budget of one tick for all bodies with more than `SMALL_BYTES` buffered bytes. Decoding this number of bytes takes about
+10 ms."""
 
 
 class ReadBudget:
     """The number of bytes that may still be read in the current event-loop tick. All bodies share the budget.
 
-    A provider with a complete response sends thousands of chunks in a burst. Without a limit, other streams, requests
-    and cancellations would wait until all of these chunks are decoded.
+    If a provider sends a complete response in one burst, it has thousands of chunks. Without a limit, other streams,
+    requests and cancellations would wait until all these chunks are decoded.
     """
 
     __slots__ = ("_left",)
@@ -29,7 +29,7 @@ class ReadBudget:
         return self._left <= 0
 
     def share(self, size: int) -> int:
-        """Return the number of bytes, at most ``size``, that may be read in this tick, and subtract it from the budget."""
+        """Return the number of bytes (at most ``size``) that may be read in this tick. Subtract the number from the budget."""
         if self._left <= 0:
             return 0
         if self._left == ROUND_BYTES:

@@ -17,17 +17,17 @@ from tailrace.wrappers.http.errors import ReadTimeout, TransportError
 from tailrace.wrappers.http.read_budget import SMALL_BYTES, read_budget
 
 HIGH_WATER = 128 * 1024
-"""If a body buffers more than this number of bytes, it pauses reading from the connection."""
+"""A body with more buffered bytes pauses reading from the connection."""
 
 
 class Headers(Mapping[str, str]):
-    """Header fields of a response. Names are case-insensitive. The value of a repeated field is its first value.
+    """Header fields of a response. Names are case-insensitive. If a field is repeated, its first value is used.
 
     Args:
         fields: The received fields, as pairs of name and value.
 
     Attributes:
-        fields: The received fields, in order, including repetitions.
+        fields: The received fields in order, including repeated fields.
     """
 
     __slots__ = ("_values", "fields")
@@ -60,11 +60,11 @@ class HttpRequest:
 
     method: str
     url: str
-    headers: Mapping[str, str] = field(repr=False)  # the headers contain credentials
+    headers: Mapping[str, str] = field(repr=False)  # contains credentials
 
 
 class ResponseBody:
-    """The body of one response, for one reader. The reader must call `close` at the end.
+    """The body of one response. It has one reader, who must call `close` at the end.
 
     ::
 
@@ -73,17 +73,17 @@ class ResponseBody:
             data = body.read_nowait()
 
     The read timeout has one timer for each response, not for each read. `arrival` stores the time at which the reader
-    begins to wait, and the timer checks periodically how long the reader has waited. Time in which the reader
-    processes data does not count.
+    begins to wait. The timer regularly checks how long the reader has waited. The time in which the reader processes
+    data does not count.
 
     Args:
         request: The request that was sent.
         transport: The transport of the connection.
-        read_timeout: Maximum time in seconds for which the reader waits for data; None for no limit.
+        read_timeout: Maximum number of seconds for which the reader waits for data; None for no limit.
 
     Attributes:
         request: The request that was sent.
-        received: Number of received bytes, before decompression.
+        received: Number of bytes received so far, before decompression.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class ResponseBody:
     ) -> None:
         self.request = request
         self.received = 0
-        self._transport: asyncio.Transport | None = transport  # None after the body is complete
+        self._transport: asyncio.Transport | None = transport  # None after the end of the body
         self._loop = asyncio.get_running_loop()
         self._budget = read_budget(self._loop)
         self._buffer: list[bytes] = []
@@ -130,13 +130,13 @@ class ResponseBody:
     # --- the reader's side ---
 
     def read_nowait(self) -> bytes | None:
-        """Return received data. The read budget of the event-loop tick limits the size.
+        """Return received data. The read budget of the event-loop tick limits its size.
 
         Returns:
             The data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection was lost. Raised after all received data has been returned.
+            OSError: The connection was lost. The error is raised after all received data has been returned.
         """
         if self._decoder is not None:
             return self._read_decoded(self._decoder)
@@ -165,7 +165,7 @@ class ResponseBody:
         waiter = self._waiter = self._loop.create_future()
         if self._size or self._is_complete or (self._decoder is not None and self._decoder.has_more):
             if self._budget.is_spent:
-                self._loop.call_soon(self.wake)  # in the next tick, when there is a new budget
+                self._loop.call_soon(self.wake)  # in the next tick, which has a new budget
             else:
                 self.wake()
         return waiter
@@ -189,10 +189,10 @@ class ResponseBody:
         return data
 
     def close(self) -> None:
-        """Close the connection unless the body is complete, and discard unread data."""
+        """Discard unread data. If the body is not complete, close the connection."""
         closed = TransportError("the response was closed")
         self.abort(closed)
-        self._error = closed  # replace an error whose traceback refers to this object
+        self._error = closed  # replaces an error whose traceback refers to this object
         self._buffer.clear()
         self._size = 0
 
@@ -204,7 +204,7 @@ class ResponseBody:
         self._size += len(data)
         self.received += len(data)
         waiter = self._waiter
-        if waiter is not None:  # `wake`, inlined because this runs for every token
+        if waiter is not None:  # `wake`, inlined because this line runs for each token
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
@@ -213,7 +213,7 @@ class ResponseBody:
             self._transport.pause_reading()
 
     def restart_timeout(self) -> None:
-        """Restart the read timeout, because more of the request has been sent."""
+        """Restart the read timeout. Call this when more of the request has been sent."""
         self._waiting_since = self._loop.time()
 
     def wake(self) -> None:
@@ -223,7 +223,7 @@ class ResponseBody:
             waiter.set_result(None)
 
     def decode(self, encoding: str) -> None:
-        """Decompress the body from now on. Call this method before the first read.
+        """Decompress the body. Call this method before the first read.
 
         Raises:
             TransportError: The content encoding is not supported.
@@ -244,7 +244,7 @@ class ResponseBody:
         self.wake()
 
     def abort(self, error: OSError) -> None:
-        """End the body with an error and close the connection, unless the body is complete."""
+        """If the body is not complete, end it with an error and close the connection."""
         transport = self._transport
         self.finish(error)
         if transport is not None:
@@ -286,7 +286,7 @@ class ResponseBody:
             return
         now = self._loop.time()
         unsent = transport.get_write_buffer_size()
-        if unsent != self._unsent:  # the request is still being sent, so that no response is expected yet
+        if unsent != self._unsent:  # the request is being sent, so the response is not due yet
             self._unsent = unsent
             self._waiting_since = now
         waits = self._waiter is not None and not self._waiter.done()
@@ -298,7 +298,7 @@ class ResponseBody:
 
 
 class HttpResponse:
-    """A response. Its headers have arrived, and its body may still be arriving.
+    """A response whose headers have arrived. Its body may still be arriving.
 
     Attributes:
         status: The status code.
@@ -321,11 +321,11 @@ class HttpResponse:
 
 
 class SentRequest(Protocol):
-    """A request that was sent."""
+    """A request that has been sent."""
 
     @property
     def url(self) -> object:
-        """The URL, which ``str`` converts to text."""
+        """The URL. ``str`` converts it to text."""
         ...
 
     @property
@@ -339,15 +339,15 @@ class Body(Protocol):
 
     @property
     def request(self) -> SentRequest:
-        """The request of this response."""
+        """The request to which this is the response."""
         ...
 
     def read_nowait(self) -> bytes | None:
         """Return received data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection was lost (raised after all received data has been returned). A TimeoutError if no
-                data arrived in time.
+            OSError: The connection was lost. The error is raised after all received data has been returned. It is a
+                TimeoutError if no data arrived in time.
         """
         ...
 
@@ -357,14 +357,14 @@ class Body(Protocol):
 
 
 class ErrorReporter(Protocol):
-    """Converter of the errors of a response; see `tailrace.wrappers.http.http_model.HTTPModel`."""
+    """Converts the errors of a response; see `tailrace.wrappers.http.http_model.HTTPModel`."""
 
     def broken(self, error: Exception) -> UpstreamError:
-        """Convert the exception of a connection that was lost before the end of a response."""
+        """Convert the exception of a connection that was lost during a response."""
         ...
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Redact an error for callers, and return the same error."""
+        """Remove data that callers must not receive from an error, and return the error."""
         ...
 
 
@@ -374,8 +374,8 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
     Args:
         body: The body of the response.
         decoder: The decoder for the body.
-        names: The replaced tool names; None if no name was replaced.
-        model: The model, which converts connection errors and redacts all errors.
+        names: The tool names that were replaced; None if no name was replaced.
+        model: The model. It converts connection errors, and removes data that callers must not receive from all errors.
     """
 
     __slots__ = ("_body", "_decoder", "_error", "_is_over", "_model", "_names")
@@ -395,7 +395,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         while not self._is_over:
             try:
                 if decoder.done:
-                    data = b""  # ignore data after the end of the response
+                    data = b""  # data after the end of the response is ignored
                 else:
                     await body.arrival()
                     data = body.read_nowait()
@@ -419,10 +419,10 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         try:
             raise self._error
         finally:
-            self._error = None  # the traceback of the error would refer to this object
+            self._error = None  # otherwise, the traceback of the error would refer to this object
 
     def _break(self, error: OSError | UpstreamError) -> Sequence[ChunkWrapper[Any]]:
-        """End the stream with an error, and return the remaining chunks. The next read raises the error."""
+        """End the stream with an error, and return the remaining chunks. The next call of ``__anext__`` raises the error."""
         self._is_over = True
         request = self._body.request
         if isinstance(error, UpstreamError):
@@ -430,14 +430,14 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
             return ()
         held = self._decoder.close()
         broken = self._model.withheld(self._model.broken(error), str(request.url), request.headers)
-        # The traceback would create a reference cycle with the body.
+        # With its traceback, the error would form a reference cycle with the body.
         broken.__cause__ = error.with_traceback(None)
         self._error = broken
-        # Omit the decoder's error for a truncated stream, because the connection error has more details.
+        # The decoder's error for a truncated stream is omitted, because the connection error has more details.
         return [chunk for chunk in held if chunk.details is None or chunk.details.error is None]
 
     def _redact(self, chunk: ChunkWrapper[Any]) -> None:
-        """Redact the error in a chunk, if the provider reports one."""
+        """If the provider reports an error in a chunk, remove data that callers must not receive from the error."""
         error = chunk.details.error if chunk.details is not None else None
         if error is not None:
             request = self._body.request

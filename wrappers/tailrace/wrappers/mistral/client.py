@@ -1,4 +1,4 @@
-"""Models served by Mistral's API, a variant of Chat Completions."""
+"""Models of Mistral's API, a variant of Chat Completions."""
 
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -46,7 +46,7 @@ class MistralModel(DirectModel):
     def _request(
         self, history: History, parameters: Mapping[str, Any]
     ) -> tuple[str, Mapping[str, str], object]:
-        # Do not request usage. Mistral always sends it, and rejects unknown members such as ``stream_options``.
+        # Usage is not requested: Mistral always sends it, and rejects unknown members such as ``stream_options``.
         messages = with_merged_neighbours(MistralConverter().from_history(history))
         return self._endpoint.request(
             {"model": self.name, "messages": messages, "stream": True, **parameters}

@@ -1,6 +1,6 @@
-"""Conversion of Mistral's content parts: files, and parts without an equivalent in the common format.
+"""Conversion of Mistral's content parts: files, and parts that the common format does not have.
 
-Mistral represents images, documents and audio as URLs or data URLs, while Chat Completions represents them as objects.
+Images, documents and audio are URLs or data URLs in Mistral's API. In Chat Completions, they are objects.
 """
 
 import base64
@@ -21,12 +21,12 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartData, ContentPartFile, ContentPartText
 
 KEY = "mistral"
-"""Metadata key of fields that later requests to Mistral contain unchanged."""
+"""Metadata key of fields that must be unchanged in later requests to Mistral."""
 
 THINKING: Mapping[str, Any] = {KEY: {"type": "thinking"}}
 """Metadata of a reasoning part that Mistral produced."""
 
-_FILE_ID = "mistral-file:"  # prefix in the URL of an uploaded file, before the id of the file
+_FILE_ID = "mistral-file:"  # in the URL of an uploaded file, this prefix precedes the id of the file
 _ENDINGS = {
     **IMAGE_TYPES,
     ".csv": "text/csv",
@@ -42,7 +42,7 @@ _ANY_TYPE = {"image_url": "image/*", "input_audio": "audio/*"}
 
 
 def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
-    """Convert a content part other than thinking and references. The function never raises an exception."""
+    """Convert a content part that is neither thinking nor a reference. The function never raises an exception."""
     kind = as_text(part.get("type"))
     if kind == "text" and isinstance(part.get("text"), str):
         return ContentPartText(text=part["text"], metadata=_own(part, "type", "text"))
@@ -50,7 +50,7 @@ def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | Co
     if file is None:
         return ContentPartData(data=plain_json(part), metadata={KEY: {"type": kind}})
     if file_param(file) != part:
-        # Store the type of the content part, because it cannot be derived from the file.
+        # The type of the content part is stored, because it cannot be derived from the file.
         file = file.model_copy(update={"metadata": {KEY: {**file.metadata.get(KEY, {}), "type": kind}}})
     return file
 
@@ -87,7 +87,7 @@ def _kind(file: ContentPartFile, media_type: str) -> str | None:
 
 
 def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file in a content part; None if the part has no valid file."""
+    """Return the file in a content part; None if the content part has no valid file."""
     if kind == "file" and as_text(part.get("file_id")):
         return ContentPartFile(url=f"{_FILE_ID}{part['file_id']}", metadata=_own(part, "type", "file_id"))
     if kind not in ("image_url", "document_url", "input_audio"):

@@ -1,31 +1,31 @@
 """Conversion between the common history and Mistral's Chat Completions messages.
 
-`MistralModel` uses `MistralConverter` for requests. The messages are those of OpenAI (see
+`MistralModel` uses `MistralConverter` for requests. The messages are the same as OpenAI's messages (see
 `tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content parts, requests contain
 earlier thinking, tool results have tool names, and the order of messages is stricter.
 
-Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
+survives a round trip: ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
+- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
 - Reasoning of Mistral is sent as a ``thinking`` part in the same position. Other reasoning is omitted.
-- A data part is sent as JSON in a text part. But if the data is a content part of Mistral, the unchanged part is sent.
-- A user's file is sent as an image, a document or audio, by URL or by value. A file of another type and an empty file
-  are replaced with a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. The files of a
-  model are replaced in the same way. Images and audio lose their names. In ``to_history``, audio has the media type
+- A data part is sent as JSON in a text part. If the data is a content part of Mistral, the content part itself is sent.
+- A user's file is sent as an image, a document or audio, with its bytes or its URL. A file of another type and an empty
+  file become a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model
+  become such text parts, too. Images and audio lose their names. In ``to_history``, audio has the media type
   ``audio/*``, and the media type of a URL is derived from its extension.
 - Empty text and empty thinking of a model, and messages without other content, are omitted.
-- The text and thinking of a model are sent before its tool calls. In ``to_history``, adjacent thinking is one part,
-  and a text and the references after it are one part.
-- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON
-  object, and the input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call and ``synthetic_id``
-  are not preserved.
+- The text and thinking of a model are sent before its tool calls. In ``to_history``, adjacent thinking is one part, and
+  a text is one part with the references that follow it.
+- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object,
+  and the input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call and ``synthetic_id`` are not
+  preserved.
 - Calls of server tools and their results are omitted. If a model's message contains the result of another tool, the
   result is sent after the message.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
   ``to_history`` returns both as text.
-- If a message has tool results and other parts, the results become separate messages. Mistral requires a message of
-  the model between tool results and the next user message. A message with the text `MistralConverter.bridge` is
+- If a message has tool results and other parts, the results become separate messages. Between tool results and the next
+  user message, Mistral requires a message of the model. Therefore, a message with the text `MistralConverter.bridge` is
   inserted.
 - The ``refusal`` of a model is sent as text.
 - Metadata is not sent, with one exception: ``metadata["mistral"]`` of a message or part contains further fields of
@@ -86,7 +86,7 @@ class MistralConverter(OpenAIConverter):
     bridge: ClassVar[str] = "(The tools have answered.)"
 
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
-        """Return the messages of the request: the system message, the context, then the conversation.
+        """Return the messages of the request: the system message, the context, and then the conversation.
 
         The content of each message is a list of parts.
 
@@ -119,7 +119,7 @@ class MistralConverter(OpenAIConverter):
             ValueError: Mistral does not define the role or the content of a message.
         """
         fields = [as_object(message) or {} for message in messages]
-        # This method converts the content of user messages. The OpenAI converter converts the rest.
+        # This method converts the content of user messages. The OpenAI converter converts all other content.
         contents = iter(
             [
                 _read_content(message, position)
@@ -148,8 +148,8 @@ class MistralConverter(OpenAIConverter):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream, or chunks of the ``openai`` package; or a complete response or
-                an assistant message, as an object of the package or as a JSON object.
+            response: The chunk wrappers of a stream, or chunks of the ``openai`` package; or a complete response or an
+                assistant message, as an object of the ``openai`` package or as a JSON object.
             choice: See `OpenAIConverter.to_message`.
         """
         if not isinstance(response, Mapping | BaseModel):
@@ -164,15 +164,15 @@ class MistralConverter(OpenAIConverter):
         wrappers: list[ChunkWrapper[Any]] = []
         for position, each in enumerate(choices):
             content = as_mapping(each.get("message")) or {}
-            # Each entry is a separate call, even if two entries have the same id. In a delta, the index separates
-            # calls.
+            # Each entry is a separate call, even if two entries have the same id. In a delta, calls with different
+            # indexes are separate.
             calls = [
                 {**call, "index": index}
                 for index, call in enumerate(as_mappings(content.get("tool_calls") or []), position << 32)
             ]
             delta = {"content": content.get("content"), "tool_calls": calls}
-            # If choices are merged, each choice must add its text. It is therefore a delta here, because only the
-            # first complete message of a stream is used.
+            # If choices are merged, the text of each choice must be added. Each choice is therefore read as a delta: of
+            # several complete messages, only the first would be used.
             form = {"message": None, "delta" if choice is None else "message": delta}
             wrappers += MistralDecoder().wrap({"choices": [{**each, "index": 0, **form}]})
         message = with_text_parts(assemble_message(wrappers), fields.get("content"))
@@ -195,7 +195,7 @@ class MistralConverter(OpenAIConverter):
         return {**own_fields(result.metadata, KEY), **message, **name}
 
     def _model_messages(self, message: Message) -> list[Fields]:
-        """Return a message of the model and the tool results in it; empty if no content can be sent."""
+        """Return a message of the model, and the tool results in it; empty if the message has no content that can be sent."""
         content: list[Fields] = []
         calls: list[Fields] = []
         results: list[Fields] = []
@@ -222,7 +222,7 @@ class MistralConverter(OpenAIConverter):
 def _user_messages(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The list is empty if a message of tool results has no such parts.
+    Return an empty list if a message of tool results has no such parts.
     """
     content: list[Fields] = []
     for part in message.content:
@@ -293,7 +293,7 @@ def _read_content(message: Mapping[str, Any], position: int) -> tuple[ContentPar
 
 
 def _with_own_metadata(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Return a message with the ``"openai"`` metadata under the key ``"mistral"``. Other metadata is omitted."""
+    """Return a message in which the ``"openai"`` metadata has the key ``"mistral"``. Other metadata is dropped."""
     parts = tuple(
         part.model_copy(update={"metadata": _own_metadata(part.metadata)})
         if isinstance(part, ContentPartToolResult)

@@ -1,7 +1,7 @@
-"""Decoder of Mistral streams. Their format is that of Chat Completions, but the content may be a list of parts.
+"""Decoder of Mistral streams. They have the format of Chat Completions, but the content may be a list of parts.
 
-Reasoning models send content parts with the type ``thinking``, which contain text parts. Citations are parts with the
-type ``reference`` after the cited text. Later requests contain both in the same position.
+Reasoning models send content parts of the type ``thinking``, which contain text parts. Citations are parts of the type
+``reference`` that follow the cited text. In later requests, both have the same position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from tailrace.wrappers.openai.delta_shapes import ChoiceDelta
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-_NO_ID = "null"  # some models send this instead of the id of a call
-_MAX_CHOICES = 1024  # maximum number of choices for which the channel is stored
+_NO_ID = "null"  # some models send this instead of a call id
+_MAX_CHOICES = 1024  # maximum number of choices whose channel is stored
 
 
 class _ThoughtDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -38,7 +38,7 @@ class _ThoughtChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Thought(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk with only thinking."""
+    """A chunk that contains only thinking."""
 
     choices: list[_ThoughtChoice]
     id: str = ""
@@ -53,7 +53,7 @@ _decode_thought = msgspec.json.Decoder(_Thought).decode
 
 
 class MistralDeltaWrapper(ChoiceDeltaWrapper, gc=False):
-    """Chunk wrapper over one delta of Mistral with further fields in tool calls."""
+    """Chunk wrapper for a delta that has further fields in its tool calls."""
 
     def get_tool_calls(self) -> list[ToolCallDelta]:
         """Return the fragments in ``delta.tool_calls``. Their further fields are under the key ``"mistral"``."""
@@ -80,35 +80,37 @@ class MistralDecoder(ChatCompletionsDecoder):
         max_event_bytes: Maximum size of one event in bytes.
 
     Attributes:
-        done: True if ``[DONE]`` has been received. Later data is ignored.
+        done: True after ``[DONE]``. Later data is ignored.
     """
 
     __slots__ = ("_facts", "_is_thinking", "_open")
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # The type of the latest content, by choice: "text", "reasoning", "cited" (text with references), "calls" or
-        # "part".
+        # By choice: the type of the latest content. It is "text", "reasoning", "cited" (text with references), "calls"
+        # or "part".
         self._open: dict[int, str] = {}
         self._is_thinking = False  # True if the latest block is thinking
-        # The id, the model and the presence of ``created`` in the last chunk, if `wrap` has read it.
+        # The id, the model and the presence of ``created`` of the last chunk that `wrap` has read; otherwise the
+        # defaults.
         self._facts: tuple[object, object, bool] = (None, None, False)
 
     def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the chunk wrappers of a chunk with only text, or with only thinking of the current block."""
+        """Return the chunk wrappers of a chunk that contains only text, or only thinking of the current block."""
         if self._is_thinking:
             thought = self._wrap_thought(payload)
             if thought is not None:
                 return [thought]
-            # Do not try this again until `wrap` has read thinking, because the fields of this chunk may differ.
+            # The other fields of this chunk may be different. `_wrap_thought` is used again after `wrap` has read
+            # thinking.
             self._is_thinking = False
         wrappers = super().wrap_usual(payload)
         if wrappers:
-            self._facts = (None, None, False)  # the fields of this chunk may differ
+            self._facts = (None, None, False)  # other fields of this chunk may be different
         for wrapper in wrappers:
             raw: Any = wrapper.raw
             if raw.model_extra is not None and "content" in raw.model_extra:
-                return []  # `wrap` reads a list of parts, because their order matters
+                return []  # `wrap` reads lists of parts, because the order of the parts matters
             if raw.reasoning and not raw.reasoning_content:
                 raw.reasoning_content = raw.reasoning
             if not (wrapper.plain and raw.content) or raw.reasoning_content:
@@ -118,7 +120,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
-        """Return the chunk wrappers of one chunk or a complete response, with one wrapper for each content part."""
+        """Return the chunk wrappers of one chunk or of a complete response. Each content part has a chunk wrapper."""
         facts = fields.get("id"), fields.get("model"), bool(fields.get("created"))
         wrappers: list[ChoiceDeltaWrapper] = []
         choices: list[Mapping[str, Any]] = []
@@ -131,18 +133,18 @@ class MistralDecoder(ChatCompletionsDecoder):
                 if isinstance(content, list):
                     wrappers += self._wrap_parts(index, cast("list[object]", content))
                     delta = {**delta, "content": None}
-                # If no delta preceded a complete message, it is read as a delta.
+                # A complete message without previous deltas is read as a delta.
                 choice = {**choice, "message": None, "delta": delta}
             choices.append(choice)
         if choices:
             fields = {**fields, "choices": choices}
         others = super().wrap(fields, error_event=error_event)
-        # If the chunk was a ping, its fields have not been reported.
+        # The fields of a ping have not been reported.
         self._facts = facts if others else (None, None, False)
         return [*wrappers, *self._mark(others)]
 
     def _wrap_thought(self, payload: bytes) -> ChoiceDeltaWrapper | None:
-        """Return the chunk wrapper of a chunk with only thinking of the current block; None for any other chunk."""
+        """Return the chunk wrapper of a chunk that contains only thinking of the current block; None for other chunks."""
         try:
             chunk = _decode_thought(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -169,12 +171,12 @@ class MistralDecoder(ChatCompletionsDecoder):
         return ChoiceDeltaWrapper(raw, choice.index, None, True)
 
     def _mark(self, wrappers: Sequence[ChoiceDeltaWrapper]) -> list[ChoiceDeltaWrapper]:
-        """Mark thinking blocks as Mistral's, and start a new block if texts must not be joined."""
+        """Mark thinking blocks as blocks of Mistral. Start a new block where texts must not be joined."""
         marked: list[ChoiceDeltaWrapper] = []
         for wrapper in wrappers:
             delta = wrapper.delta
             if delta.reasoning_content and delta.content:
-                # Split a delta with text and thinking, because a delta can start only one block.
+                # A delta with text and thinking is divided, because a delta can start only one block.
                 thought = ChoiceDelta(
                     reasoning_content=delta.reasoning_content, model_extra=delta.model_extra
                 )
@@ -198,7 +200,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         return marked
 
     def _track_block(self, wrapper: ChoiceDeltaWrapper, channel: str) -> None:
-        """Store the channel of a delta, and start a block if necessary."""
+        """Store the channel of a delta. Start a block if necessary."""
         before = self._open.get(wrapper.choice)
         self._set_channel(wrapper.choice, channel)
         if before == channel:

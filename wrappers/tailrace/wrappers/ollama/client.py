@@ -1,4 +1,4 @@
-"""Models served by Ollama's native API (local, remote, or ollama.com)."""
+"""Models of Ollama's native API (on this computer, on a remote server, or on ollama.com)."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from tailrace.wrappers.request_options import RequestOptions
 
 _LOOPBACK = "127.0.0.1"
 _PORT = 11434
-_ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - listening addresses, which are replaced by the loopback address
+_ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - listening addresses; requests use the loopback address
 
 
 class OllamaModel(DirectModel):
@@ -26,9 +26,10 @@ class OllamaModel(DirectModel):
     Args:
         name: The model's name.
         arguments: See `DirectModel`. ``base_url`` is the root URL of the server; None to use ``OLLAMA_HOST`` or
-            ``http://127.0.0.1:11434``. As in the configuration of Ollama, the scheme and the port may be omitted.
-            ``read_timeout`` is 300 seconds by default, because loading a model takes time. ``parameters`` may contain
-            any member of the request, for example ``think``, ``keep_alive`` and ``options`` (temperature and others).
+            ``http://127.0.0.1:11434``. As in the configuration of Ollama, the scheme and the port may be missing.
+            ``read_timeout`` is 300 seconds by default, because it takes time to load a model. ``parameters`` may
+            contain any member of the request, for example ``think``, ``keep_alive`` and ``options`` (temperature and
+            others).
 
     Raises:
         ConfigurationError: ``base_url`` is not an HTTP URL.
@@ -49,7 +50,7 @@ class OllamaModel(DirectModel):
         return OllamaConverter()
 
     async def _find_prefill(self) -> Prefill:
-        return Prefill()  # with some templates, the response repeats the last message
+        return Prefill()  # the response repeats the last message with some chat templates
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
@@ -76,7 +77,7 @@ def server_address(host: str) -> str:
     """Return the root URL of a server, without a trailing slash.
 
     Args:
-        host: ``[scheme://][host][:port][/path]``. Without a scheme, the default port is 11434.
+        host: ``[scheme://][host][:port][/path]``. If it has no scheme, the default port is 11434.
 
     Raises:
         ConfigurationError: ``host`` has an invalid format.

@@ -1,31 +1,32 @@
 """Conversion between the common history and messages of Ollama's ``/api/chat``.
 
-`OllamaModel` uses `OllamaConverter` for requests. Content that the API cannot represent is replaced or omitted as
-listed here. All other content survives a round trip: ``to_history(from_history(history)) == history``.
+`OllamaModel` uses `OllamaConverter` for requests. This list describes the content that is replaced or omitted, because
+the API cannot represent it. All other content survives a round trip: ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
-- A message has a single text. Several texts are joined with blank lines, except blocks of one text (see
-  `tailrace.wrappers.conversion.text_joining`), and become one part in ``to_history``. Data is added to the text as
-  JSON, and a refusal is added as text. Empty texts are omitted.
-- In a message of the model, the order is reasoning, text, images, tool calls. Reasoning becomes one part without a
+- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
+- A message has a single text. Several texts are joined with blank lines; blocks of one text are joined without a
+  separator (see `tailrace.wrappers.conversion.text_joining`). In ``to_history``, they are one part. Data is appended to
+  the text as JSON, and a refusal is appended as text. Empty texts are omitted.
+- The order in a message of the model is reasoning, text, images, tool calls. Reasoning becomes one part without a
   signature.
-- An image is sent by value. In ``to_history``, it follows the text and has no name, and its media type is detected
-  from its bytes. Any other file, and an image with a URL, is replaced with a text: ``[name](url)`` for a URL,
-  otherwise ``[file name, media type, size]``.
+- The bytes of an image are sent. In ``to_history``, the image follows the text and has no name, and its media type is
+  detected from its bytes. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL, otherwise
+  ``[file name, media type, size]``.
 - Every call is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool, are sent
-  as ``{"input": text}``. In the API, arguments are JSON objects. White space, escapes and repeated keys of another
-  provider's model are therefore not preserved.
+  as ``{"input": text}``. Because arguments are JSON objects in the API, white space, escapes and repeated keys in the
+  arguments of another provider's model are not preserved.
 - Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). ``synthetic_id`` is not
   preserved.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
-  `to_history` returns both as text. If the tool name is unknown, it gets the name from the call with the same id.
+  `to_history` returns both as text. If a result has no tool name, `to_history` uses the name in the call with the same
+  id.
 - If a message has tool results and other parts, the results become separate messages.
 - Server tool calls (kind ``"server"``), their results, and results without a call in a model's message are omitted.
 - Metadata is not sent, with one exception: ``metadata["ollama"]`` of a message, call or result contains further fields
   of Ollama's object. These fields are sent unchanged.
 
-`OllamaConverter.to_history` joins system messages, merges adjacent tool messages, and matches a tool message without
-an id to the first open call.
+`OllamaConverter.to_history` joins system messages, and merges adjacent tool messages. A tool message without an id
+belongs to the first call without a result.
 """
 
 import base64
@@ -71,7 +72,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     """Stateless converter between conversations and ``/api/chat`` messages."""
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the messages of the request: the system message, the context, then the conversation.
+        """Return the messages of the request: the system message, the context, and then the conversation.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -96,8 +97,8 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if is_model:
                 messages += [_assistant_message(message), *results]
             else:
-                # Chat templates require tool results directly after the calls. Other content of the message therefore
-                # follows the results.
+                # Chat templates require tool results directly after the calls, so other content of the message follows
+                # the results.
                 messages += [*results, *_user_message(message)]
         return messages
 
@@ -124,7 +125,8 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         wrapper = self.create_chunk_wrapper(
             fields if fields.keys() & {"message", "response"} else {"message": fields}
         )
-        # Each entry is a separate call, even if two entries have the same id. In a delta, the index separates calls.
+        # Each entry is a separate call, even if two entries have the same id. In a delta, calls with different indexes
+        # are separate.
         wrapper.calls = tuple(
             msgspec.structs.replace(call, index=index) for index, call in enumerate(wrapper.calls)
         )
@@ -135,7 +137,7 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> OllamaWrapper:
-        """Wrap one line of a stream (a JSON object or an object of the ``ollama`` package)."""
+        """Wrap one line of a stream. The line is a JSON object or an object of the ``ollama`` package."""
         fields = as_object(chunk) or {}
         return wrap_chunk(fields) or OllamaWrapper(fields)
 
@@ -157,7 +159,7 @@ def _assistant_message(message: Message) -> Fields:
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The list is empty if a message of tool results has no such parts.
+    Return an empty list if a message of tool results has no such parts.
     """
     fields = _content(message.content, message.role)
     if fields == {"content": ""} and (message.role is Role.TOOL or message.tool_results):

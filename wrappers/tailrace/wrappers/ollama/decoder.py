@@ -1,6 +1,6 @@
 """Decoder of streams of Ollama's native API: ``/api/chat`` and ``/api/generate``.
 
-`OllamaDecoder` reads the bytes of a response body, in which each line is a JSON object. `wrap_chunk` reads single
+`OllamaDecoder` reads the bytes of a response body. Each line of the body is a JSON object. `wrap_chunk` reads single
 objects of the ``ollama`` package. A line of ``/api/chat`` has a ``message``, and a line of ``/api/generate`` has a
 ``response``. All other fields are the same.
 """
@@ -42,19 +42,19 @@ _FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
-}  # (``load`` and ``unload`` occur only in responses without text)
+}  # (only responses without text have ``load`` and ``unload``)
 
-# Fields that have an equivalent in the common format. All other fields become fields of the response.
+# Fields that the common format has. All other fields become fields of the response.
 _LINE = frozenset(
     {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
 )
 _MESSAGE = frozenset({"role", "content", "thinking", "tool_calls", "images"})
 
-_MAX_CALLS = 1024  # maximum number of calls that are stored for the detection of repetitions
+_MAX_CALLS = 1024  # maximum number of calls that are stored to detect repetitions
 
 _decode_line = msgspec.json.Decoder().decode
 
-# First bytes and media types of images. (Images are base64 text without a media type.)
+# First bytes and media types of images. (The API sends images as base64 text without a media type.)
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -64,14 +64,14 @@ _MAGIC = (
 
 
 class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
-    """Chunk wrapper over one line of the stream.
+    """Chunk wrapper for one line of the stream.
 
     Attributes:
-        text: Visible text: ``message.content`` or ``response``.
-        reasoning: Reasoning: ``message.thinking`` or ``thinking``.
-        calls: The calls in the line, which are always complete. Arguments are JSON text.
-        finish: The finish reason: ``done_reason`` of the last line.
-        usage: The token counts: ``prompt_eval_count`` and ``eval_count``.
+        text: The visible text: ``message.content`` or ``response``.
+        reasoning: The reasoning: ``message.thinking`` or ``thinking``.
+        calls: The calls in the line. They are always complete. Arguments are JSON text.
+        finish: The ``done_reason`` of the last line.
+        usage: The token counts ``prompt_eval_count`` and ``eval_count``.
     """
 
 
@@ -79,15 +79,14 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
     """Sans-IO decoder of a response body of ``/api/chat`` or ``/api/generate``.
 
     The decoder also reads complete (not streamed) responses. Each entry in ``tool_calls`` is a separate call, even if
-    its id or index is not unique. But an entry with the same id, name and arguments as an earlier entry is a
-    repetition.
+    its id or index is not unique. An entry that repeats the id, name and arguments of an earlier entry is ignored.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one line in bytes.
 
     Attributes:
-        done: True if the last line has been received.
+        done: True after the last line.
     """
 
     __slots__ = ("_calls", "_model", "_reported_calls")
@@ -114,7 +113,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return [wrapper]
 
     def wrap_usual(self, payload: bytes) -> list[OllamaWrapper]:
-        """Return the chunk wrapper of a line with only text or reasoning, and without other new fields."""
+        """Return the chunk wrapper of a line that contains only text or reasoning, and no other new fields."""
         model = self._model
         if model is None:
             return []
@@ -127,7 +126,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         fields = cast("dict[str, Any]", line)
         if len(fields) != 4 or fields.get("done") is not False or fields.get("model") != model:
             return []
-        if "created_at" not in fields:  # otherwise, the line has another field, which may be new
+        if "created_at" not in fields:  # the line has another field, which may be new
             return []
         value = fields.get("message")
         if type(value) is not dict:
@@ -165,7 +164,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return tuple(numbered)
 
     def _new_facts(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the fields of the response. The model and the time, which each line repeats, are returned only once."""
+        """Return the fields of the response. Each line repeats the model and the time, so they are returned only once."""
         facts = dict(metadata)
         model = facts.get("model")
         if self._model is not None:
@@ -194,7 +193,7 @@ def wrap_chunk(
     error = _read_error(fields, provider, error_event=error_event)
     if error is None and not fields.keys() & {"message", "response", "done"}:
         return None
-    # A line of ``/api/generate`` has the fields of the message itself.
+    # A line of ``/api/generate`` directly contains the fields of the message.
     message = as_mapping(fields.get("message")) or {
         **{name: fields[name] for name in ("thinking", "tool_calls", "images") if name in fields},
         "content": fields.get("response"),
@@ -224,7 +223,7 @@ def wrap_chunk(
 
 
 def image_type(data: bytes) -> str:
-    """Detect the media type of an image from its first bytes; return ``image/*`` if the type is unknown."""
+    """Detect the media type of an image from its first bytes; return ``image/*`` for an unknown type."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "image/*")
@@ -234,7 +233,7 @@ def _read_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> 
     if not (error_event or fields.get("error")):
         return None
     error = take_error(dict(fields), provider, error_event=error_event)
-    status = as_index(fields.get("status"))  # the status is beside the error in the object
+    status = as_index(fields.get("status"))  # the status is next to ``error`` in the object
     if error is not None and status is not None and 400 <= status <= 599:
         error.status = status
     return error
@@ -307,6 +306,6 @@ def _read_images(images: object) -> tuple[ContentPartFile, ...]:
         try:
             part = ContentPartFile.model_validate({"data": image})
         except ValueError:
-            continue  # invalid base64; `raw` still contains the text
+            continue  # invalid base64; `raw` contains the text
         parts.append(part.model_copy(update={"media_type": image_type(part.data or b"")}))
     return tuple(parts)

@@ -1,4 +1,4 @@
-"""Models served by the OpenAI Chat Completions API or a compatible server."""
+"""Models of the OpenAI Chat Completions API or of a compatible server."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -19,7 +19,7 @@ from tailrace.wrappers.openai.request import request_members
 from tailrace.wrappers.request_options import RequestOptions
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
-# These hosts support ``max_completion_tokens``. Their reasoning models reject ``max_tokens``.
+# These hosts support ``max_completion_tokens``, and their reasoning models reject ``max_tokens``.
 _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com")
 
 
@@ -29,13 +29,14 @@ class ChatCompletionsModel(DirectModel):
     Args:
         name: The model's name.
         reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no
-            reasoning. None to send reasoning in the field in which it was received, which works with most servers.
-        content_parts: False for a server that does not accept a list of text parts. The texts of a user message are
-            then joined, with blank lines between them. Lists with images and files are sent unchanged.
-        prefill: The key in `tailrace.wrappers.openai.prefill.PREFILLS` of the options with which the server continues
-            a text. None to detect the server software before the first continuation (``GET {base_url}/models``).
+            reasoning. None to send reasoning in the field in which it was received. Most servers accept this.
+        content_parts: False if the server does not accept a list of text parts. The texts of a user message are then
+            joined with blank lines. Lists with images and files are sent unchanged.
+        prefill: Selects the options with which the server continues a text: a key of
+            `tailrace.wrappers.openai.prefill.PREFILLS`. None to detect the server software before the first
+            continuation (``GET {base_url}/models``).
         keyless: See `DirectModel`.
-        arguments: See `DirectModel`. If ``base_url`` is None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is
+        arguments: See `DirectModel`. If ``base_url`` is None, ``OPENAI_BASE_URL`` is used; without this variable,
             OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``temperature``,
             ``max_tokens`` and ``tools``.
 
@@ -83,7 +84,7 @@ class ChatCompletionsModel(DirectModel):
         return PREFILLS.get(self._prefill or "")
 
     def _at(self, root: str) -> "ChatCompletionsModel":
-        self._client()  # shared with the copy
+        self._client()  # creates the client, so that the copy shares it
         model = copy(self)
         model._endpoint = OpenAIEndpoint(
             self.name,
@@ -119,10 +120,10 @@ class ChatCompletionsModel(DirectModel):
         return self._embeddings.request(members)
 
     async def moderate(self, text: str) -> bool:
-        """Return True if OpenAI's Moderations API, with this model, flags a text.
+        """Return True if OpenAI's Moderations API flags a text. The name of this model is the name of the moderation model.
 
         Raises:
-            UpstreamError: The provider rejected the request or failed (as for `stream`), or the response has no result.
+            UpstreamError: See `stream`. Also raised if the response has no result.
         """
         body = await self._fetch(self._moderations.request({"input": text, "model": self.name}))
         try:
@@ -144,8 +145,8 @@ class ChatCompletionsModel(DirectModel):
     def _limit_member(self) -> str:
         """Return the name of the member that limits the output.
 
-        If the operator's parameters have such a member, its name is used; otherwise the member that the server
-        supports.
+        If the operator's parameters contain such a member, return its name. Otherwise, return the member that the
+        server supports.
         """
         for member in _LIMITS:
             if member in self._given_parameters:

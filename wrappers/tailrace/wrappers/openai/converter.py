@@ -1,32 +1,32 @@
 """Conversion between the common history and Chat Completions messages.
 
 The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients.
-Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
+survives a round trip: ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as a user message.
-- Reasoning is sent only in the forms that servers expect: reasoning text in turns with tool calls, in the field in
-  which it was received, and sealed (encrypted or signed) reasoning (see `tailrace.wrappers.openai.reasoning`).
-  `to_history` returns reasoning before the text, as one part for each field.
+- ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
+- Reasoning is sent only in the forms that servers expect (see `tailrace.wrappers.openai.reasoning`): in turns with tool
+  calls, reasoning text in the field in which it was received; and sealed (encrypted or signed) reasoning. `to_history`
+  returns reasoning before the text, as one part for each field.
 - A data part is sent as JSON in a text part.
-- A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not an image is replaced with the text
-  ``[name](url)``. A file in a model's message is replaced with the text ``[file name, media type, size]``. Images,
-  audio and uploaded files lose their names. A file without a name or media type gets a default.
-- The text of a model is sent before its tool calls. Blocks that belong to one text are sent as one part (see
+- A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not the URL of an image becomes the text
+  ``[name](url)``. A file in a model's message becomes the text ``[file name, media type, size]``. Images, audio and
+  uploaded files lose their names. A file without a name or media type gets a default name or media type.
+- The text of a model is sent before its tool calls. Blocks of one text are sent as one part (see
   `tailrace.wrappers.conversion.text_joining`). Empty parts are omitted.
-- Call arguments that are not a JSON object are sent as ``{"input": text}``, because some servers parse the arguments
-  and would reject the conversation.
+- Call arguments that are not a JSON object are sent as ``{"input": text}``. Some servers parse the arguments, and would
+  otherwise reject the conversation.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
-  `to_history` returns both as text. It gets the name of the tool from the call with the same id.
+  `to_history` returns both as text, and gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
-- Calls of tools that a provider ran itself (``kind`` ``"server"``) are omitted together with their results, because
-  the API has no such tools. A model's message without text and calls is omitted, because servers reject empty
-  messages.
+- Calls of tools that a provider ran itself (``kind`` ``"server"``), and their results, are omitted, because the API has
+  no such tools. A model's message without text and calls is omitted, because servers reject empty messages.
 - Metadata is not sent, with two exceptions: the ``refusal`` of a model, and ``metadata["openai"]`` of a message or
-  part. The latter contains further fields of the API's object, for example the thought signature of a call. These
-  fields are sent unchanged. A call that was received as a legacy ``function_call`` is sent as a tool call.
+  part. ``metadata["openai"]`` contains further fields of the API's object, for example the thought signature of a call,
+  which are sent unchanged. A call that was received as a legacy ``function_call`` is sent as a tool call.
 
-The converter returns content as a list of parts. `plain_content` replaces a list that has only text with a string.
+`OpenAIConverter.from_history` returns content as lists of parts. `plain_content` replaces a list that has only text
+with a string.
 
 `OpenAIConverter.to_history` joins system and developer messages, and merges adjacent tool messages. It converts
 messages with the legacy role ``function`` and the legacy ``function_call`` to tool results and tool calls.
@@ -102,7 +102,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         self._reasoning_field = reasoning_field
 
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
-        """Return the messages of the request: the system message, the context, then the conversation.
+        """Return the messages of the request: the system message, the context, and then the conversation.
 
         The content of each message is a list of parts.
 
@@ -122,8 +122,8 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
                 results = [_tool_message(part) for part in message.tool_results if part.id in call_ids]
                 messages += [*_assistant_message(message, reasoning_members), *results]
             else:
-                # The API requires tool results directly after the calls. Other content of the message therefore
-                # follows the results.
+                # The API requires tool results directly after the calls, so other content of the message follows the
+                # results.
                 results = [_tool_message(part) for part in message.tool_results]
                 messages += [*results, *_user_message(message)]
         return cast("list[ChatCompletionMessageParam]", messages)
@@ -145,10 +145,10 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         """Convert the chunks of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream, or chunks or deltas of the ``openai`` package; or a
-                ``ChatCompletion`` or an assistant message, as an object of the package or as a JSON object.
-            choice: Index of the choice to read. None merges all choices into one message, for servers that spread one
-                response over several choices. If the choice is missing, the message is empty.
+            response: The chunk wrappers of a stream; chunks or deltas of the ``openai`` package; or a
+                ``ChatCompletion`` or an assistant message, as an object of the ``openai`` package or as a JSON object.
+            choice: Index of the choice to read. None to merge all choices into one message, because some servers
+                distribute one response over several choices. If the choice is missing, the message is empty.
         """
         if isinstance(response, Mapping | BaseModel):
             fields = as_object(cast("object", response)) or {}
@@ -179,15 +179,14 @@ def _wrap_all(chunks: "Iterable[StreamedChunk]") -> Iterator[ChunkWrapper[Any]]:
 
 
 def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
-    """Replace a ``content`` that has only text with a string, for servers that do not accept a list.
+    """Replace a ``content`` that has only text with a string. Some servers do not accept a list.
 
-    If a user message has several texts, its content remains a list. In messages of other roles, several texts are
-    joined with blank lines, because fewer servers accept a list there.
+    If a user message has several texts, its content remains a list. In messages of other roles, fewer servers accept a
+    list, so several texts are joined with blank lines.
 
     Args:
         message: A message. Its ``content`` may be text, a list of parts, or null.
-        parts: False for a server that does not accept a list of texts in a user message. The texts are then joined
-            too.
+        parts: False if the server does not accept a list of texts in a user message. The texts are then also joined.
     """
     content = message.get("content")
     if not isinstance(content, list):
@@ -202,7 +201,7 @@ def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
 
 
 def with_text_parts(message: Message, content: object) -> Message:
-    """Restore the separate text parts of an assistant message. The message assembly has merged adjacent texts.
+    """Restore the separate text parts of an assistant message after the message assembly has merged adjacent texts.
 
     Args:
         message: The assembled message.
@@ -234,7 +233,7 @@ def with_text_parts(message: Message, content: object) -> Message:
 
 
 def arguments_text(call: ContentPartToolCall) -> str:
-    """Return the arguments of a call as text: the model's original text if it was preserved."""
+    """Return the arguments of a call as text. This is the model's original text if it was stored."""
     if call.arguments_text is not None:
         return call.arguments_text
     if call.kind == "custom" and not call.arguments:
@@ -243,12 +242,12 @@ def arguments_text(call: ContentPartToolCall) -> str:
 
 
 def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> Fields:
-    """Return one entry of ``tool_calls``, including further Chat Completions fields in the metadata of the call.
+    """Return one entry of ``tool_calls``. It includes the Chat Completions fields in the metadata of the call.
 
     Args:
         call: The call.
-        arguments: Text that replaces the original arguments; None for no replacement. The input of a custom tool is
-            never replaced.
+        arguments: Text that replaces the original arguments; None to use the original arguments. The input of a custom
+            tool is never replaced.
     """
     own = own_fields(call.metadata, "openai")
     own.pop("legacy", None)
@@ -276,7 +275,7 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    The list is empty if a message of tool results has no such parts.
+    Return an empty list if a message of tool results has no such parts.
     """
     content = [
         content_param(part)
@@ -289,7 +288,7 @@ def _user_message(message: Message) -> list[Fields]:
 
 
 def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[Fields]:
-    """Return a list with the assistant message and its reasoning fields; an empty list if no content can be sent."""
+    """Return a list with the assistant message and its reasoning; an empty list if it has no content that can be sent."""
     content: list[Fields] = []
     before: ContentPart | None = None
     for part in message.content:
@@ -312,7 +311,7 @@ def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[F
     own = own_fields(message.metadata, "openai")
     if not content and len(fields) == 1 and not own.keys() - {"name"}:
         return []
-    # The API requires content if the message has neither calls nor a refusal.
+    # Without calls and a refusal, the API requires content.
     fields["content"] = content or (None if len(fields) > 1 else "")
     return [merged_fields(own, {**fields, **reasoning})]
 
@@ -367,7 +366,7 @@ class _HistoryReader(HistoryReader):
 
 
 def _choices(response: Fields, index: int | None) -> list[Fields]:
-    """Return the selected choices of a complete response, or a single message, as the choices of a chunk.
+    """Return the selected choices of a complete response as the choices of a chunk. A single message counts as a choice.
 
     Args:
         response: The response, or the message.
@@ -379,8 +378,8 @@ def _choices(response: Fields, index: int | None) -> list[Fields]:
     selected: list[Fields] = []
     for position, entry in enumerate(select_choice(as_mappings(cast("object", choices)), index)):
         message = _message_fields(as_mapping(entry.get("message")) or {}, position << 32)
-        # If choices are merged, each choice must add its text. It is therefore a delta here, because only the first
-        # complete message of a stream is used.
+        # If choices are merged, the text of each choice must be added. Each choice is therefore read as a delta: of
+        # several complete messages, only the first would be used.
         selected.append(
             {**entry, "index": 0, "message": None, "delta" if index is None else "message": message}
         )
@@ -388,9 +387,9 @@ def _choices(response: Fields, index: int | None) -> list[Fields]:
 
 
 def select_choice(choices: Sequence[Mapping[str, Any]], index: int | None) -> Sequence[Mapping[str, Any]]:
-    """Select a choice by its index. A choice without an index has its position as the index.
+    """Select a choice by its index. If a choice has no index, its position is its index.
 
-    None selects all choices. 0 selects the first choice if no choice has the index 0.
+    For None, select all choices. For 0, select the first choice if no choice has the index 0.
     """
     if index is None:
         return choices
@@ -405,7 +404,8 @@ def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
     message = dict(source)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
-        # Each entry is a separate call, even if two entries have the same id. In a delta, the index separates calls.
+        # Each entry is a separate call, even if two entries have the same id. In a delta, calls with different indexes
+        # are separate.
         entries = cast("Sequence[object]", calls)
         message["tool_calls"] = [
             {**(as_mapping(call) or {}), "index": index} for index, call in enumerate(entries, first_index)
@@ -424,7 +424,7 @@ def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
 
 
 def _content_part(part: object) -> ContentPart:
-    """Convert one entry of the content of a user message (an object or text) to a part."""
+    """Convert one item of the content of a user message (an object or text) to a part."""
     if isinstance(part, str):
         return ContentPartText(text=part)
     fields = as_mapping(part) or {}

@@ -5,15 +5,15 @@
 
 Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning,
 like most chunks. `DocumentedChunk` has all fields that OpenAI documents. `VendorChunk` also has fields that some
-vendors send in *every* chunk. The struct of a choice is a chunk wrapper, so that no second object is created. Its
-fields have the names of the wrapper interface, which are mapped to the names in the JSON. Fields that only the
-interface has are mapped to names that no provider sends, for example ``(plain)``.
+vendors send in *every* chunk. The struct of a choice is also a chunk wrapper, so no second object is created. The
+fields of the struct have the names of the wrapper interface, and are mapped to their names in JSON. A field that JSON
+does not contain is mapped to a name that no provider sends, for example ``(plain)``.
 
-`wrap_mapping` reads all other payloads, and preserves unknown fields. The decoder adapts to a server by the content of
-the stream, never by the name of the vendor.
+All other payloads are read by `wrap_mapping`, which preserves unknown fields. The content of the stream, and never the
+name of the vendor, determines how the decoder reads it.
 """
 
-# The subclasses restrict the types of inherited fields to types that the JSON can have.
+# Subclasses restrict the types of inherited fields to the types that JSON can contain.
 # pyright: reportIncompatibleVariableOverride=false
 
 from collections.abc import Mapping
@@ -51,25 +51,25 @@ if TYPE_CHECKING:
 
 __all__ = ("ChatCompletionsDecoder", "ChoiceDelta", "ChoiceDeltaWrapper", "wrap_chunk", "wrap_mapping")
 
-# Fields of the response.
+# Fields that describe the response.
 _ENVELOPE = ("id", "model", "created", "service_tier", "system_fingerprint", "provider")
 _ERROR = "error"  # the value of ``object`` in an error payload
 _DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError)
 _MAX_INTERVAL = 64
 
-# Shapes of chunks: one for each struct, and one for chunks that no struct accepts.
+# Shapes of chunks: one for each struct, and one for all other chunks.
 _PLAIN, _DOCUMENTED, _VENDORS, _OTHER = range(4)
 
-# Maximum number of choices whose fields are stored. The limit is needed because some servers count tokens in the index
-# of the choice.
+# Maximum number of choices whose fields are stored. A limit is necessary, because some servers count tokens in the
+# index of the choice.
 _MAX_CHOICES = 64
 
 ABSENT = msgspec.Raw()
-"""Default value of raw JSON fields, for chunks without the field."""
+"""Value of a raw JSON field if the chunk does not contain the field."""
 
 
 class PlainDelta(ChoiceDelta, forbid_unknown_fields=True, gc=False):
-    """A delta that has only text or reasoning."""
+    """A delta that contains only text or reasoning."""
 
     role: Literal["assistant"] | None = None  # many servers repeat the role in every chunk
     refusal: None = None
@@ -78,7 +78,7 @@ class PlainDelta(ChoiceDelta, forbid_unknown_fields=True, gc=False):
 
 
 class PlainChoice(ChoiceDeltaWrapper, forbid_unknown_fields=True, gc=False):
-    """A choice that has only text or reasoning."""
+    """A choice that contains only text or reasoning."""
 
     raw: PlainDelta = msgspec.field(default_factory=PlainDelta, name="delta")
     choice: int = msgspec.field(default=0, name="index")
@@ -102,13 +102,13 @@ class PlainChoice(ChoiceDeltaWrapper, forbid_unknown_fields=True, gc=False):
         return delta.reasoning_content or delta.reasoning or ""
 
     def get_texts(self) -> tuple[str, str]:
-        """As `get_reasoning` and `get_text`."""
+        """Return the results of `get_reasoning` and `get_text`."""
         delta = self.raw
         return delta.reasoning_content or delta.reasoning or "", delta.content or ""
 
 
 class PlainChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk that has only text or reasoning."""
+    """A chunk that contains only text or reasoning."""
 
     id: str = ""
     object: str = ""
@@ -139,7 +139,7 @@ class DocumentedChoice(PlainChoice, forbid_unknown_fields=True, gc=False):
         return text or (details_text(delta.reasoning_details) if delta.reasoning_details else "")
 
     def get_texts(self) -> tuple[str, str]:
-        """As `get_reasoning` and `get_text`."""
+        """Return the results of `get_reasoning` and `get_text`."""
         return self.get_reasoning(), self.get_text()
 
 
@@ -194,9 +194,10 @@ decode_vendor_chunk = msgspec.json.Decoder(VendorChunk).decode
 
 
 class VendorFields:
-    """The latest values of vendor-specific fields, for comparison with the next chunk.
+    """Stores the latest values of vendor-specific fields.
 
-    Many servers repeat fields in every chunk, often with the same value. The methods return only changed values.
+    Many servers repeat such fields in every chunk, often with the same value. The methods return only fields that have
+    changed since the previous chunk.
     """
 
     __slots__ = ("_choice_fields", "_response_fields")
@@ -206,7 +207,7 @@ class VendorFields:
         self._response_fields: dict[str, msgspec.Raw] = {}
 
     def response_fields(self, chunk: VendorChunk) -> dict[str, Any]:
-        """Return the changed fields of the response. The encoded values are compared, because decoding large values is slow.
+        """Return the changed fields of the response. Encoded values are compared, because decoding large values is slow.
 
         Raises:
             ValueError: A value is not JSON.
@@ -232,7 +233,7 @@ class VendorFields:
             self._response_fields[name] = value.copy()
 
     def choice_fields(self, choice: VendorChoice) -> dict[str, Any]:
-        """Return the changed fields of a choice and its delta. The delta is converted to the documented shape in place.
+        """Return the changed fields of a choice and its delta. Convert the delta to the documented shape in place.
 
         Raises:
             ValueError: The choice has a complete message instead of a delta.
@@ -306,11 +307,11 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        merge_choices: True to merge all choices into one choice. Use it for requests with ``n=1`` to servers that
+        merge_choices: True to merge all choices into one choice. This is for requests with ``n=1``: some servers
             distribute the response over several choices, or count tokens in the index of the choice.
 
     Attributes:
-        done: True if ``[DONE]`` has been received. Later data is ignored.
+        done: True after ``[DONE]``. Later data is ignored.
     """
 
     __slots__ = (
@@ -334,16 +335,16 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._merge_choices = merge_choices
         self._shape = _PLAIN  # the shape that is tried first for the next chunk
-        self._remaining = 0  # number of chunks before the plain shape is tried again
+        self._remaining = 0  # number of chunks until the plain shape is tried again
         self._interval = 4  # the next value of ``_remaining``
         self._vendors = VendorFields()
-        self._id: str | None = None  # the values of the previous chunk, here and below
+        self._id: str | None = None  # this attribute and the next five store values of the previous chunk
         self._model: str | None = None
         self._tier: str | None = None
         self._fingerprint: str | None = None
         self._server: str | None = None  # the provider that a router selected for the request
         self._object: str | None = None
-        self._created = False  # True if a chunk has had ``created``; only the first value is used
+        self._created = False  # True after a chunk with ``created``; only the first value is reported
 
     if TYPE_CHECKING:
 
@@ -352,8 +353,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             ...
 
     def _feed_any(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-        # Chunk objects never set a framing, so that `feed` always passes them to this method. The check for chunk
-        # objects therefore costs no time in the fast path of bytes.
+        # Chunk objects never set a framing, so `feed` always passes them to this method. The fast path for bytes
+        # therefore does not need to check for chunk objects.
         if isinstance(data, Mapping):
             return self.wrap(dict(data))
         if hasattr(data, "model_dump"):
@@ -362,7 +363,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of one chunk; see `wrap_mapping`."""
-        # This chunk is not compared with the stored values. Discard them, because they are outdated now.
+        # This chunk is not compared with the stored values. They are discarded, because they are outdated afterwards.
         self._id = None
         self._vendors.forget()
         wrappers = wrap_mapping(fields, provider=self._provider, error_event=error_event)
@@ -376,14 +377,14 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return ChoiceDeltaWrapper(EMPTY_DELTA, details=ChunkDetails(error=error))
 
     def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the chunk wrappers of a chunk with a common shape; an empty list for any other shape."""
+        """Return the chunk wrappers of a chunk with a common shape; an empty list for other shapes."""
         if self._shape != _PLAIN:
             return self._wrap_other(payload)
         try:
             chunk = decode_plain_chunk(payload)
         except _DECODE_ERRORS:
-            # The next chunks probably have the same additional fields. Wait for twice as many chunks as before until
-            # the plain shape is tried again.
+            # The next chunks probably have the same additional fields. The plain shape is tried again after twice as
+            # many chunks as before.
             self._shape, self._remaining = _DOCUMENTED, self._interval
             self._interval = min(2 * self._interval, _MAX_INTERVAL)
             return self._wrap_other(payload)
@@ -409,7 +410,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def _wrap_other(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the chunk wrappers of a chunk that is not plain; an empty list if no struct accepts the chunk."""
+        """Return the chunk wrappers of a chunk that is not plain; an empty list if no struct accepts it."""
         wrappers: list[ChoiceDeltaWrapper] = []
         if self._shape == _DOCUMENTED:
             try:
@@ -430,9 +431,9 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     def _complete(
         self, chunk: DocumentedChunk, facts: dict[str, Any], vendors: VendorFields | None = None
     ) -> list[ChoiceDeltaWrapper]:
-        """Return the choices of a chunk, which are chunk wrappers, after adding their details.
+        """Add the details to the choices of a chunk, which are chunk wrappers, and return the choices.
 
-        The list is empty if the chunk has no choices. `wrap_mapping` then reads the chunk, which may be a ping.
+        If the chunk has no choices, return an empty list. `wrap_mapping` then reads the chunk, which may be a ping.
         """
         if not chunk.choices:
             return []
@@ -461,7 +462,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def _new_facts(self, chunk: PlainChunk) -> dict[str, Any]:
-        """Return the fields of the response that differ from the previous chunk.
+        """Return the fields of the response that are different from the previous chunk.
 
         Raises:
             ValueError: The payload is an error.

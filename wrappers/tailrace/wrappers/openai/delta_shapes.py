@@ -1,6 +1,6 @@
-"""The shapes of a Chat Completions delta: OpenAI's documented shape and the variants of other servers.
+"""The shapes of a Chat Completions delta: the shape that OpenAI documents, and the variants of other servers.
 
-The structs serve for fast decoding, and reject unknown fields (see `tailrace.wrappers.openai.decoder`). The functions
+The structs are for fast decoding. They reject unknown fields (see `tailrace.wrappers.openai.decoder`). The functions
 read all other deltas as JSON objects. They preserve unknown fields, and support known variants of the documented
 fields.
 """
@@ -14,9 +14,9 @@ from tailrace.wrappers.chunks import Usage
 from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mapping, as_mappings, as_text
 
-# Fields without information: padding that hides the lengths of messages, and redundant fields.
+# Fields without information: redundant fields, and padding that hides the lengths of messages.
 PADDING = frozenset({"index", "obfuscation", "object", "p"})
-_MAX_PART_LEVELS = 4  # maximum nesting depth of parts; for example, a thinking part contains text parts
+_MAX_PART_LEVELS = 4  # maximum nesting depth of parts; a thinking part, for example, contains text parts
 _TEXT_FIELDS = frozenset({"content", "reasoning", "summary", "text", "thinking"})
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _DETAILS_TEXT = {"reasoning.text": "text", "reasoning.summary": "summary"}
@@ -44,8 +44,8 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The member ``delta`` of a choice, with the attribute names of ``ChoiceDelta`` in the ``openai`` package.
 
     Attributes:
-        model_extra: The unchanged fields that OpenAI does not document, or whose values have another type than
-            documented; None if there are no such fields.
+        model_extra: Fields that OpenAI does not document, and fields whose values have another type than documented,
+            both unchanged; None if there are no such fields.
     """
 
     role: str | None = None
@@ -59,7 +59,7 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
-    """Return the delta in a JSON object, and a dict of the fields without an accessor."""
+    """Read a delta from a JSON object. Return the delta, and a dict of the fields that have no accessor."""
     unmapped: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     delta = ChoiceDelta(model_extra=unmapped)
@@ -88,7 +88,7 @@ def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
             unmapped[key] = value
             extra[key] = value
     if delta.reasoning_content is None:
-        # If a server sends several of these fields, they have the same text.
+        # If a server sends several of these fields, all of them contain the same text.
         texts = (unmapped.get(name) for name in REASONING_FIELDS)
         delta.reasoning_content = next((text for text in texts if text and isinstance(text, str)), None)
     return delta, extra
@@ -115,9 +115,9 @@ def read_usage(fields: Mapping[str, Any]) -> Usage | None:
 def counting_usage(
     first: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Return the first usage object, or the other one if the first object has no count except zero.
+    """Return the first usage object if it has a count above zero; otherwise return the other usage object.
 
-    Some servers send a usage object with only zeros as a placeholder.
+    Some servers send a usage object that contains only zeros as a placeholder.
     """
     if not first or not other:
         return first or other
@@ -127,7 +127,7 @@ def counting_usage(
 
 
 def first_count(fields: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first valid token count among the named fields; None if no field has a valid count."""
+    """Return the first valid token count in the named fields; None if there is none."""
     counts = (as_count(fields.get(name)) for name in names)
     return next((count for count in counts if count is not None), None)
 
@@ -152,18 +152,18 @@ def has_content(delta: ChoiceDelta) -> bool:
 
 
 def legacy_call(call: ToolCallChunk) -> ToolCallChunk:
-    """Mark a fragment as the legacy ``function_call``. It has no id, and a message has at most one."""
+    """Mark a fragment as the legacy ``function_call``. This call has no id. A message has at most one such call."""
     call.index = 0
     call.model_extra = {**(call.model_extra or {}), "legacy": "function_call"}
     return call
 
 
 def read_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> None:
-    """Set the text, reasoning and refusal of a delta from a ``content`` that is a list of parts.
+    """Set the text, reasoning and refusal of a delta. The ``content`` of the delta is a list of parts.
 
     Args:
         delta: The delta to fill.
-        content: The list of parts. A single part is treated as a list with one part.
+        content: The list of parts, or a single part.
         extra: Dict to which the parts without text (images, references) are added as ``content_parts``.
     """
     text: list[str] = []
