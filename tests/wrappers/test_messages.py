@@ -21,7 +21,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.messages import MAX_DEPTH, join_surrogates, json_value
+from tailrace.wrappers.messages import MAX_DEPTH, MAX_MESSAGE_LENGTH, clipped, join_surrogates, json_value
 
 PARTS: list[tuple[ContentPart, dict[str, Any]]] = [
     (ContentPartText(text="hi"), {"type": "text", "text": "hi", "metadata": {}}),
@@ -333,3 +333,18 @@ def test_with_message_leaves_the_history_as_it_is() -> None:
     assert longer == History(system_message="s", context="c", conversation=(first, second, third))
     with pytest.raises(ValidationError):
         history.with_message(Message(role=Role.SYSTEM))
+
+
+@pytest.mark.parametrize("size", [10, 299, 300, 5_000])
+def test_an_error_message_keeps_its_statement_beside_a_long_id(size: int) -> None:
+    word = "x" * size
+    shown = word if size < 300 else f"{word[:100]}…"
+    assert clipped(f"No task '{word}'") == f"No task '{shown}'"
+    assert clipped(f"Task '{word}' or {word} not found.") == f"Task '{shown}' or {shown} not found."
+
+
+def test_an_error_message_of_many_words_is_truncated() -> None:
+    text = "word " * MAX_MESSAGE_LENGTH
+    assert clipped(text) == f"{text[:MAX_MESSAGE_LENGTH]}…"
+    assert clipped(text, 10) == "word word …"
+    assert clipped("x" * 1_000_000) == "x" * 100 + "…"

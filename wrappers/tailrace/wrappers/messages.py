@@ -38,6 +38,10 @@ _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 _MAX_EXCERPT = 100  # maximum number of characters of a value in an error message
 
+# Words of error messages that are shortened: ids, names and paths of callers. Quotation marks around a word are not part of it.
+_LONG_WORD = re.compile(r"""([^\s'"]{100})[^\s'"]{200,}""")
+_MAX_SCANNED = 100_000  # maximum number of characters that are searched for long words
+
 
 class Role(StrEnum):
     """The author of a message."""
@@ -111,7 +115,9 @@ def _slices(text: str) -> Iterator[str]:
 
 
 def clipped(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Truncate a text for an error message."""
+    """Truncate a text for an error message, and words in it that have 300 or more characters."""
+    if len(text) >= 300:
+        text = _LONG_WORD.sub(r"\1…", text[:_MAX_SCANNED])
     return text if len(text) <= length else f"{text[:length]}…"
 
 

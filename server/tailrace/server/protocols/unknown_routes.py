@@ -18,6 +18,7 @@ from tailrace.server.http.error_responses import Problem
 from tailrace.server.observability.query_secrets import redact_query
 from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.wrappers.messages import clipped
 
 _AGENT = re.compile(r"^/agents/[^/]+(?=/|$)")
 """Matches the path prefix of an agent on a server with several agents."""
@@ -41,13 +42,14 @@ def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
         failure = cast("HTTPException", error)
         redact_query(request.scope)
         path = request.url.path
+        shown = clipped(path)
         if failure.status_code == 404:
-            problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is no resource at {path}")
+            problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is no resource at {shown}")
         elif failure.status_code == 405:
             # `matches` needs the scope as the application received it, without the path prefix of the mounted agent.
             scope = {**request.scope, "root_path": _AGENT.sub("", request.scope["root_path"])}
             allowed = ", ".join(sorted(_methods_at(scope, app.routes)))
-            message = f"{path} does not support {request.method}; supported: {allowed}"
+            message = f"{shown} does not support {request.method}; supported: {allowed}"
             problem = Problem(
                 405, "UNIMPLEMENTED", "MethodNotAllowedError", message, headers={"Allow": allowed}
             )
