@@ -2,7 +2,7 @@
 
 The model replays decoded chunks, and the tool does nothing, so that only the loop is measured: requests, accumulation, concurrent
 calls of a round, their results, and the history. One figure is the cost of a round with two calls, in a turn of twenty rounds.
-The others are the cost of one more chunk per read, in the loop and in the accumulator alone.
+The other figures are the cost of one more chunk per read, in the loop and in the accumulator alone.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Chunks = Sequence[ChunkWrapper[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The measured costs. Each is the lowest of all repeats.
+    """The measured costs. Each cost is the lowest of all repeats.
 
     Attributes:
         round: ms of a round of a new conversation.

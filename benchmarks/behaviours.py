@@ -39,7 +39,7 @@ class Behaviour:
         shape: The contents of the stream.
         chunks: The length of one stream.
         chunks_per_read: The number of chunks per read.
-        whole: Measure the beginning and the end of the task, too, and count their chunks.
+        whole: True to also measure the beginning and the end of the task, and to count their chunks.
     """
 
     name: str

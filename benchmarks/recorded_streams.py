@@ -120,7 +120,7 @@ def split_reads(body: bytes) -> list[bytes]:
 def measure(recording: Recording, repeats: int) -> list[float]:
     """Return the cost in µs of each chunk except the first and the last.
 
-    It is the lowest of all repeats, because noise only adds time.
+    The cost of a chunk is the lowest of all repeats, because noise only adds time.
     """
     clock = time.perf_counter_ns
     wire_format = find_provider(recording.provider).wire_format

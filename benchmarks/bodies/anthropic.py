@@ -13,7 +13,7 @@ _DELTAS = {
 
 
 class MessagesWriter(BodyWriter):
-    """Blocks with a beginning and an end; a signature after the reasoning; the usage in two parts."""
+    """Writes blocks with a beginning and an end, a signature after the reasoning, and the usage in two parts."""
 
     lengths = "anthropic"
 

@@ -16,7 +16,7 @@ _PADDING = ascii_letters + digits
 
 
 class ConverseWriter(BodyWriter):
-    """One event per frame; random padding ``p``; calls have a start event, text has none."""
+    """Writes one event per frame, with random padding ``p``. A call has a start event; a text has none."""
 
     lengths = "anthropic"
 

@@ -7,7 +7,7 @@ from benchmarks.bodies.body_writer import BodyWriter, Kind, sse
 
 
 class ChatWriter(BodyWriter):
-    """Named events; blocks with a beginning and an end; reasoning as ``thinking`` content."""
+    """Writes named events, blocks with a beginning and an end, and reasoning as ``thinking`` content."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

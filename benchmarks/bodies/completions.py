@@ -7,7 +7,7 @@ from benchmarks.bodies.body_writer import CREATED, BodyWriter, Kind, sse
 
 
 class CompletionsWriter(BodyWriter):
-    """Text only: this format has no reasoning and no calls."""
+    """Writes only text, because this format has no reasoning and no calls."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -22,7 +22,7 @@ class CompletionsWriter(BodyWriter):
         return []
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """Return one event for text, else none."""
+        """Return one event for text; nothing for other content."""
         return self._event(piece, None) if kind is Kind.TEXT else b""
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:

@@ -8,7 +8,7 @@ from benchmarks.bodies.body_writer import BodyWriter, Kind, sse
 
 
 class GenerateContentWriter(BodyWriter):
-    """Complete responses, each with a few parts; complete calls; cumulative usage in each."""
+    """Writes a body of many responses. Each has a few parts and the usage so far. A call is complete."""
 
     lengths = "gemini"
 

@@ -9,7 +9,7 @@ _STEPS = {Kind.TEXT: "model_output", Kind.REASONING: "thought", Kind.CALL: "func
 
 
 class InteractionsWriter(BodyWriter):
-    """Typed events; a signature at the end of a thought; the usage in the last event."""
+    """Writes typed events, with a signature at the end of a thought, and the usage in the last event."""
 
     lengths = "gemini"
 

@@ -9,7 +9,7 @@ from benchmarks.bodies.body_writer import CREATED, BodyWriter, Kind, compact
 
 
 class OllamaWriter(BodyWriter):
-    """One line per token; complete calls with arguments as an object; counts and durations in the last line."""
+    """Writes one line per token or complete call. The arguments are an object. The last line has counts and durations."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -64,7 +64,7 @@ class OllamaWriter(BodyWriter):
 
 
 class GenerateWriter(OllamaWriter):
-    """The same through ``/api/generate``, which has no messages and no calls."""
+    """Writes the format of ``/api/generate``, which has no messages and no calls."""
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
         """Return no event."""

@@ -13,7 +13,7 @@ _NAMES = {
 
 
 class ResponsesWriter(BodyWriter):
-    """OpenAI's events: named and numbered; every item is announced, closed, and repeated at the end."""
+    """Writes named and numbered events. Every item has an event at its beginning and at its end, and is repeated at the end."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

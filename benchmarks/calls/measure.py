@@ -254,7 +254,7 @@ class _Run:
         return self._window(found, tokens, 0)
 
     async def _stepped(self, group: int) -> Window:
-        """Begin held streams. The provider sends tokens while the server is stopped."""
+        """Begin streams that wait for the provider. The provider sends their tokens while the server is stopped."""
         steps = self._tokens // group
         plan = Plan(2 + math.ceil(steps * group / self._streams) + group, hold=1)
         async with self._connections() as connections:

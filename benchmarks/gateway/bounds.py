@@ -1,6 +1,6 @@
 """Bounds on the figures of the complete server. The other servers are measured in the same run.
 
-They apply to tailrace with one worker and an SQLite store, over JSON-RPC, with one subscriber per answer by default.
+The bounds apply to tailrace with one worker and an SQLite store, over JSON-RPC. By default, a response has one subscriber.
 """
 
 from collections.abc import Callable, Iterator

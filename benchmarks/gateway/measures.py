@@ -172,7 +172,7 @@ async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple
 
 
 async def fan_out(order: Order) -> Figures:
-    """Measure one response with ``streams`` subscribers. The first subscriber requested it. It continues when all are reading."""
+    """Measure one response with ``streams`` subscribers. The response is held until all subscribers are reading."""
     plan = Plan(order.tokens, rate=order.rate, hold=1)
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])

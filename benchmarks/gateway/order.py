@@ -1,4 +1,4 @@
-"""The order to a reader, and the figures that it returns. Each is one JSON object."""
+"""The order to a reader, and the figures that the reader returns. Both are JSON objects."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

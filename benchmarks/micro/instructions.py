@@ -81,7 +81,7 @@ def _total(file: Path) -> int:
 
 
 def compare(found: dict[str, float], baseline: dict[str, float]) -> list[str]:
-    """Return a line for each part that exceeds its baseline, or that only one of both contains."""
+    """Return a line for each part that exceeds its baseline, or that is missing in one of the two results."""
     worse = [f"{name}: is in one of both only" for name in sorted(found.keys() ^ baseline.keys())]
     for name, number in found.items():
         if name in baseline and number > baseline[name] * (1 + TOLERANCE):

@@ -126,7 +126,8 @@ async def raw_server(
 class ScriptedBody:
     """An `Answer` that sends each given piece separately.
 
-    Pieces that are added before the client waits for the body arrive during this wait, because no other code runs in between.
+    A test can add several pieces before the client waits for the body. All of them arrive during this wait, because the script
+    runs only while the test waits.
     """
 
     def __init__(self, head: bytes = CHUNKED) -> None:

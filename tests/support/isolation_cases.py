@@ -1,7 +1,7 @@
 """Every request that names a task, a conversation, a webhook or a response, by its route or method.
 
-A test compares `TARGETS` with the routes and methods of an application. A new one needs a case here, or, if its
-requests cannot name anything of a caller, an entry in `NOTHING_NAMED` with the reason.
+A test compares `TARGETS` with the routes and methods of an application. A new route or method needs a case here. If its requests
+cannot name anything of a caller, it needs an entry in `NOTHING_NAMED`, with the reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -35,7 +35,7 @@ class PostgresServer:
         self._programs = programs
 
     def url(self, database: str) -> str:
-        """The address of one of its databases."""
+        """The address of a database of the server."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     async def empty_database(self, name: str = "test") -> str:
@@ -69,7 +69,7 @@ class PostgresServer:
         return int((self._folder / "data" / "postmaster.pid").read_text().partition("\n")[0])
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections."""
+        """Start the server, and wait until it accepts connections."""
         options = " ".join(f"-c {option}" for option in self._options)
         log = self._folder / "log"
         try:
@@ -78,7 +78,7 @@ class PostgresServer:
             raise RuntimeError(f"PostgreSQL did not start: {error.stderr}\n{log.read_text()}") from error
 
     def stop(self) -> None:
-        """Stop it immediately, with open connections."""
+        """Stop the server immediately, even if connections are open."""
         self._control("stop", "-w", "-m", "immediate")
 
     def _control(self, *arguments: str) -> None:

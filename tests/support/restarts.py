@@ -30,7 +30,7 @@ async def across_a_kill(
         folder: For the database and the logs.
         upstream: The provider.
         form: The format of the provider.
-        is_reached: Whether the events are those at which the server is killed.
+        is_reached: Function that returns True for the events so far if the server must be killed now.
         options: Options of the server.
         then: Further options of the restarted server.
         environment: Environment variables of the server.
@@ -53,7 +53,7 @@ async def across_a_stop(
     then: Sequence[str] = (),
     **environment: str,
 ) -> Events:
-    """Stop a server by SIGTERM as `across_a_kill` kills it. The stream of the subscriber ends cleanly."""
+    """Do the same as `across_a_kill`, but stop the server with SIGTERM, so that the stream of the subscriber ends cleanly."""
 
     def stop(process: Served) -> None:
         process.process.send_signal(signal.SIGTERM)

@@ -22,7 +22,7 @@ from support.live_server import serving
 
 
 class Named(User):
-    """A user of an SDK server, authenticated if it has a name, unless stated otherwise."""
+    """A user of an SDK server. By default, a user with a name is authenticated."""
 
     def __init__(self, name: str, *, known: bool = True) -> None:
         self._name = name

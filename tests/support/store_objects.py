@@ -30,7 +30,7 @@ def write(
     owner: str = "me",
     updated: datetime = LONG_AGO,
 ) -> TaskWrite:
-    """A write of events with these numbers. If a state is given, the events and the snapshot have this state."""
+    """A write of events with these numbers. The events and the snapshot have the state, if it is not None."""
     events = tuple(Event(number, b'{"n":%d}' % number, state) for number in numbers)
     return TaskWrite(
         task_id, owner, "c", events, task(task_id, state, updated=updated) if state else None, updated=None

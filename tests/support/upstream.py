@@ -229,7 +229,7 @@ class _Gone(Exception):
 
 
 class _Closed(Exception):
-    """We have closed the connection."""
+    """The server has closed the connection."""
 
 
 class _Connection:

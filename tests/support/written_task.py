@@ -41,7 +41,7 @@ class Written:
         await self.show(WORKING, ArtifactUpdate(artifact, last=False))
 
     async def show(self, *updates: Update) -> None:
-        """Publish each event by itself, before any subscriber runs."""
+        """Publish the events one by one."""
         await self._show([[self.record.apply(update)] for update in updates])
 
     async def show_together(self, *updates: Update) -> None:

@@ -204,8 +204,8 @@ class ClusterEngine(Engine):
     async def _locate(self, task_id: str, owner: str) -> TaskLocation | None:
         """Return the location of a task that another node writes.
 
-        Return None if this node writes the task, or if the task has ended or does not exist. If the task waits for input and its
-        node is dead, this node claims the task, and None is returned.
+        Return None for a task that this node writes, that has ended, or that does not exist. If the node of a waiting task is
+        dead, this node first claims the task. (A waiting task waits for input.)
 
         Raises:
             OverloadedError: The node of the task is dead, and no other node has taken over the task yet.
@@ -486,7 +486,7 @@ class ClusterEngine(Engine):
             await anyio.sleep(self._interval)
 
     async def _take_over(self) -> None:
-        while self._broker.works:  # only the broker has some events of dead nodes
+        while self._broker.works:  # some events of dead nodes are only in the broker
             taken, webhooks = await self._shared.take_over()
             self._orphans.update(taken)
             if self._push is not None:
@@ -531,7 +531,7 @@ class ClusterEngine(Engine):
             yield task_id, owner
 
     async def _take_conversation(self, active: ActiveTask) -> None:
-        """Claim the conversation again for a turn that held it when its node died."""
+        """Claim the conversation of a turn that had this claim when its node died."""
         if active.waiting and not self._turns.in_parallel(active):
             name = conversation_claim(active.record.context_id)
             active.holds_conversation = await self._shared.claim(active.owner, name, active.record.id)

@@ -52,7 +52,7 @@ class Addition(msgspec.Struct, frozen=True):
     Attributes:
         task_id: The task.
         events: The events in order.
-        begins: Whether this is the first addition of this node. Otherwise, it is an error if the stream is empty, or ends with an
+        begins: Whether this is the first addition of this node. Any later addition fails if the stream is empty, or ends with an
             entry of another node.
         ttl: Seconds after which the stream expires; 0 to leave its expiry unchanged.
     """

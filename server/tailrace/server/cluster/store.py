@@ -301,7 +301,7 @@ class ClusterStore(Store):
     async def drop_expired(self) -> bool:
         """Delete expired rows like `Store.drop_expired`, and the stream of a deleted task. One node deletes at a time."""
         now = datetime.now(UTC)
-        deleted = await self._database.read(pending_deletion)  # the node that deleted it may have ended
+        deleted = await self._database.read(pending_deletion)  # the deleting node may have ended
         if deleted is not None:
             await self.streams.remove(deleted)
             await self._database.write(lambda connection: drop_deleted(connection, deleted))

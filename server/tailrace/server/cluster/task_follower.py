@@ -35,7 +35,7 @@ POLL_INTERVAL = 1.0
 """Seconds between two reads of PostgreSQL for events that streams lack."""
 
 REPEATED_POLL_INTERVAL = 0.1
-"""Seconds between two of these reads while events are missing."""
+"""Seconds between two reads of PostgreSQL while events are missing."""
 
 
 class _Followed:

@@ -67,7 +67,7 @@ class PushConfig(msgspec.Struct, frozen=True):
         owner: The owner of the task.
         dialect: The protocol version of the request that set the webhook, and of the notifications.
         config: The caller's configuration, with the ids of the task and the webhook.
-        delivered: The number of the last event that was delivered, or is not delivered because all attempts failed.
+        delivered: Events up to this number were delivered, or all attempts to deliver them failed.
     """
 
     owner: str
@@ -189,7 +189,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         webhooks: New webhooks, which receive these and later events.
         send_key: The idempotency key of the message that caused the events; None if it has none.
         holds_conversation: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
-        is_large: Whether an event is large that does not change the status.
+        is_large: Whether the write has a large event that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: Whether lists of tasks contain the task, if this write creates it.
         usage: Attempts of model calls that ended before these events.

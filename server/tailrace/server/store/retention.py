@@ -1,6 +1,6 @@
 """Retention: deletes the events of ended tasks and, if configured, complete tasks and usage.
 
-It also completes deletions of tasks.
+This module also completes deletions of tasks that were interrupted.
 
 The snapshot of an ended task is complete. Its events are only needed for webhooks, and for clients that resume a stream soon
 after the end of the task. Events that a webhook has not received yet are not deleted.

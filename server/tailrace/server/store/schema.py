@@ -46,7 +46,7 @@ class Name(TypeDecorator[str]):
         return dialect.type_descriptor(Text(collation="C") if dialect.name == "postgresql" else Text())
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Return None for SQLite, which needs no conversion. Every event has such a column."""
+        """Return None for SQLite, so that no time is spent on a conversion for each event."""
         return super().bind_processor(dialect) if dialect.name == "postgresql" else None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
@@ -151,7 +151,7 @@ status_events = Index(
 def add_postgresql_types() -> None:
     """Set the conditions of the indexes for PostgreSQL.
 
-    If the definitions above had them, SQLAlchemy's dialect would be imported.
+    The definitions above have no such conditions, because these would import SQLAlchemy's dialect for PostgreSQL.
     """
     for index, condition in (
         (tasks_with_events, text("events_kept")),
@@ -180,7 +180,7 @@ push_configs = Table(
     Column("owner", Name, nullable=False),
     Column("dialect", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # The number of the last event that was delivered, or is not delivered because all attempts failed.
+    # Events up to this number were delivered, or all attempts to deliver them failed.
     Column("delivered", Integer, nullable=False),
     # The node that delivers the notifications.
     Column("node", Name),

@@ -100,7 +100,7 @@ class UsageStore:
         Args:
             usage_filter: The filter.
             group_by: Columns of `GROUPS`; empty for one sum. If there are no attempts, there is no group.
-            limit: The maximum number of groups. One more is returned if there are more.
+            limit: The maximum number of groups. If there are more groups, ``limit + 1`` groups are returned.
 
         Raises:
             StoreError: The read failed.

@@ -118,9 +118,9 @@ class StoreWrites:
             await self._database.append(rows_of(writes), is_large=is_large)
 
     async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
-        """Encode the content of a transaction. If it is large, use a thread, but not the thread of `run_bounded`.
+        """Encode the content of a transaction. Large content is encoded in a thread, but not in the thread of `run_bounded`.
 
-        In the thread of `run_bounded`, the writes of all tasks would wait for the requests that it processes.
+        In that thread, the writes of all tasks would wait for requests of callers.
         """
         return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
 
