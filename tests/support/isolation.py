@@ -38,7 +38,7 @@ class Ids:
         response: A response of the Responses API.
         completion: A stored chat completion.
         item: An item of the conversation, in the Conversations API.
-        call: A tool call whose result a task of the conversation requires.
+        call: A tool call. A task of the conversation waits for its result.
         name: A task of A2A 0.1, as its caller named it.
         key: The idempotency key of a message.
         tenant: The tenant of all of these; the caller's own if empty.

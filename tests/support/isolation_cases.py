@@ -47,7 +47,7 @@ NOTHING_NAMED: Mapping[str, str] = {
     "gRPC a2a.v1.A2AService/GetAgentCard": "the caller's own card",
     "POST /": "its methods are listed one by one",
 }
-"""Routes and methods whose requests name nothing of a caller, with the reason."""
+"""Routes and methods with requests that cannot name an object of a caller, and the reasons."""
 
 
 # --- HTTP+JSON ------------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ class LoopLag:
         worst_cpu: The same in CPU time: the part of each delay in which this process computed, without the time for
             which the loop's thread waited for a processor (on Linux). The load of other processes delays timers
             as well, but is not included.
-        worst_own: The CPU time of the loop's own thread in the delay of `worst_cpu`. In the rest of this delay, another thread
-            held the interpreter's lock.
+        worst_own: The part of `worst_cpu` in which the loop's own thread computed. In the rest, another thread held the
+            interpreter's lock.
         total: The sum of all delays above 10 ms, in seconds.
     """
 

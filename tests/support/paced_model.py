@@ -1,7 +1,7 @@
 """A model that receives each step of a response in a separate read, while the response is awaited.
 
 Some code processes data only if the data arrives while the response is awaited. The script therefore sends a step only after the
-previous step was decoded, in any tier of the decoder.
+previous step was decoded.
 """
 
 from collections.abc import Sequence

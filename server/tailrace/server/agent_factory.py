@@ -204,7 +204,7 @@ def _read_filters(path: Path | None) -> tuple[StreamFilter, ...]:
     if path is None:
         return ()
     try:
-        from tailrace.server.runtime.word_filters import read_filters  # an extra
+        from tailrace.server.runtime.word_filters import read_filters  # an optional dependency
     except ImportError as error:
         raise ConfigurationError(str(error)) from error
     return read_filters(path)

@@ -30,7 +30,7 @@ from tailrace.wrappers import ConfigurationError
 
 if TYPE_CHECKING:
     from tailrace.server.protocols.a2a.card_signing import CardSigner  # imports the cryptography library
-    from tailrace.server.protocols.a2a.grpc import GrpcServer  # an extra
+    from tailrace.server.protocols.a2a.grpc import GrpcServer  # an optional dependency
 
 logger = logging.getLogger("tailrace.server")
 

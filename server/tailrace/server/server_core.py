@@ -39,7 +39,7 @@ from tailrace.server.store.store import Retention, Store
 from tailrace.wrappers import ConfigurationError
 
 if TYPE_CHECKING:
-    from tailrace.server.cluster.node_factory import Cluster  # an extra
+    from tailrace.server.cluster.node_factory import Cluster  # an optional dependency
     from tailrace.server.protocols.a2a.card_signing import CardSigner  # imports the cryptography library
 
 _ANY_NUMBER = 2**31 - 1  # no limit on the number of messages: the largest integer that every database accepts
@@ -56,7 +56,7 @@ class ServerCore:
         tracer_provider: Records spans; the global tracer provider when None.
 
     Attributes:
-        settings: As given.
+        settings: The settings of the server.
         telemetry: Records turns, model responses and errors.
         store: Persists tasks and conversations.
         signers: Sign the cards.

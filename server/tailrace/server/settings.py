@@ -143,7 +143,7 @@ class CardSettings(BaseModel):
             versions can read; if the card is signed, a card of 1.0.
         input_modes: Media types that messages may contain (``image/*``); all if empty.
         output_modes: Media types of the agent's output.
-        signing_keys: Private keys (PEM files) that sign the card, by key id; require ``public_url``. The first key also signs
+        signing_keys: Private keys (PEM files) that sign the card, by key id. Requires ``public_url``. The first key also signs
             push notifications.
         signing_jku: URL of the public keys (a JWK Set). If empty, the URL at which this server publishes the keys.
         grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; if None, the host of the other addresses with

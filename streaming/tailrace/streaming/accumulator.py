@@ -51,7 +51,7 @@ class Accumulator:
     Args:
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text (see
             `tailrace.wrappers.decoding.think_tags`).
-        merge_choices: True to merge all choices into one choice. Use it for requests with ``n=1`` to servers that
+        merge_choices: True to merge all choices into one choice. Use this option for requests with ``n=1`` to servers that
             distribute the response over several choices, or count tokens in the index of the choice.
 
     Attributes:

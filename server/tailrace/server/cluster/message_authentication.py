@@ -45,7 +45,7 @@ class Authentication:
     """Signs the entries that this node sends, and verifies those that it receives.
 
     Args:
-        keys: The keys of the installation. They are read at each use, because the store may load the secret after this object is
+        keys: The keys of the installation, which are read at each use, because the store may load the secret after this object is
             created.
         observer: Notified of rejected entries.
     """

@@ -421,7 +421,7 @@ class Engine(TaskAccess):
 
     async def _cancel_dependents(self, context_id: str, owner: str, task: Task | None = None) -> None:
         for task_id in reversed(await self._waiting_turns.dependents(context_id, owner, task)):
-            with suppress(TaskNotFoundError, TaskNotCancelableError):  # deleted or ended meanwhile
+            with suppress(TaskNotFoundError, TaskNotCancelableError):  # deleted or ended in the meantime
                 await self.cancel_task(task_id, owner)
 
     async def _delete_task(self, task_id: str, owner: str) -> None:

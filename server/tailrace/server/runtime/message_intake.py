@@ -335,7 +335,10 @@ def _completion_of(call: CallContext, task_id: str, turn: int) -> StoredCompleti
 def _follow_up_of(
     task: Task, message: Message, answered: Sequence[str], may_approve: bool
 ) -> tuple[Message, bytes]:
-    """Return a further message of a task and its JSON. Decisions are recorded, and tool results have the names of their tools."""
+    """Return a further message of a task, and the JSON of the message.
+
+    Decisions are recorded, and tool results get tool names.
+    """
     message = decided_message(message, task, may_approve=may_approve)
     if answered:
         message = with_tools_named(message, answered, pending_calls(task))

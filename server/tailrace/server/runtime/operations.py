@@ -385,7 +385,7 @@ class Operations:
         return await self._engine.start(send, caller.owner, call, preceding=preceding)
 
     async def _before_branch(self, branch: object, message: Message, caller: Caller) -> list[Message]:
-        """Return the messages with which a branch begins: those before the message that the field ``branch`` names."""
+        """Return the messages at the beginning of a branch. They precede the message that the field ``branch`` names."""
         match branch:
             case {"contextId": str(context_id), "messageId": str(message_id)}:
                 pass

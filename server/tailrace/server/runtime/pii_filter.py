@@ -183,7 +183,7 @@ class _PiiStream(FilterStream):
     def __init__(self, pii: PiiFilter) -> None:
         self._pii = pii
         self._held = ""
-        self._size = 0  # the text is not filtered before it has this size; 0 if it is unknown
+        self._size = 0  # the size that the text must have before it is filtered; 0 if unknown
 
     async def feed(self, text: str) -> str:
         self._held += text

@@ -87,7 +87,7 @@ def _rounded(cost: Decimal) -> int | None:
 
 def _load_package() -> _Calculate | None:
     try:
-        import genai_prices  # an extra
+        import genai_prices  # an optional dependency
     except ImportError:
         return None
 

@@ -192,7 +192,7 @@ class ServedAgents:
 
         Args:
             name: The name of the agent. If it is empty, the filters of all agents apply, because each of them may receive the
-                content. The media types are then only checked if there is one agent (see `check_conversation`).
+                content. In this case, the media types are checked only if the server has one agent (see `check_conversation`).
             messages: The message of the request and the earlier messages in the request.
             metadata: As for `InputFilter.check`.
             record: As for `InputFilter.check`.

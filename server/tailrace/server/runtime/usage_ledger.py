@@ -333,7 +333,7 @@ class _ObservedAttempt(ResponseObservation):
         failure = response.error
         if error is None and failure is None:
             is_complete = True
-        else:  # a response whose end has arrived is complete, even if the stream is closed before the end is read
+        else:  # with a finish reason, a response is complete, even if the stream is closed early
             is_complete = failure is None and response.finished and self.chunks > 0
         if is_complete:
             return AttemptState.FINAL if response.usage is not None else AttemptState.UNREPORTED

@@ -201,7 +201,7 @@ class Store(StoreWrites):
             task_id: The task.
             after: The number of the last known event.
             limit: The maximum number of events.
-            max_bytes: The maximum bytes of the bodies; None for no limit. If any event exists, at least one is returned.
+            max_bytes: The maximum bytes of the bodies; None for no limit. If there is an event, at least one is returned.
 
         Raises:
             EventsDropped: The next event was deleted after the end of the task. The snapshot has its content.

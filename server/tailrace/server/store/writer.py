@@ -425,7 +425,7 @@ class GroupWriter:
         return None
 
     def _withdraw(self, task_ids: set[str]) -> list[_Write]:
-        """Remove the waiting writes of tasks with a failed write. If they were committed, the logs would have a gap."""
+        """Remove the waiting writes of tasks with a failed write. Otherwise, the logs of these tasks would have gaps."""
         withdrawn = [item for item in self._waiting if item[0].task_id in task_ids]
         self._waiting = [item for item in self._waiting if item[0].task_id not in task_ids]
         self._count -= sum(len(write.events) for write, _, _ in withdrawn)

@@ -66,9 +66,9 @@ class A2AError(ProtocolError):
         status: The name of the gRPC status. The body of an HTTP+JSON error contains it too.
         reason: The value of ``ErrorInfo.reason``.
         message: The standard message.
-        detail: As given.
-        metadata: As given.
-        violations: As given.
+        detail: The argument of the same name.
+        metadata: The argument of the same name.
+        violations: The argument of the same name.
     """
 
     code: ClassVar[int]

@@ -64,7 +64,7 @@ class RunTools(msgspec.Struct, frozen=True):
     """Action: run tools, call `AgentTurn.tool_result` for each result, in any order, then call `AgentTurn.end_round`.
 
     Attributes:
-        calls: Those calls of the last response that the agent runs.
+        calls: The calls of the last response, except calls that the caller runs.
     """
 
     calls: tuple[ContentPartToolCall, ...]

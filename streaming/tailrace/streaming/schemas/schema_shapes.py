@@ -62,7 +62,7 @@ class Shape:
 
     def member(self, name: str) -> tuple["Shape", ...]:
         """Return the alternatives for the value of a member."""
-        key = name if self.knows(name) else None  # members with other names are alike
+        key = name if self.knows(name) else None  # members with other names have the same alternatives
         found = self._members.get(key)
         if found is None:
             schemas: list[Any] = []
@@ -82,7 +82,7 @@ class Shape:
     def item(self, index: int) -> tuple["Shape", ...]:
         """Return the alternatives for an item of an array."""
         prefixes = [_prefix_items(part) for part in self._parts]
-        key = min(index, max(map(len, prefixes), default=0))  # items after the longest prefix are alike
+        key = min(index, max(map(len, prefixes), default=0))  # later items have the same alternatives
         found = self._items.get(key)
         if found is None:
             schemas: list[Any] = []

@@ -68,7 +68,7 @@ class OutputReader:
             ValueError with the reason.
 
     Attributes:
-        format: As given.
+        format: The output format of the request.
     """
 
     def __init__(self, form: OutputFormat, validate: Callable[[Any], object]) -> None:

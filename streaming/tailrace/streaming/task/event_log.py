@@ -60,7 +60,7 @@ class TaskLog:
         self.ended = False
         self.first = number + 1
         self.events: list[Event] = []
-        self._fresh = number  # the subscribers that were woken last had read the events up to this number
+        self._fresh = number  # last event that the most recently woken subscribers had read
         self._bytes = 0
         self._max_bytes = max_bytes
         self._unread_bytes = unread_bytes
