@@ -1,6 +1,6 @@
-"""The common interface of all providers' streaming chunks.
+"""Chunks of a streamed response, with the same interface for all providers.
 
-The decoder of a provider converts each payload of a stream to `ChunkWrapper`s. The consumers of chunks
+The decoder of a provider converts the events of a stream to `ChunkWrapper`s. The classes that read these chunks
 (`MessageAssembly` and `tailrace.streaming.Accumulator`) therefore do not depend on the provider.
 """
 
@@ -30,11 +30,11 @@ class FinishReason(StrEnum):
 
 
 class FinishMessage(msgspec.Struct, frozen=True):
-    """The end of a response and its reason.
+    """The end of a response, with its reason.
 
     Attributes:
-        reason: The common finish reason.
-        raw: The finish reason as the provider sent it, for example ``"end_turn"`` or ``"MAX_TOKENS"``.
+        reason: The finish reason, as one of the values that all providers share.
+        raw: The finish reason in the provider's words, for example ``"end_turn"`` or ``"MAX_TOKENS"``.
         message: The provider's explanation; empty if there is none.
     """
 
@@ -44,12 +44,12 @@ class FinishMessage(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of one request, as reported by the provider. tailrace never estimates counts.
+    """Token counts of one request. The provider reported them; tailrace never estimates counts.
 
     Attributes:
         input_tokens: Number of tokens of the prompt.
         output_tokens: Number of tokens of the output, including reasoning.
-        total_tokens: The total that the provider reported; without a reported total, the sum of both counts.
+        total_tokens: The total that the provider reported. If it reported none, the sum of the other two counts.
         raw: The unchanged usage object of the provider (cached tokens, reasoning tokens, cost, …).
     """
 
@@ -60,18 +60,19 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
-    """An unchanged fragment of one tool call. `MessageAssembly` determines the call that the fragment belongs to.
+    """An unchanged fragment of one tool call. `MessageAssembly` finds the call to which the fragment belongs.
 
     Attributes:
-        index: The provider's index of the call; None if the fragment has no index.
-        id: The id of the call; empty if the fragment has no id.
+        index: The index of the call that the provider sent, or None.
+        id: The id of the call; empty if the provider sent none with this fragment.
         name: The name of the tool, or a fragment of the name; may be empty.
         arguments: A fragment of the argument text, which is JSON, or free text for a custom tool. Consumers
             concatenate the fragments.
         type: ``"function"``, ``"custom"``, or ``"server"`` for a tool that the provider runs itself; empty if the
-            fragment has no type.
-        extra: Further fields of the call (thought signatures, …) under the provider's metadata key, for example
-            ``"gemini"``. These fields become metadata of the call, and later requests to the provider contain them.
+            provider sent no type with this fragment.
+        extra: Further fields of the call, such as thought signatures. They are values of the provider's metadata key,
+            for example ``"gemini"``. They become metadata of the call, and later requests to the provider contain
+            them.
     """
 
     index: int | None = None
@@ -83,20 +84,21 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockDelta(msgspec.Struct, frozen=True):
-    """The block of text or reasoning that a delta belongs to.
+    """The block of text or reasoning to which a delta belongs.
 
-    Anthropic, Gemini and the Responses API divide a response into content blocks. These APIs sign or annotate single
-    blocks, and later requests must contain each block unchanged. A delta without a `BlockDelta` continues the latest
-    block of its channel.
+    Anthropic, Gemini and the Responses API divide a response into content blocks. A signature or annotation belongs to
+    one block, and later requests must contain each block unchanged. A delta without a `BlockDelta` continues the latest
+    block of text or reasoning.
 
     Attributes:
         channel: ``"text"`` or ``"reasoning"``.
-        opens: True if the delta starts a new block, whose text is not joined with earlier text of the channel. A block
+        opens: True if the delta starts a new block. The text of a new block is not joined with earlier text. A block
             without text is preserved if it has a signature or metadata. False if the delta belongs to the latest block
-            of the channel.
+            with the same channel.
         signature: A fragment of the signature of a reasoning block. Consumers concatenate the fragments.
-        metadata: Further fields of the block under the provider's metadata key. The fields are merged into the
-            metadata of the part, by the rules of `ChunkDetails.extra`. Later requests to the provider contain them.
+        metadata: Further fields of the block, under the provider's metadata key. They become metadata of the content
+            part, and later requests to the provider contain them. If several deltas have the same field, the values
+            are merged by the rules of `ChunkDetails.extra`.
     """
 
     channel: Literal["text", "reasoning"]
@@ -106,26 +108,27 @@ class BlockDelta(msgspec.Struct, frozen=True):
 
 
 class ChunkDetails(msgspec.Struct):
-    """Content that most chunks do not have. It is a separate object, so that the common chunks stay small and fast.
+    """Content that most chunks do not have. It is a separate object, so that the other chunks stay small.
 
     Attributes:
         role: The role that the provider sent; empty if it sent no role.
-        refusal: A fragment of the text of a refusal.
-        metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …). The last
+        refusal: A fragment of the text with which the model refuses to answer.
+        metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …). If
+            several chunks have the same field, the last value is used, except for ``id``, whose first value is used.
             value of a field is used, but the first value of ``id``.
-        extra: Fields of the message without an accessor (annotations, audio, images, logprobs, unknown fields). The
-            values of several chunks are merged by type: lists are concatenated, objects are merged, other values are
-            replaced.
-        error: The error that the provider reported; None for no error. The other content of the chunk is valid even if
-            there is an error.
-        snapshot: True if the chunk has the complete message instead of a delta. The chunk is used only if the stream
+        extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields). If several chunks
+            have the same field, lists are concatenated, objects are merged, and other values are replaced.
+        error: The error that the provider reported, or None. The other content of the chunk is valid even if there is
+            an error.
+        snapshot: True if the chunk contains the complete message instead of a delta. The chunk is used only if no other
+            chunk of the stream had content.
             had no other content.
         block: The block of text or reasoning that the delta belongs to, or None.
-        parts: Complete parts that follow the delta's text: files, data, and results of server tools, but no tool
-            calls.
-        restarts: True if the provider restarted its response. The previous content of the choice must be discarded.
-        restates: True if the delta's reasoning comes from a secondary field, in which some servers repeat the
-            reasoning of the usual field. The secondary field is used only if the usual field has no reasoning.
+        parts: Complete content parts that follow the text of the delta: files, data, and results of tools that the
+            provider ran. Tool calls are not allowed here.
+        restarts: True if the provider began its response again. The previous content of the choice must be discarded.
+        restates: True if the reasoning of the delta comes from a secondary field, which is used only if the usual field
+            has no reasoning. Some servers send the same reasoning in both fields.
     """
 
     role: str = ""
@@ -141,7 +144,7 @@ class ChunkDetails(msgspec.Struct):
 
     @property
     def has_content(self) -> bool:
-        """True if the chunk has content of the message here. Metadata of the response and errors do not count."""
+        """True if these details contain content of the message. Metadata of the response and errors are not content."""
         return bool(self.refusal or self.extra or self.block or self.parts)
 
     @property
@@ -153,21 +156,21 @@ class ChunkDetails(msgspec.Struct):
 class _ChunkMeta(StructMeta, ABCMeta):
     """Metaclass of abstract msgspec structs.
 
-    One chunk wrapper is created for each token. Creating a struct takes only 60 ns.
+    A chunk wrapper is created for each token, so it must be a struct, which takes only 60 ns to create.
     """
 
 
 class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
-    """One delta of one choice of a provider's stream.
+    """One delta of one choice of a response.
 
-    The accessors of an empty delta return empty values and never raise an exception.
+    If the delta has no value for a method, the method returns an empty value or None. It raises no exception.
 
     Attributes:
-        raw: The provider's object with all its fields.
-        choice: Index of the choice; 0 unless the request asked for several choices.
-        details: Content that most chunks do not have; None if there is none.
-        plain: True if the decoder guarantees that the delta has only text or reasoning, so that consumers can skip the
-            other accessors. False if the delta may have any content.
+        raw: The provider's object, with all its fields.
+        choice: The index of the choice; 0 unless the request asked for several choices.
+        details: Content that most chunks do not have, or None.
+        plain: True if the decoder knows that the delta has only text or reasoning. Consumers can then skip the other
+            methods. False if the delta may have any content.
     """
 
     raw: T
@@ -184,17 +187,17 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
         """Return the reasoning text of this delta; ``""`` if there is none."""
 
     def get_texts(self) -> tuple[str, str]:
-        """Return the reasoning and the text of this delta with one call, which is faster than two calls."""
+        """Return the reasoning text and the visible text of this delta. One call is faster than two."""
         return self.get_reasoning(), self.get_text()
 
     @property
     def reasoning_origin(self) -> Mapping[str, Any] | None:
-        """The name of the field that contained this delta's reasoning, under the provider's metadata key.
+        """The field that contained this delta's reasoning, for example ``{"openai": {"field": "reasoning"}}``.
 
-        None if the field does not matter.
+        None if later requests do not depend on the field.
 
-        `MessageAssembly` reads this property at the start of a reasoning block, and adds the value to the metadata of
-        the block. Later requests then contain the reasoning in the same field.
+        When a reasoning block starts, `MessageAssembly` adds this value to the metadata of the block. Later requests
+        then contain the reasoning in the same field.
         """
         return None
 
@@ -212,7 +215,7 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
 
 class ReadWrapper(ChunkWrapper[T], Generic[T], gc=False):
-    """Chunk wrapper whose values are attributes. It is the base class of the chunk wrappers of most providers.
+    """Chunk wrapper that stores its values as attributes. It is the base class for most providers.
 
     Attributes:
         text: The visible text.

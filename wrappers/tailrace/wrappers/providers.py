@@ -2,10 +2,12 @@
 
 A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). Each wire format has a
 decoder, a history converter and a model client. A *provider* is a service with such an API. Each provider has a base
-URL, and environment variables for its key. Many providers use Chat Completions. The decoder detects differences of
-their responses from the stream. Differences that matter for requests are attributes of `Provider`.
+URL, and environment variables for its key. Many providers use the format of Chat Completions. If the responses of these
+providers differ, the decoder finds the differences in the stream. If their requests differ, the differences are
+attributes of `Provider`.
 
-The package of a wire format is imported on first use. An application may add providers with `register`.
+The package of a wire format is imported when it is used for the first time. An application may add providers with
+`register`.
 """
 
 import os
@@ -23,21 +25,22 @@ from tailrace.wrappers.model import Model
 
 @dataclass(frozen=True)
 class WireFormat:
-    """A wire format.
+    """The format of an API, and the classes for this format.
 
     Attributes:
         name: The key of the format in `FORMATS` and in metadata.
-        title: The name of the format for display.
+        title: The name of the format for people.
         module: The package that contains the classes.
         decoder: The name of the `ResponseDecoder` class in the package.
         converter: The name of the `HistoryConverter` class in the package.
         model: The name of the `Model` class in the package's module ``client``.
-        arguments: ``"fragments"`` if tool call arguments are streamed in fragments, ``"whole"`` if they are complete.
+        arguments: ``"fragments"`` if the arguments of tool calls are streamed in fragments, ``"whole"`` if each call
+            arrives with complete arguments.
         reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed or encrypted.
-        sends: Content types in requests, in addition to text and tools.
-        streams: Content types in responses, in addition to text, reasoning and tool calls.
+        sends: The content types that requests may contain in addition to text and tools.
+        streams: The content types that responses may contain in addition to text, reasoning and tool calls.
         extra: The optional dependency group (extra) that the model client requires; empty for none.
-        keyless: True if the model client can be created without a key.
+        keyless: True if the model client does not require a key.
     """
 
     name: str
@@ -54,7 +57,7 @@ class WireFormat:
     keyless: bool = False
 
     def create_decoder(self, *, provider: str = "") -> ResponseDecoder[Any]:
-        """Create a decoder for one response body. ``provider`` is the name of the provider in errors."""
+        """Create a decoder for one response body. Errors contain ``provider`` as the name of the provider."""
         return self._load(self.module, self.decoder)(provider=provider)
 
     def create_converter(self) -> HistoryConverter[Any, Any]:
@@ -63,7 +66,7 @@ class WireFormat:
 
     def create_model(self, name: str, **arguments: Any) -> Model:
         """Create a model client of this format. The arguments are those of the client's class."""
-        # Import the client here, because decoding does not need it.
+        # The client is imported only here, because decoding does not need it.
         return self._load(f"{self.module}.client", self.model)(name, **arguments)
 
     @staticmethod
@@ -76,22 +79,22 @@ class Provider:
     """A provider of models.
 
     Attributes:
-        name: The name of the provider, as in ``provider:model``.
+        name: The name of the provider, which precedes the colon in ``provider:model``.
         format: The wire format, a key of `FORMATS`.
         aliases: Other names of the provider.
         base_url: The root URL of the API; None for the default of the format.
         base_url_variable: The environment variable that overrides ``base_url``; empty for none.
-        key_variables: The environment variables for the key. The first one that is set is used.
+        key_variables: The environment variables for the key. The first variable that is set is used.
         needs_key: False if most servers of this provider require no key.
-        base_url_suffix: Suffix that is appended to the URL in ``base_url_variable``.
+        base_url_suffix: A suffix that is appended to the URL from ``base_url_variable``.
         reasoning_field: For Chat Completions, the only field in which the provider accepts reasoning; ``""`` if it
-            accepts no reasoning. None to send reasoning in the field in which it was received, which works with most
-            providers. The value is used only with the provider's own base URL.
-        content_parts: For Chat Completions, False if the provider accepts the text of a message only as one string.
-            The value is used only with the provider's own base URL.
-        prefill: For Chat Completions, the key in `tailrace.wrappers.openai.prefill.PREFILLS` of the options with which
-            the provider continues a text; None to detect the server software. The value is used only with the
-            provider's own base URL.
+            accepts no reasoning. If it is None, reasoning is sent in the field in which it was received, which most
+            providers accept. The value is used only with the provider's own base URL.
+        content_parts: For Chat Completions, False if the provider rejects a message whose text is a list of parts. The
+            text is then sent as one string. The value is used only with the provider's own base URL.
+        prefill: For Chat Completions, a key in `tailrace.wrappers.openai.prefill.PREFILLS`. It determines how the
+            provider must be asked to continue an interrupted text. If it is None, the server software is detected. The
+            value is used only with the provider's own base URL.
     """
 
     name: str
@@ -117,7 +120,7 @@ class Provider:
         return next((variables[name] for name in self.key_variables if variables.get(name)), None)
 
     def address(self, environment: Mapping[str, str] | None = None) -> str | None:
-        """Return the root URL of the API from the environment, otherwise ``base_url``; None for the default of the format."""
+        """Return the root URL from the environment, or ``base_url`` if no URL is set; None for the default of the format."""
         variables = os.environ if environment is None else environment
         url = variables.get(self.base_url_variable) if self.base_url_variable else None
         return url.rstrip("/") + self.base_url_suffix if url else self.base_url
@@ -128,7 +131,7 @@ class Provider:
         """Create a model of this provider.
 
         Args:
-            name: The name that the provider gives the model.
+            name: The provider's name of the model.
             base_url: The root URL of the API; None for the provider's default.
             api_key: The API key; None for the key in the environment.
             arguments: Further arguments of the model's class (``read_timeout``, ``parameters``, …).
@@ -146,7 +149,7 @@ class Provider:
         if key is None and not keyless:
             raise ConfigurationError(f"no key for {self.name}:{name}: set {' or '.join(self.key_variables)}")
         if key is None and not self.wire_format.keyless:
-            key = "none"  # self-hosted servers require no key, but the official clients do
+            key = "none"  # self-hosted servers require no key, but the official clients require one
         if self.reasoning_field is not None and address == self.base_url:
             arguments.setdefault("reasoning_field", self.reasoning_field)
         if not self.content_parts and address == self.base_url:
@@ -299,14 +302,14 @@ class _Recordings(Provider):
 
 
 RECORDINGS = _Recordings("replay", "", needs_key=False)
-"""The provider of recorded responses, ``replay:FOLDER``. `providers` does not include it, because it is no service."""
+"""The provider of recorded responses, ``replay:FOLDER``. It is not in `providers`, because it is not a service."""
 
 _providers: dict[str, Provider] = {}
-_names: dict[str, str] = {}  # provider name by lower-case name or alias
+_names: dict[str, str] = {}  # the name of the provider, by name or alias in lower case
 
 
 def register(provider: Provider) -> None:
-    """Register a provider, and replace a provider with the same name.
+    """Register a provider. A registered provider with the same name is replaced.
 
     Raises:
         ConfigurationError: The name or an alias of the provider belongs to another provider.
@@ -325,10 +328,10 @@ def providers() -> Iterator[Provider]:
 
 
 def find_provider(name: str) -> Provider:
-    """Return the provider with a name or alias. The name is case-insensitive.
+    """Return the provider with a name or alias. Upper and lower case are equal.
 
     Raises:
-        ConfigurationError: No provider has this name. The message lists all providers.
+        ConfigurationError: No provider has this name or alias. The error message lists all providers.
     """
     registered = _names.get(name.lower())
     if registered is None and name.lower() == RECORDINGS.name:
@@ -342,10 +345,12 @@ def find_provider(name: str) -> Provider:
 
 
 def find_key(provider: str, model: str, api_key: str | None = None) -> str | None:
-    """Return the key for a model: ``api_key``, or else the key in the environment; None if no key is set or required.
+    """Return the key for a model: ``api_key``, or the key in the environment if ``api_key`` is empty.
+
+    The result is None if no key is set, and the provider does not require one.
 
     Raises:
-        ConfigurationError: The provider requires a key, and no key is set. The message names the environment
+        ConfigurationError: The provider requires a key, and no key is set. The error message names the environment
             variables.
     """
     registered = _providers.get(provider)
@@ -358,7 +363,7 @@ def find_key(provider: str, model: str, api_key: str | None = None) -> str | Non
 
 
 def configured_providers(environment: Mapping[str, str] | None = None) -> list[Provider]:
-    """Return the providers that have a key in the environment, in the order of the registry."""
+    """Return the providers whose key is in the environment, in the order of their registration."""
     return [provider for provider in providers() if provider.key(environment)]
 
 

@@ -1,9 +1,9 @@
 """Options of one request: tools, output format, sampling.
 
-A caller passes `RequestOptions` to `Model.stream`. The options are the same for all providers. Each provider's module
-``request`` converts the options to members of the provider's request. In contrast, the ``parameters`` of a model
-client have the provider's own names and are sent with every request. If an option and a parameter conflict, the option
-is used. Tools in the options are added to the tools in the parameters.
+A caller passes `RequestOptions` to `Model.stream`. The options have the same names for all providers. The module
+``request`` of each provider converts them to members of the provider's request. In contrast, the ``parameters`` of a
+model client have the provider's own names, and are sent with every request. If an option and a parameter conflict, the
+option is used. Tools in the options are added to the tools in the parameters.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class _Model(BaseModel):
-    # JSON and the providers do not support infinite numbers and NaN.
+    # JSON and the providers do not support NaN and infinite numbers.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -27,10 +27,10 @@ class ToolDefinition(_Model):
     """A tool that the model may call.
 
     Attributes:
-        name: The name of the tool. If the provider does not accept the name, the request contains a replacement, and
-            the response has the original name again (see `tailrace.wrappers.conversion.tool_names`).
-        description: A text for the model that explains the purpose and use of the tool.
-        parameters: JSON schema of the arguments. It describes an object.
+        name: The name of the tool. If the provider rejects such names, the request contains another name, and the
+            original name is restored in the response (see `tailrace.wrappers.conversion.tool_names`).
+        description: A text that tells the model the purpose and use of the tool.
+        parameters: The JSON schema of the arguments. It must describe an object.
         strict: True if the arguments must match the schema, False if they may differ; None for the provider's
             default.
     """
@@ -42,12 +42,12 @@ class ToolDefinition(_Model):
 
 
 class ToolChoice(_Model):
-    """Selection of the tools that the model may or must call.
+    """The tools that the model may or must call.
 
     Attributes:
         mode: ``auto``: the model decides. ``none``: the model calls no tool. ``required``: the model calls at least
             one tool. ``tool``: the model calls the tool ``name``.
-        name: The name of the tool, for the mode ``tool``.
+        name: The name of the tool. It is only used with the mode ``tool``.
     """
 
     mode: Literal["auto", "none", "required", "tool"] = "auto"
@@ -55,13 +55,13 @@ class ToolChoice(_Model):
 
 
 class OutputFormat(_Model):
-    """Format of JSON output.
+    """The format of JSON output.
 
     Attributes:
-        schema_: JSON schema of the output; None if any JSON object is valid. The name of the field in JSON is
+        schema_: The JSON schema of the output; None to allow any JSON object. The name of this field in JSON is
             ``schema``.
         name: The name of the schema.
-        description: A text for the model that describes the output.
+        description: A text that describes the output to the model.
         strict: True if the output must match the schema, False if it may differ; None for the provider's default.
     """
 
@@ -76,23 +76,23 @@ class OutputFormat(_Model):
 class RequestOptions(_Model):
     """Options of one request. None and empty values are not sent, so that the provider's defaults apply.
 
-    An option that the provider does not support is not sent. Tools and the output format are essential: if the
+    If a provider does not support an option, the option is not sent. Tools and the output format are exceptions: if a
     provider does not support them, `Model.stream` raises a `ProtocolError`.
 
     Attributes:
         tools: Tools that the model may call.
         native_tools: Further tools in the provider's own format, for example custom tools, namespaces and web search
             of the OpenAI Responses API. They are sent only to models with `Model.accepts_native_tools`.
-        tool_choice: Selection of the tools that the model may or must call; None for the provider's default.
+        tool_choice: The tools that the model may or must call; None for the provider's default.
         parallel_tool_calls: True if one response may contain several tool calls; None for the provider's default.
-        output: The output format; None for text.
+        output: The format of JSON output; None for text.
         max_output_tokens: Maximum number of output tokens.
         temperature: Sampling temperature.
-        top_p: Probability mass for nucleus sampling, from 0 to 1.
+        top_p: For nucleus sampling: the part of the probability from which tokens are chosen, from 0 to 1.
         stop: Texts at which the model stops.
         seed: Seed for sampling.
         presence_penalty: Penalty for tokens that already occur in the text.
-        frequency_penalty: Penalty for tokens, proportional to their frequency in the text.
+        frequency_penalty: Penalty for tokens that grows with their frequency in the text.
         reasoning_effort: Amount of reasoning: ``none``, ``minimal``, ``low``, ``medium``, ``high``, …
     """
 
@@ -120,7 +120,7 @@ class RequestOptions(_Model):
 
 
 def _names_of(tool: Mapping[str, Any]) -> list[object]:
-    """Return the names of a native tool, or those of all tools in a namespace."""
+    """Return the name of a native tool in a list. For a namespace, return the names of its tools."""
     inner = tool.get("tools")
     if tool.get("type") == "namespace" and isinstance(inner, list):
         return [each.get("name") for each in as_mappings(cast("list[object]", inner))]

@@ -1,4 +1,4 @@
-"""Details of token counts in the usage objects of all providers: cached tokens and reasoning tokens."""
+"""Details of the token counts in usage objects of all providers: cached tokens and reasoning tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _DETAILS = (
     "completion_tokens_details",
 )
 _CACHED = (
-    "cached_tokens",  # OpenAI's formats (a detail), Moonshot, Cohere
+    "cached_tokens",  # OpenAI's APIs (in an object of `_DETAILS`), Moonshot, Cohere
     "prompt_cache_hit_tokens",  # DeepSeek
     "cache_read_input_tokens",  # Anthropic
     "cacheReadInputTokens",  # Bedrock
@@ -37,7 +37,7 @@ class UsageDetails(msgspec.Struct, frozen=True):
     Attributes:
         cached: Input tokens that the provider read from its cache.
         cache_written: Input tokens that the provider wrote to its cache.
-        reasoning: Output tokens of reasoning.
+        reasoning: Output tokens that were used for reasoning.
     """
 
     cached: int = 0
@@ -46,7 +46,7 @@ class UsageDetails(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "UsageDetails":
-        """Read the details in a usage object of any provider (`Usage.raw`). A missing count is 0."""
+        """Read the details in the usage object of any provider (`Usage.raw`). A count is 0 if it is missing."""
         places = [raw, *(found for name in _DETAILS if (found := as_mapping(raw.get(name))) is not None)]
         return cls(_count(places, _CACHED), _count(places, _CACHE_WRITTEN), _count(places, _REASONING))
 

@@ -1,11 +1,12 @@
-"""Recorded responses of providers: a model that records responses, and a model that replays them without a provider.
+"""Recordings of providers' responses: a model that records responses, and a model that replays them without a provider.
 
 ::
 
     model = RecordingModel(create_model("openai:gpt-5-mini"), Path("cassettes"))    # calls the provider
     model = create_model("replay:cassettes")                                        # calls nothing
 
-A recording (`Cassette`) contains the bytes of one response, their arrival times, and the request in the common format.
+A recording (`Cassette`) contains the bytes of one response with their arrival times, and the request in the common
+format.
 """
 
 from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, RecordedRequest, load_cassettes

@@ -1,6 +1,6 @@
-"""The recording of one response, and the file of a recording.
+"""The recording of one response, and its file format.
 
-The file is JSON with one line for each chunk of the body, so that people can read, compare and edit it.
+The file is JSON. Each chunk of the response body has its own line, so that people can read, compare and edit the file.
 """
 
 import base64
@@ -20,11 +20,11 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import RequestOptions
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Maximum size of one file in bytes."""
+"""Maximum size of a file, in bytes."""
 
 _NAME = re.compile(r"\d{4,9}-[0-9a-f]{12}\.json")
 _DIGEST_CHARACTERS = 12  # number of characters of the digest in the name of a file
-# Fields of parts that differ if the same conversation is repeated: ids of providers, times, signatures.
+# Fields of message parts that change if the same conversation is repeated: provider ids, times, signatures.
 _CHANGING = frozenset({"metadata", "signature", "synthetic_id"})
 
 
@@ -33,11 +33,11 @@ class _Model(BaseModel):
 
 
 class Piece(_Model):
-    """One chunk of a body: the bytes of one network read.
+    """One chunk of a response body: the bytes that one network read returned.
 
     Attributes:
-        at: Seconds after the request was sent.
         text: The bytes as text; None if they are not valid UTF-8.
+        base64: The bytes in base64 if they are not valid UTF-8; otherwise None.
         base64: The bytes as base64, if they are not valid UTF-8; otherwise None.
     """
 
@@ -66,7 +66,7 @@ class Piece(_Model):
 
 
 class Failure(_Model):
-    """The error that ended a response, or that occurred instead of a response. The fields are those of `UpstreamError`."""
+    """The error that ended a response, or that occurred before a response. The fields are those of `UpstreamError`."""
 
     fault: UpstreamFault
     message: str
@@ -98,13 +98,12 @@ class Failure(_Model):
 
 
 class RecordedRequest(_Model):
-    """A request in the common format.
+    """A request in the common format, with which the recording is found.
 
     Attributes:
-        digest: The digest of the request (`request_digest`). The recording is the response to all requests with this
-            digest.
-        history: The conversation, as information for readers of the file.
-        options: The options that differ from the defaults, as information for readers of the file.
+        digest: The digest of the request (`request_digest`). The recording is used for all requests with this digest.
+        history: The conversation. It is only information for readers of the file.
+        options: The options that differ from the defaults. They are only information for readers of the file.
     """
 
     digest: str
@@ -120,10 +119,10 @@ class Cassette(_Model):
         provider: The name of the provider.
         model: The name of the model.
         format: The wire format of the body, a key of `tailrace.wrappers.providers.FORMATS`.
-        recorded: The time of the request.
+        recorded: The time at which the request was sent.
         request: The request.
         pieces: The chunks of the body.
-        failure: The error that ended the response; None for no error.
+        failure: The error that ended the response, or None.
     """
 
     tailrace_cassette: Literal[1] = 1
@@ -136,10 +135,10 @@ class Cassette(_Model):
     failure: Failure | None = None
 
     def write(self, folder: Path) -> Path:
-        """Write the recording to a new file in a folder. The folder is created if necessary. Only the user can read the file.
+        """Write the recording to a new file, which only the user can read. The folder is created if necessary.
 
         Returns:
-            The path of the file. Its name begins with the next number in the folder.
+            The path of the file. The name begins with a number, which is higher than those of the existing files.
 
         Raises:
             OSError: The file cannot be written.
@@ -169,11 +168,11 @@ class Cassette(_Model):
 
 
 def load_cassettes(folder: Path) -> list[Cassette]:
-    """Read all recordings in a folder, in the order in which they were recorded.
+    """Read all recordings in a folder. The result has the order in which they were recorded.
 
     Raises:
-        ConfigurationError: The folder does not exist or has no recordings, or a file is invalid. The message names the
-            folder or the file.
+        ConfigurationError: The folder does not exist or has no recordings, or a file is invalid. The error message
+            names the folder or the file.
     """
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {str(folder)!r} of recordings")
@@ -188,7 +187,7 @@ def load_cassettes(folder: Path) -> list[Cassette]:
 def request_digest(history: History, options: RequestOptions) -> str:
     """Return the SHA-256 digest of the conversation and the options of a request, in hexadecimal.
 
-    The model, the metadata of messages, signatures of reasoning, and ids of calls do not change the digest.
+    The digest does not depend on the model, the metadata of messages, signatures of reasoning, and ids of tool calls.
     """
     fields = history.model_dump(mode="json", exclude_defaults=True)
     ids: dict[str, str] = {}
@@ -202,7 +201,7 @@ def request_digest(history: History, options: RequestOptions) -> str:
 
 
 def _stable_part(part: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:
-    """Return a part of a message without fields that differ between repetitions. Ids of calls are replaced with numbers."""
+    """Return a message part without the fields that change if the conversation is repeated. Numbers replace ids of calls."""
     stable = {name: value for name, value in part.items() if name not in _CHANGING}
     if "id" in stable:
         stable["id"] = ids.setdefault(stable["id"], f"call {len(ids) + 1}")

@@ -1,4 +1,4 @@
-"""A model that replays recorded responses in place of a provider."""
+"""A model that replays recorded responses. It needs no provider."""
 
 from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -23,19 +23,19 @@ from tailrace.wrappers.providers import FORMATS
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 _SHOWN = 5  # maximum number of recorded requests in an error message
-_CHARACTERS = 60  # maximum number of characters of each text in an error message
+_CHARACTERS = 60  # maximum number of characters of a text in an error message
 
 
 class CassetteModel(Model):
-    """A model that responds to recorded requests with the recorded bytes, which the decoder of the provider reads.
+    """A model that replays recorded bytes. The decoder of the recorded provider reads them.
 
-    If a request was recorded several times, its responses are replayed in the order of recording, and the last
-    response is repeated. A recorded error is raised again. For a request that was not recorded, the model raises an
-    `UpstreamError` (status 404) that lists recorded requests.
+    If a request was recorded several times, its responses are replayed in the order in which they were recorded.
+    Further requests get the last response again. If the recorded response ended with an error, that error is raised. If
+    a request was not recorded, the model raises an `UpstreamError` (status 404), whose message lists recorded requests.
 
     Args:
         folder: The folder of the recordings.
-        timed: True to replay the bytes at their recorded times; False to replay them without delay.
+        timed: True to replay each chunk at its recorded time; False to replay all chunks without delay.
 
     Raises:
         ConfigurationError: See `tailrace.wrappers.cassettes.cassette.load_cassettes`.
@@ -48,7 +48,7 @@ class CassetteModel(Model):
         self._folder = folder
         self._timed = timed
         self._converter = FORMATS[cassettes[0].format].create_converter()
-        self._by_digest: dict[str, list[Cassette]] = {}  # the recordings to replay, next one first
+        self._by_digest: dict[str, list[Cassette]] = {}  # the recordings to replay, the next one first
         for cassette in cassettes:
             self._by_digest.setdefault(cassette.request.digest, []).append(cassette)
 
@@ -60,7 +60,7 @@ class CassetteModel(Model):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Replay the response to a request; see `Model.stream`."""
+        """Replay the recorded response to a request. See `Model.stream`."""
         return AsyncResource(partial(self._replay, history, options))
 
     async def aclose(self) -> None:
@@ -100,7 +100,7 @@ class CassetteModel(Model):
 
 
 def _summary(history: Mapping[str, Any]) -> str:
-    """Describe a conversation: the number of its messages, and the beginning of its last text."""
+    """Describe a conversation by its number of messages, and the beginning of its last text."""
     messages = history.get("conversation", ())
     texts = [part["text"] for message in messages for part in message.get("content", ()) if "text" in part]
     last = texts[-1] if texts else ""
@@ -111,7 +111,7 @@ def _summary(history: Mapping[str, Any]) -> str:
 async def _leave(
     _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
 ) -> None:
-    """End a replayed response. There are no resources to release."""
+    """End a replayed response. It has no resources to release."""
 
 
 class _NoRequest:
@@ -120,12 +120,12 @@ class _NoRequest:
 
 
 class _RecordedBody:
-    """The body of a recorded response.
+    """The response body of a recording.
 
     Args:
         cassette: The recording.
-        began: The time of the request on the clock of the event loop, in seconds; None to replay the pieces without
-            delay.
+        began: The time at which the request was sent, on the clock of the event loop. None to replay all chunks
+            without delay.
     """
 
     request = _NoRequest()
@@ -137,10 +137,10 @@ class _RecordedBody:
         self._next = 0
 
     def read_nowait(self) -> bytes:
-        """Return the next piece; ``b""`` at the end.
+        """Return the next chunk; ``b""`` at the end.
 
         Raises:
-            OSError: The recorded response ended with a failure.
+            OSError: The recorded response ended with an error.
         """
         if self._next < len(self._pieces):
             self._next += 1
@@ -150,14 +150,14 @@ class _RecordedBody:
         return b""
 
     def arrival(self) -> Awaitable[object]:
-        """Return an awaitable that completes when the next piece arrives."""
+        """Return an awaitable that completes when the next chunk must be replayed."""
         if self._began is None or self._next == len(self._pieces):
             return anyio.lowlevel.checkpoint()
         return anyio.sleep_until(self._began + self._pieces[self._next].at)
 
 
 class _Failures:
-    """Converts the exception at the end of a replayed body to the recorded error.
+    """Converts the exception at the end of a replayed response to the recorded error.
 
     Args:
         cassette: The recording.

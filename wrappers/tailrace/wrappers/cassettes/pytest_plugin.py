@@ -4,9 +4,9 @@ Add the plugin to the ``conftest.py`` of the tests::
 
     pytest_plugins = ["tailrace.wrappers.cassettes.pytest_plugin"]
 
-A test then creates its model with the fixture `cassette_model`. ``pytest --record-cassettes`` calls the providers and
-records their responses. Without this option, no provider is called, and the recorded responses are replayed without
-delays.
+A test can then create its model with the fixture `cassette_model`. By default, no provider is called, and recorded
+responses are replayed without delays. With ``pytest --record-cassettes``, the providers are called, and their
+responses are recorded.
 """
 
 import re
@@ -37,10 +37,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cassette_model(request: pytest.FixtureRequest) -> Callable[..., Model]:
-    """Return a function with the arguments of `create_model`. Its models replay or record the responses of the test.
+    """Return a function that creates a model. It has the arguments of `create_model`.
 
-    The recordings of a model are in the folder ``cassettes/MODULE/TEST/MODEL`` beside the module of the test. New
-    recordings replace earlier recordings.
+    The model replays or records the responses of the current test. Its recordings are in the folder
+    ``cassettes/MODULE/TEST/MODEL``, next to the test module. New recordings replace the earlier recordings.
     """
     records = bool(request.config.getoption(OPTION))
     beside = request.path.parent / "cassettes" / request.path.stem / _file_name(request.node.name)

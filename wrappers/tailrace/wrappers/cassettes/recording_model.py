@@ -1,4 +1,4 @@
-"""A model that records each response of another model in a folder."""
+"""A model that writes each response of another model to a file."""
 
 import logging
 from collections.abc import Awaitable
@@ -31,20 +31,21 @@ make_printable("tailrace.wrappers")
 
 
 class RecordingModel(Model):
-    """A model that also writes each response to a file when the response ends.
+    """A model that returns the responses of another model, and writes each response to a file when it ends.
 
-    A recording contains no headers and no URL. Credentials in texts are removed. A response that is closed before its
-    end is not recorded. If a file cannot be written, a warning is logged, and the response continues.
+    A recording contains no headers and no URL. Credentials in texts are removed. If the caller closes a response before
+    its end, the response is not recorded. If a file cannot be written, a warning is logged, and the caller still
+    receives the response.
 
-    This model does not continue interrupted responses. They are requested again, so that each recording has a complete
-    request and response.
+    If the connection breaks during a response, this model does not continue the response, but requests a new one. Each
+    recording therefore has a complete request and response.
 
     Args:
-        model: The wrapped model. Closing this object closes the model.
-        folder: The folder of the recordings. It is created with the first recording.
+        model: The other model. Closing this object also closes that model.
+        folder: The folder of the recordings. It is created when the first response is recorded.
 
     Raises:
-        ConfigurationError: The model does not send its requests over HTTP.
+        ConfigurationError: The other model does not send its requests over HTTP.
     """
 
     def __init__(self, model: Model, folder: Path) -> None:
@@ -58,18 +59,18 @@ class RecordingModel(Model):
 
     @property
     def converter(self) -> HistoryConverter[Any, Any]:
-        """The converter of the wrapped model."""
+        """The converter of the other model."""
         return self._model.converter
 
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Stream the response of the wrapped model, and record it."""
+        """Stream a response of the other model, and record it."""
         recording = _Recording(self._model, self._folder, history, options)
         return AsyncResource(partial(recording.begin, self._model.stream(history, options)))
 
     async def aclose(self) -> None:
-        """Close the wrapped model."""
+        """Close the other model."""
         await self._model.aclose()
 
 
@@ -77,10 +78,10 @@ class _Recording:
     """The recording of one response.
 
     Args:
-        model: The wrapped model.
-        folder: The folder of the file.
+        model: The other model.
+        folder: The folder of the recordings.
         history: The conversation.
-        options: The options.
+        options: The options of the request.
     """
 
     def __init__(self, model: Model, folder: Path, history: History, options: RequestOptions) -> None:
@@ -123,7 +124,7 @@ class _Recording:
                 await self._save(Failure.of(error))
 
     async def _save(self, failure: Failure | None) -> None:
-        """Write the recording, even if the current task is cancelled."""
+        """Write the recording. It is also written if the current task is cancelled."""
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self._write, failure)
 
@@ -161,9 +162,10 @@ class _Recording:
 
 
 def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -> list[Piece] | None:
-    """Remove credentials from the pieces of a body. Return None if a binary body contains a credential.
+    """Remove credentials from the chunks of a body. Return None if a body that is not UTF-8 contains a credential.
 
-    If a credential was removed, the result is one piece, because the credential may span several pieces.
+    If a credential was removed, the result has only one chunk, because several chunks may have contained the
+    credential.
     """
     body = b"".join(data for _, data in pieces)
     try:
@@ -182,14 +184,14 @@ def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -
 
 
 class _RecordedBody:
-    """A response body that stores each piece that is read, with its time.
+    """A response body that also stores each chunk that is read, and its time.
 
     Args:
         body: The body.
-        began: The monotonic time at which the request was sent.
+        began: The time at which the request was sent, on the clock of `monotonic`.
 
     Attributes:
-        pieces: The pieces that were read. Each is the number of seconds after the request, and the bytes.
+        pieces: The chunks that were read. Each entry is the number of seconds after the request, and the bytes.
     """
 
     def __init__(self, body: Body, began: float) -> None:
@@ -203,7 +205,7 @@ class _RecordedBody:
         return self._body.request
 
     def read_nowait(self) -> bytes | None:
-        """Read data, and append it to `pieces`."""
+        """Read a chunk, and append it to ``pieces``."""
         data = self._body.read_nowait()
         if data:
             self.pieces.append((monotonic() - self._began, data))

@@ -14,7 +14,7 @@ from tailrace.wrappers.request_options import RequestOptions
 
 
 class CohereModel(DirectModel):
-    """A model that is requested with ``POST {base_url}/chat``.
+    """A model that is called with ``POST {base_url}/chat``.
 
     See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example ``tools``,
     ``temperature``, ``max_tokens`` and ``documents``.
@@ -37,7 +37,7 @@ class CohereModel(DirectModel):
         choice = options.tool_choice
         if choice is None or choice.mode != "tool" or not parameters.get("tools"):
             return parameters
-        # The API has no choice of a single tool. Send only the chosen tool instead.
+        # The API cannot require a call of one specific tool. Only the chosen tool is sent instead.
         return {
             **parameters,
             "tools": [tool for tool in parameters["tools"] if tool_name(tool) == choice.name],
@@ -54,7 +54,7 @@ class CohereModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The embeddings endpoint is a part of Cohere's OpenAI-compatible API, which has another root URL.
+        # Only Cohere's OpenAI-compatible API has embeddings. Its root URL differs.
         return (
             f"{self._base_url.removesuffix('/v2')}/compatibility/v1/embeddings",
             {"authorization": f"Bearer {self._api_key}"},

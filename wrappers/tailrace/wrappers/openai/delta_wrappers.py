@@ -54,15 +54,15 @@ _NO_FUNCTION = FunctionDelta()
 _CHOICE_FIELDS = frozenset({"delta", "finishReason", "finish_reason", "message", "text", "usage", *PADDING})
 
 EMPTY_DELTA = ChoiceDelta()
-"""The delta in the chunk wrapper of a chunk without a choice."""
+"""The delta of a chunk wrapper whose chunk has no choice."""
 
 
 class _WrapperMeta(type(ChunkWrapper)):
-    # Without a return type here, type checkers use the signature of the class that is called.
+    # There is no return type here, so that type checkers use the signature of the class that is called.
     def __call__(cls, raw: Any, *args: Any, **kwargs: Any):
-        """Create a wrapper; a `PackageDeltaWrapper` if ``raw`` is an object of the ``openai`` package.
+        """Create a chunk wrapper. It is a `PackageDeltaWrapper` if ``raw`` is an object of the ``openai`` package.
 
-        The decoder does not call this method, because ``msgspec`` creates structs without calling the class.
+        The decoder does not call this method: ``msgspec`` creates structs without a call of the class.
         """
         if cls is ChoiceDeltaWrapper and not isinstance(raw, ChoiceDelta):
             cls = PackageDeltaWrapper
@@ -70,10 +70,10 @@ class _WrapperMeta(type(ChunkWrapper)):
 
 
 class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=False, metaclass=_WrapperMeta):
-    """Chunk wrapper over one ``ChoiceDelta``, which is an object of the ``openai`` package or a struct of the decoder.
+    """Chunk wrapper for one ``ChoiceDelta``: an object of the ``openai`` package, or a struct of the decoder.
 
     Attributes:
-        finish_reason: The member ``finish_reason`` of the choice that contains the delta.
+        finish_reason: The ``finish_reason`` of the choice that contains the delta.
         usage: The unchanged usage object of the chunk.
     """
 
@@ -82,18 +82,18 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
     @property
     def delta(self) -> ChoiceDelta:
-        """The delta as a struct, for every class of ``raw``."""
+        """The delta as a struct, whether ``raw`` is a struct or an object of the package."""
         delta: Any = self.raw
         return delta
 
     def get_text(self) -> str:
-        """Return ``delta.content``, or the text of its parts if it is a list."""
+        """Return ``delta.content``. If it was a list of parts, this is the text of the parts."""
         return self.delta.content or ""
 
     def get_reasoning(self) -> str:
         """Return ``delta.reasoning_content`` or ``delta.reasoning``. If a server sends both, they have the same text.
 
-        If both are missing, return the text in ``delta.reasoning_details``; see `ChunkDetails.restates`.
+        If both are missing, return the text in ``delta.reasoning_details``. See `ChunkDetails.restates`.
         """
         delta = self.delta
         text = delta.reasoning_content or delta.reasoning
@@ -103,7 +103,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
     def reasoning_origin(self) -> Mapping[str, Any] | None:
         """The name of the field that contained the reasoning; None if the reasoning was a part of ``content``."""
         delta = self.delta
-        # If the delta has an undocumented shape, ``model_extra`` contains the original field.
+        # If `read_delta` moved the reasoning from another field, ``model_extra`` still contains that field.
         unmapped = delta.model_extra or {}
         name = next((name for name in REASONING_FIELDS if unmapped.get(name)), "")
         if not name and "content" not in unmapped:
@@ -116,9 +116,9 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
         return [_tool_call(call) for call in calls] if calls else []
 
     def get_finish_message(self) -> FinishMessage | None:
-        """Return the ``finish_reason`` of the choice.
+        """Return the finish reason of the choice.
 
-        The result is None if the finish reason is null or empty, because the choice then continues.
+        The result is None if ``finish_reason`` is null or empty, because the choice then continues.
         """
         raw = self.finish_reason
         if not raw:
@@ -131,7 +131,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
 
 class PackageDeltaWrapper(ChoiceDeltaWrapper, gc=False):
-    """Chunk wrapper over an object of the ``openai`` package. The object may have any field of a compatible server."""
+    """Chunk wrapper for an object of the ``openai`` package. The object may have any field of a compatible server."""
 
     _delta: ChoiceDelta = msgspec.field(default_factory=ChoiceDelta)
 
@@ -163,12 +163,12 @@ def _tool_call(call: ToolCallChunk) -> ToolCallDelta:
 def delta_details(
     delta: ChoiceDelta, extra: dict[str, Any], finish_reason: str | None = None, provider: str = ""
 ) -> ChunkDetails | None:
-    """Return the details of a delta that have no accessor; None if there are no details.
+    """Return the content of a delta for which `ChunkWrapper` has no methods; None if there is no such content.
 
     Args:
         delta: The delta.
-        extra: Fields of the delta and of its choice that have no accessor. The function modifies this dict. A member
-            ``error`` is an error of the provider.
+        extra: The other fields of the delta and of its choice. The function modifies this dict. Its member ``error`` is
+            an error that the provider reported.
         finish_reason: The finish reason of the choice. Some values report an error of the provider.
         provider: The provider's name in errors.
     """
@@ -212,11 +212,11 @@ def _extract_images(extra: dict[str, Any]) -> list[ContentPart]:
 
 
 def wrap_chunk(chunk: "ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-    """Return the chunk wrappers of one chunk. The chunk is an object of the ``openai`` package or a JSON object.
+    """Return the chunk wrappers of one chunk, which is an object of the ``openai`` package or a JSON object.
 
     Returns:
-        One chunk wrapper for each choice. If the chunk has no choices, but usage, an error, or an empty list of
-        choices: one wrapper with an empty delta. An empty list for a ping.
+        One chunk wrapper for each choice. If the chunk has no choices, but has usage, an error, or an empty list
+        ``choices``: one wrapper with an empty delta. For a ping, which has none of these: an empty list.
     """
     if isinstance(chunk, Mapping):
         return wrap_mapping(chunk)
@@ -231,7 +231,7 @@ def plain_chunk(chunk: "ChatCompletionChunk") -> dict[str, Any]:
 def wrap_mapping(
     chunk: Mapping[str, Any], *, provider: str = "", error_event: bool = False
 ) -> list[ChoiceDeltaWrapper]:
-    """Return the chunk wrappers of a JSON object. Missing, null and malformed fields cause no error.
+    """Return the chunk wrappers of a JSON object. Missing, null or malformed fields cause no error.
 
     Args:
         chunk: The chunk, or a complete ``chat.completion``.
@@ -261,7 +261,7 @@ def wrap_mapping(
         first = wrappers[0].details = wrappers[0].details or ChunkDetails()
         first.metadata = metadata
     if error is not None:
-        # The error of the chunk replaces errors that were derived from finish reasons.
+        # The finish reasons may report the same error. Only the chunk's error is used.
         for wrapper in wrappers:
             if wrapper.details is not None:
                 wrapper.details.error = None
@@ -277,8 +277,8 @@ def _wrap_choice(
     if delta_fields is None:
         delta_fields = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
     delta, extra = read_delta(delta_fields)
-    # The choice may have a complete message, with or without a delta. If deltas were streamed before, the message
-    # repeats their text.
+    # Some servers send a complete message in the choice. If deltas were streamed before, the message repeats their
+    # text.
     message = as_mapping(choice.get("message"))
     snapshot = message is not None and not has_content(delta)
     if message is not None and snapshot:

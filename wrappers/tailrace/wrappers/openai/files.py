@@ -1,4 +1,4 @@
-"""Conversion of files to and from content parts of Chat Completions: images, audio, and files by value or by id.
+"""Conversion of files to and from content parts of Chat Completions: images, audio, and other files.
 
 `OpenAIConverter` and the decoder use these functions.
 """
@@ -20,11 +20,11 @@ from tailrace.wrappers.conversion.message_objects import own_metadata
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-_FILE_ID = "openai-file:"  # prefix in the URL of an uploaded file, before the id of the file
+_FILE_ID = "openai-file:"  # in the URL of an uploaded file, this prefix precedes the id of the file
 
 
 def file_param(part: ContentPartFile) -> dict[str, Any] | None:
-    """Return the content part for a file; None if the URL is not that of an image or an uploaded file."""
+    """Return the content part for a file; None if the file has a URL that the API cannot use."""
     media_type = essence(part.media_type)
     if part.url is not None:
         if part.url.startswith(_FILE_ID):

@@ -1,6 +1,6 @@
-"""Models that are called through an ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` client of the application.
+"""Models that use an ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` client of the application.
 
-The client determines authentication, retries, base URL, timeouts and transport. tailrace's decoder reads the raw bytes
+The client determines authentication, retries, base URL, timeouts and transport. tailrace's own decoder reads the bytes
 of the response.
 """
 
@@ -31,13 +31,13 @@ _ARGUMENTS = (
 
 
 class OpenAIModel(ChatCompletionsModel):
-    """A model that is called through the application's client of the ``openai`` package.
+    """A model that uses the application's client of the ``openai`` package.
 
     Args:
-        name: The name of the model; the name of the deployment for ``AsyncAzureOpenAI``.
-        client: The client. The application must close it, because closing the model does not close the client.
+        name: The name of the model. For ``AsyncAzureOpenAI``, the name of the deployment.
+        client: The client. Closing the model does not close it, so the application must close it.
         parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …). ``extra_headers``,
-            ``extra_query``, ``extra_body`` and ``timeout`` are passed to the method ``create`` as arguments.
+            ``extra_query``, ``extra_body`` and ``timeout`` become arguments of the client's method ``create``.
         reasoning_field: See `ChatCompletionsModel`.
         content_parts: See `ChatCompletionsModel`.
 
@@ -77,13 +77,13 @@ class OpenAIModel(ChatCompletionsModel):
         arguments = {name: members.pop(name) for name in _ARGUMENTS if name in members}
         arguments["extra_headers"] = {**REQUEST_HEADERS.get(), **(arguments.get("extra_headers") or {})}
         extra: Mapping[str, Any] = members.pop("extra_body", None) or {}
-        # Any, because the package has no types for members in a mapping and for the raw bytes of a response.
+        # The type is Any, because the package has no types for ``**members`` and for the bytes of a response.
         create: Any = self._openai.chat.completions.with_streaming_response.create
         request: AbstractAsyncContextManager[Any] = create(
             model=members.pop("model"),
             messages=members.pop("messages"),
             stream=members.pop("stream"),
-            # ``extra_body`` also sends members that the package does not define.
+            # Members that the package does not define can only be sent in ``extra_body``.
             extra_body={**members, **extra},
             **arguments,
         )
@@ -92,7 +92,8 @@ class OpenAIModel(ChatCompletionsModel):
         except openai.APIStatusError as error:
             failure = self._refused(error.status_code, error.response.headers, error.body, error.message)
             failure.tries = tries_of(error.response)
-            # ``from None``, because the text of the client's error contains the body of the response.
+            # ``from None``: the text of the client's error contains the body of the response, which may have
+            # credentials.
             failed_request = error.response.request
             raise self.withheld(failure, str(failed_request.url), failed_request.headers) from None
         except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
@@ -102,7 +103,7 @@ class OpenAIModel(ChatCompletionsModel):
         return body, partial(_close, body, request)
 
     async def _find_prefill(self) -> Prefill | None:
-        return None  # the credentials of the client are not available for the request that detects the server software
+        return None  # the request that detects the server software would need the credentials of the client
 
     def _silent(self) -> UpstreamError:
         return UpstreamError(
@@ -118,7 +119,7 @@ class _ClientBody:
     def __init__(self, chunks: AsyncGenerator[bytes], request: SentRequest) -> None:
         self.request = request
         self._chunks = _with_common_errors(chunks)
-        self._chunk: bytes | None = None  # the chunk that was received and not yet read
+        self._chunk: bytes | None = None  # the chunk that was received, but not yet read
 
     def read_nowait(self) -> bytes | None:
         chunk = self._chunk
@@ -146,7 +147,7 @@ async def _with_common_errors(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[b
                 yield chunk
     except httpx2.TimeoutException as error:
         raise TimeoutError from error
-    except Exception as error:  # the exception class depends on the transport of the client
+    except Exception as error:  # the class of the exception depends on the transport of the client
         raise ConnectionError(str(error) or type(error).__name__) from error
 
 
@@ -157,7 +158,7 @@ async def _close(
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> bool | None:
-    """Close the response, even if the task is cancelled. If the body was not read completely, the connection is closed."""
+    """Close the response, even if the task is cancelled. If a part of the body was not read, the connection is closed."""
     with anyio.CancelScope(shield=True):
         await body.aclose()
         return await request.__aexit__(kind, error, trace)

@@ -1,4 +1,4 @@
-"""Options with which servers of the Chat Completions API continue an interrupted text."""
+"""How each server of the Chat Completions API must be asked to continue an interrupted text."""
 
 from collections.abc import Mapping
 
@@ -10,30 +10,29 @@ from tailrace.wrappers.http import HttpClient
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 
 PREFILLS: Mapping[str, Prefill] = {
-    # Server software. The key is the member ``owned_by`` of its models.
+    # Server software. Each key is the value of ``owned_by`` in the server's list of models.
     "llamacpp": Prefill(is_exact=True),
     "sglang": Prefill(members={"continue_final_message": True}, is_exact=True),
     "vllm": Prefill(members={"continue_final_message": True, "add_generation_prompt": False}, is_exact=True),
-    # Providers. The key is `tailrace.wrappers.providers.Provider.prefill`.
+    # Providers. Each key is a value of `tailrace.wrappers.providers.Provider.prefill`.
     "deepseek": Prefill(metadata={"openai": {"prefix": True}}, root="/beta", is_exact=True),
     "partial": Prefill(metadata={"openai": {"partial": True}}),
     "trailing": Prefill(),
 }
-"""The options by server software or provider."""
+"""The request options that make a server continue a text."""
 
 _MAX_BYTES = 1024 * 1024
 _TIMEOUT = 5.0  # seconds
 
 
 async def find_owner(client: HttpClient, endpoint: OpenAIEndpoint) -> str | None:
-    """Return the key of the server software in `PREFILLS`, from the ``owned_by`` of its models.
+    """Return the server software: the value of ``owned_by`` in the server's list of models, if it is a key of `PREFILLS`.
 
-    The result is empty if the software is not in `PREFILLS`, and None if the request failed, so that a later request
-    may succeed.
+    The result is empty if no value is a key of `PREFILLS`. It is None if the request failed; it can then be sent again.
 
     Args:
         client: Sends the request.
-        endpoint: The API's list of models.
+        endpoint: The endpoint of the list of models.
     """
     url, headers, _ = endpoint.request({})
     try:

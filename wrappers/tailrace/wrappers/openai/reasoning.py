@@ -1,22 +1,21 @@
-"""Selection of the reasoning, and of its fields, in a Chat Completions request.
+"""Selection of the reasoning that a Chat Completions request contains, and of the fields that contain it.
 
-`OpenAIConverter` calls `reasoning_fields`. OpenAI's models do not return or accept reasoning in this API. Other
-servers use one of two forms:
+OpenAI's models do not return or accept reasoning in this API. Other servers use one of two forms:
 
-- Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. They require this text in
-  turns with tool calls: if a message of such a turn has no reasoning, DeepSeek and Moonshot reject every later request
-  (https://api-docs.deepseek.com/guides/thinking_mode). Servers ignore the reasoning of turns without tool calls, and
-  older servers rejected it. Reasoning text is therefore sent with every message of a turn with tool calls, and with no
-  other message.
+- Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. Some servers must receive
+  this text again: DeepSeek and Moonshot reject every later request if a message of a turn with tool calls has no
+  reasoning (https://api-docs.deepseek.com/guides/thinking_mode). A turn is a user message and all messages before the
+  next user message. In turns without tool calls, servers ignore reasoning, and older servers rejected it. Reasoning
+  text is therefore sent only in turns with tool calls, with every message of the turn.
 - Some servers return reasoning in sealed (encrypted or signed) objects. Later requests must contain these objects
   unchanged and in the same order. Examples are ``reasoning_details`` of OpenRouter and compatible servers
   (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. These objects
-  are always sent with their message.
+  are always sent.
 
-Text is sent in the field in which it was received. ``metadata["openai"]`` of the reasoning part has the name of the
-field. If other messages of a turn have ``reasoning_content``, a message without reasoning gets an empty
-``reasoning_content``. A converter with the argument ``reasoning_field`` sends all reasoning text in that field, and
-omits sealed reasoning.
+Reasoning text is sent in the field in which it was received. The name of the field is in ``metadata["openai"]`` of the
+reasoning part. If a message of a turn has the field ``reasoning_content``, the messages of the turn without reasoning
+get an empty ``reasoning_content``. If `OpenAIConverter` has the argument ``reasoning_field``, all reasoning text is
+sent in that field, and sealed objects are not sent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,17 +43,17 @@ _REQUIRED_FIELD = "reasoning_content"  # servers reject messages without this fi
 
 
 def client_calls(message: Message) -> list[ContentPartToolCall]:
-    """Return the tool calls that the provider did not run itself."""
+    """Return the tool calls that the application runs, not the provider."""
     return [call for call in message.tool_calls if call.kind != "server"]
 
 
 def reasoning_fields(conversation: Sequence[Message], only_field: str | None = None) -> list[dict[str, Any]]:
-    """Return a dict of reasoning fields for each message of a conversation. It is empty if the message sends no reasoning.
+    """Return the reasoning fields of each message of a conversation. They are empty if no reasoning must be sent.
 
     Args:
         conversation: The complete conversation.
-        only_field: The only field that the server accepts; ``""`` if it accepts no reasoning. None to use the field
-            in the metadata of each message.
+        only_field: The only field that the server accepts; ``""`` if it accepts no reasoning. If it is None, the
+            metadata of each message contains the field.
     """
     fields: list[dict[str, Any]] = [{} for _ in conversation]
     if only_field == "":
@@ -95,7 +94,7 @@ def _only_results(message: Message) -> bool:
 
 
 def _texts(message: Message) -> dict[str, str]:
-    """Return the reasoning text of a message by field. Reasoning from other wire formats has no field and is omitted."""
+    """Return the reasoning text by field. Reasoning of other APIs has no field and is omitted."""
     texts: dict[str, str] = {}
     for part in message.content:
         if isinstance(part, ContentPartReasoning):
@@ -114,7 +113,7 @@ def _sealed(message: Message) -> dict[str, Any]:
 
 
 def _complete_blocks(deltas: object) -> list[dict[str, Any]]:
-    """Join the fragments of streamed thinking blocks. Blocks have no index: a signature is the end of a block."""
+    """Join the fragments of streamed thinking blocks. Blocks have no index: a block ends with its signature."""
     blocks: list[dict[str, Any]] = []
     for delta in as_mappings(deltas):
         last = blocks[-1] if blocks else {}

@@ -8,15 +8,16 @@ from tailrace.wrappers.request_options import OutputFormat, RequestOptions, Tool
 
 
 def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> dict[str, Any]:
-    """Convert options to members of ``POST /chat/completions``. The API has a member for every option.
+    """Convert request options to members of ``POST /chat/completions``. The API has a member for every option.
 
-    Schemas are sent unchanged. In strict mode the API rejects a schema that does not require every property, or that
-    allows additional properties.
+    Schemas are sent unchanged. In strict mode, the API rejects a schema if a property is optional, or if additional
+    properties are allowed.
 
     Args:
         options: The options of the request.
-        limit: The name of the member that limits the output. All compatible servers accept ``max_tokens``. OpenAI's
-            reasoning models require ``max_completion_tokens``, which many other servers do not support.
+        limit: The name of the member that limits the length of the output. All compatible servers accept
+            ``max_tokens``. OpenAI's reasoning models require ``max_completion_tokens``, which many other servers do not
+            support.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """

@@ -1,6 +1,7 @@
-"""Background responses of the Responses API. The provider stores the response, so that nothing is lost with a connection.
+"""Background responses of the Responses API. The provider stores each one, so that a lost connection loses no data.
 
-OpenAI, Azure OpenAI, and tailrace's own server support them (https://platform.openai.com/docs/guides/background).
+OpenAI, Azure OpenAI, and tailrace's own server support background responses
+(https://platform.openai.com/docs/guides/background).
 """
 
 from collections.abc import Sequence
@@ -15,17 +16,17 @@ from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder
 
 
 class BackgroundStream(ChunkStream):
-    """The chunks of a background response. After a lost connection, another connection continues at `position`.
+    """The chunks of a background response. If the connection is lost, a new connection can continue after `position`.
 
     Args:
         body: The body of the HTTP response.
-        decoder: The decoder of the response. All connections use the same decoder.
+        decoder: The decoder of the response. If there are several connections, they use the same decoder.
         names: See `ChunkStream`.
         model: See `ChunkStream`.
-        response_id: The provider's id of the response; empty if unknown.
+        response_id: The provider's id of the response; empty if it is not known.
 
     Attributes:
-        response_id: The provider's id of the response; empty until it has arrived.
+        response_id: The provider's id of the response; empty until the provider has sent it.
         position: The ``sequence_number`` of the last event; -1 before the first event.
     """
 
@@ -66,7 +67,7 @@ class BackgroundStream(ChunkStream):
         return chunks
 
     def resumed(self, body: Body) -> "BackgroundStream":
-        """Return a stream of the rest of the response, from the body of another connection."""
+        """Return a stream of the rest of the response. ``body`` is the body of a new connection."""
         self._events.resume()
         rest = BackgroundStream(body, self._events, self._names, self._model, self.response_id)
         rest._after = rest.position = self.position

@@ -1,9 +1,9 @@
 """Models served by the OpenAI Responses API or a compatible server.
 
-By default, the provider stores nothing. Every request contains the complete conversation, including reasoning, which
-the provider returns in encrypted form. The parameters ``store`` and ``include`` change this behaviour. With
-``background`` and ``store``, the provider stores the response while it is generated. After a lost connection, another
-connection then reads the rest (see `tailrace.wrappers.openai_responses.background`).
+By default, the provider does not store the response. Every request contains the complete conversation, including the
+reasoning, which the provider has returned in encrypted form. The parameters ``store`` and ``include`` change this
+behaviour. With ``background`` and ``store``, the provider stores the response while it is generated. If the connection
+is lost, the rest is read with another connection (see `tailrace.wrappers.openai_responses.background`).
 """
 
 from collections.abc import Mapping
@@ -40,16 +40,16 @@ _CANCEL_TIMEOUT = 5.0  # seconds
 
 
 class ResponsesModel(DirectModel):
-    """A model that is requested with ``POST {base_url}/responses``.
+    """A model that is called with ``POST {base_url}/responses``.
 
     Args:
         name: The model's name.
-        arguments: See `DirectModel`. If ``base_url`` is None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is
-            OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``tools``,
-            ``reasoning`` and ``max_output_tokens``. ``store`` is False by default. By default, ``include`` requests
-            encrypted reasoning; if the model rejects this, the request is repeated without ``include``. With
-            ``background`` (which requires ``store``), a response that is closed before its end is cancelled at the
-            provider (see `MAY_CANCEL`).
+        arguments: See `DirectModel`. If ``base_url`` is None, the environment variable ``OPENAI_BASE_URL`` is used, or
+            OpenAI's public URL if that variable is not set. ``parameters`` may contain any member of the request, for
+            example ``tools``, ``reasoning`` and ``max_output_tokens``. The default of ``store`` is False. The default
+            of ``include`` requests encrypted reasoning; if the model rejects this, the request is repeated without
+            ``include``. ``background`` requires ``store``. If the caller closes a background response before its end,
+            the response is cancelled at the provider (see `MAY_CANCEL`).
 
     Raises:
         ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
@@ -91,7 +91,7 @@ class ResponsesModel(DirectModel):
         try:
             return await super()._post(history, parameters)
         except UpstreamError as error:
-            # Models without reasoning reject the member ``include``. Repeat the request without this member.
+            # Models without reasoning reject the member ``include``. The request is repeated without it.
             if not self._seals_reasoning or "include" in parameters or not _rejects_include(error):
                 raise
         self._seals_reasoning = False
@@ -106,7 +106,7 @@ class ResponsesModel(DirectModel):
     # --- background responses -----------------------------------------------------------------------------------
 
     def stored_id(self, chunks: ChunkBatches) -> str:
-        """Return the id of a background response; empty for any other response. See `Model.stored_id`."""
+        """Return the provider's id of a background response; empty for any other response. See `Model.stored_id`."""
         return chunks.response_id if isinstance(chunks, BackgroundStream) else ""
 
     def attachment(
@@ -140,7 +140,7 @@ class ResponsesModel(DirectModel):
         return stream, partial(self._leave, stream, partial(close_response, response))
 
     async def _get(self, response_id: str, position: int = -1) -> HttpResponse:
-        """Request the events of a background response after ``position``."""
+        """Request the events after ``position`` of a background response."""
         query = {"stream": "true"}
         if position >= 0:
             query["starting_after"] = str(position)
@@ -155,7 +155,7 @@ class ResponsesModel(DirectModel):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Close the connection. If the response is not complete, cancel it, because the provider would otherwise continue."""
+        """Close the connection. Cancel the response if it is not complete, because the provider would continue it otherwise."""
         try:
             return await leave(kind, error, trace)
         finally:
@@ -163,7 +163,7 @@ class ResponsesModel(DirectModel):
                 await self.release(stream)
 
     async def release(self, held: ChunkBatches | str) -> None:
-        """Cancel a background response, see `Model.release`."""
+        """Cancel a background response. See `Model.release`."""
         response_id = held if isinstance(held, str) else self.stored_id(held)
         if not response_id:
             return
@@ -174,7 +174,7 @@ class ResponsesModel(DirectModel):
                 response.close()
 
     def _address(self, path: str, query: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-        """Return the URL of a path below the endpoint, and the headers of a request."""
+        """Return the URL and the headers of a request. ``path`` is appended to the URL of the endpoint."""
         names = ("extra_headers", "extra_query")
         given = {name: self._given_parameters.get(name) for name in names}
         url, headers, _ = self._endpoint.request(
@@ -185,7 +185,7 @@ class ResponsesModel(DirectModel):
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace the content of an item with a string if it has only text; see `plain_content` of Chat Completions."""
+    """Replace the content of an item with a string if it has only text. See `plain_content` of Chat Completions."""
     if item.get("type") != "message":
         return item
     texts: list[str] = []

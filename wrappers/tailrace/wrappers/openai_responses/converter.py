@@ -1,42 +1,43 @@
 """Conversion between the common history and Responses input items.
 
-`ResponsesModel` uses `ResponsesConverter` for requests. The provider stores nothing, so that each request contains the
-complete conversation. Encrypted reasoning and other items have their original positions. The first item is a message
-with the role ``system``, which contains the instructions. (All servers accept this role.) A request may also have the
-parameter ``instructions``.
+`ResponsesModel` uses `ResponsesConverter` for requests. The provider does not store the conversation, so each request
+contains the complete conversation. Encrypted reasoning and other items are sent in their original positions. The first
+item is a message with the role ``system``, because all servers accept this role. It contains the instructions. A
+request may also have the parameter ``instructions``.
 
-Content that the API cannot represent is replaced or omitted as listed here. All other content survives a round trip:
-``to_history(from_history(history)) == history``.
+This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
+survives a round trip: ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message, and remains a user message in ``to_history``.
+- ``History.context`` is sent as a user message, and `to_history` returns it as a user message.
 - A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets an
   error result. A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
-- Reasoning is sent only if this API produced it, and it has an id and encrypted content. Reasoning at the end of a
-  message is omitted, because the API rejects it. The status of reasoning is not preserved.
-- The ids and statuses of messages and function calls are not sent. Some servers reject their own ids, and no server
-  requires them.
-- Server tool calls, their results, generated images and other items are sent unchanged if this API produced them.
-  Those of other providers are omitted.
-- Calls of built-in tools that the caller ran (computer, shell, patch, …) are also sent unchanged. The result of such a
-  call is sent in the API's format for the tool. If the result is not valid in this format, the call and the result are
+- Reasoning is sent only if it comes from this API, and has an id and encrypted content. Reasoning at the end of a
+  message is omitted, because the API rejects it. The status of reasoning is lost.
+- The ids and statuses of messages and function calls are not sent. No server requires them, and some servers reject
+  even ids that they created.
+- Calls of server tools, their results, generated images and other items are sent unchanged if they come from this API.
+  If they come from another API, they are omitted.
+- Calls of built-in tools that the application ran (computer, shell, patch, …) are also sent unchanged. The API has its
+  own format for the result of each of these tools. If a result is not valid in this format, the call and the result are
   sent as a function call and its output.
-- A data part without an item in its metadata is sent as JSON in a text part.
-- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose
-  their names. The media type of a URL is preserved only if it matches the extension in the URL. A file without a name
-  or media type gets a default. A model's file is replaced with a text part: ``[name](url)`` for a URL, otherwise
-  ``[file name, media type, size]``.
-- Empty text of a model, and messages with only empty text, are omitted. Adjacent messages of the model are merged. A
+- A data part is sent as JSON in a text part, unless its metadata contains an item of this API.
+- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their
+  names. The media type of a URL is preserved only if it is the one of the file extension in the URL. A file without a
+  name or media type gets a default. A model's file becomes a text part: ``[name](url)`` for a URL, otherwise ``[file
+  name, media type, size]``.
+- A model's messages without text, and its empty texts, are omitted. Adjacent messages of the model are merged. A
   refusal is sent after all other content.
-- Function call arguments that are not a JSON object are sent as ``{"input": text}``, because some servers parse the
-  arguments and would reject the conversation.
+- If the arguments of a function call are not a JSON object, they are sent as ``{"input": text}``, because some servers
+  parse the arguments and would reject the conversation.
 - Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed
-  tool is sent as ``{"error": output}``. `to_history` returns both as text. It gets the name of the tool from the call
-  with the same id. If a message has tool results and other parts, the results become separate messages.
-- Metadata is not sent, with two exceptions: the ``refusal`` of a model, and ``metadata["openai-responses"]`` of a
-  message or part. The latter contains further fields of the API's object (``phase``, ``annotations``, ``namespace``,
-  …). These fields are sent unchanged.
+  tool is sent as ``{"error": output}``. `to_history` returns both as text. `to_history` finds the name of the tool in
+  the call with the same id. If a message has tool results and other parts, the results become separate messages.
+- Metadata is not sent, with two exceptions. The ``refusal`` of a model is sent. ``metadata["openai-responses"]`` of a
+  message or part contains further fields of the API's object (``phase``, ``annotations``, ``namespace``, …), which are
+  sent unchanged.
 
-`ResponsesConverter.to_history` joins system and developer messages, and merges adjacent outputs into one message.
+`ResponsesConverter.to_history` joins all system and developer messages. It merges adjacent output items into one
+message.
 """
 
 import re
@@ -89,29 +90,29 @@ _TEXT_TYPES = ("input_text", "output_text", "text")
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
 _FUNCTION_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-_PART_FIELDS = ("annotations", "logprobs")  # fields that are also in the metadata of the text
+_PART_FIELDS = ("annotations", "logprobs")  # fields that the metadata of the text also contains
 
 
 class ResponsesConverter(
     HistoryConverter["ResponseInputItemParam", "ResponseStreamEvent | Mapping[str, Any]"]
 ):
-    """Stateless converter between conversations and Responses input items."""
+    """Converter between conversations and Responses input items."""
 
     name_rule: ClassVar[NameRule | None] = LETTERS_DIGITS_DASHES
 
     def from_history(self, history: History) -> "list[ResponseInputItemParam]":
-        """Return the member ``input`` of the request: the system message, the context, then the conversation.
+        """Return the member ``input`` of the request: the system message, the context, and then the conversation.
 
         Raises:
-            ValueError: A message with a role other than MODEL contains a tool call.
+            ValueError: A message contains a tool call, but its role is not MODEL.
         """
         return cast("list[ResponseInputItemParam]", input_items(history))
 
     def to_history(self, messages: "Sequence[ResponseInputItemParam | ResponseOutputItem]") -> History:
-        """Convert the input items of a request to the common history. Objects of the ``openai`` package are accepted.
+        """Convert the input items of a request to the common history. The items may be objects of the ``openai`` package.
 
         Raises:
-            ValueError: The API does not define the role of a message or the type of a content part.
+            ValueError: A message has a role, or a content part has a type, that the API does not define.
         """
         return _HistoryReader().read(messages)
 
@@ -122,8 +123,8 @@ class ResponsesConverter(
         """Convert a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream, or events of the ``openai`` package, in order; or a ``Response``
-                or an item of its output, as an object of the package or as a JSON object.
+            response: A stream: chunk wrappers, or events of the ``openai`` package. Or a complete ``Response``, or one
+                item of its output: an object of the package or a JSON object.
         """
         if isinstance(response, Mapping | BaseModel):
             fields = json_object(cast("object", response))
@@ -139,13 +140,13 @@ class ResponsesConverter(
     ) -> "list[ResponseInputItemParam]":
         """Return one ``function_call_output`` for each result.
 
-        The type of the tool is unknown without the call. To convert results of custom tools and built-in tools
-        correctly, use `from_history` with a history that contains their calls.
+        The result for a custom tool or a built-in tool depends on its call, which this method does not have. To convert
+        such results, use `from_history` with a history that contains the calls.
         """
         return cast("list[ResponseInputItemParam]", [output_item(result) for result in results])
 
     def create_chunk_wrapper(self, chunk: "ResponseStreamEvent | Mapping[str, Any]") -> ResponsesEventWrapper:
-        """Wrap one event. If the event has several deltas, the result is only the first one.
+        """Return the first chunk wrapper of one event, even if the event has several deltas.
 
         The limitations of `wrap_chunk` apply.
         """
@@ -161,7 +162,7 @@ class _HistoryReader(HistoryReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._output: list[Fields] = []  # output items of the current message of the model
+        self._output: list[Fields] = []  # the output items of the model's message that is being read
         self._calls: dict[str, Fields] = {}
 
     def read_message(self, message: object) -> None:
@@ -183,12 +184,12 @@ class _HistoryReader(HistoryReader):
             self._output.append({**fields, "type": kind})
 
     def _is_caller_result(self, kind: str, fields: Fields) -> bool:
-        """Return True if the caller sent a result, False if the provider sent it."""
+        """Return True if the application sent a result, False if the provider sent it."""
         if kind in _FUNCTION_OUTPUTS or kind == "mcp_approval_response":
             return True
         result = output_result(fields)
         call = self._calls.get(result.id)
-        # If the call is unknown, an output without a call id is that of a server tool.
+        # If the call is unknown, an output without a call id comes from a server tool.
         return is_client_call(call) if call is not None else result.id != fields.get("id")
 
     def _read_message(self, fields: Fields) -> None:
@@ -208,7 +209,7 @@ class _HistoryReader(HistoryReader):
             result = output_result(fields)
             call = self._calls.get(result.id)
             bare = result.model_copy(update={"metadata": {}, "is_error": False})
-            # Omit the metadata if the item can be created again from the output.
+            # Metadata with the item is not needed if the output is enough to create the item again.
             return bare if call is not None and result_item(call, bare) == fields else result
         output = fields.get("output")
         result_id = as_text(fields.get("call_id"))
@@ -226,7 +227,7 @@ class _HistoryReader(HistoryReader):
         super().end()
 
     def _end_output(self) -> None:
-        """Add a message of the model for the collected output items."""
+        """Add a message of the model that contains the collected output items."""
         if not self._output:
             return
         response = {"object": "response", "output": self._output}
@@ -251,7 +252,7 @@ def _wrappers(stream: "Iterable[ChunkWrapper[Any] | ResponseStreamEvent]") -> It
 
 
 def _content_part(part: object) -> ContentPart:
-    """Convert one entry of the content of a user message (an object or text) to a part."""
+    """Convert one entry of a user message's content to a content part. The entry is an object or a string."""
     if isinstance(part, str):
         return ContentPartText(text=part)
     fields = json_object(part)
@@ -264,7 +265,7 @@ def _content_part(part: object) -> ContentPart:
 
 
 def _assistant_part(part: object) -> Fields:
-    """Return one entry of the content of an assistant message as an object."""
+    """Return one entry of an assistant message's content as an object."""
     if isinstance(part, str):
         return {"type": "output_text", "text": part}
     fields = json_object(part)

@@ -3,10 +3,10 @@
 `ResponsesDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``openai`` package.
 
 A response is a list of items, and an item is a list of parts. The API sends all content several times: in deltas, in
-the events that end a part and an item, and in the complete response at the end. Some servers omit some of these
-events. The decoder therefore reads all events, and returns only new content. Items and parts are identified by their
-position, because some servers change the ids with every event. The items of the complete response are matched by their
-order within a type: the second message is the second streamed message.
+the events that end a part or an item, and in the complete response at the end. Some servers omit some of these events.
+The decoder therefore reads all events, and returns only content that it has not returned before. Items and parts are
+identified by their position, because some servers change the ids with every event. The items of the complete response
+are matched with the streamed items by type and order: its second message is the second streamed message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,25 +82,26 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ResponsesEventWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper over one delta of an event. An event may have several deltas.
+    """Chunk wrapper for one delta of an event. An event may have several deltas.
 
     Attributes:
-        reasoning: Reasoning: text or summary of a reasoning item.
+        reasoning: The text or the summary of a reasoning item.
         calls: Fragments of tool calls. The index of a call is the position of its item in the response.
     """
 
 
 class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
-    """Sans-IO decoder of a streamed response body of the Responses API.
+    """Decoder of the response body of the Responses API. It performs no input or output itself.
 
-    The decoder also reads complete (not streamed) responses. Its memory does not grow with the length of the text.
+    The decoder also reads complete responses that were not streamed. Its memory does not grow with the length of the
+    text.
 
     Args:
         provider: The provider's name in errors.
-        max_event_bytes: Maximum size of one event in bytes.
+        max_event_bytes: Maximum size of an event in bytes.
 
     Attributes:
-        done: True if the response has ended. (Some servers then send ``[DONE]``, which is ignored.)
+        done: True after the end of the response. Some servers then send ``[DONE]``, which is ignored.
     """
 
     __slots__ = ("_facts", "_latest_calls", "_progress")
@@ -111,10 +112,10 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         self._facts = ResponseFacts()
         self._latest_calls: dict[
             str, str
-        ] = {}  # the id of the latest call by tool, for outputs without a call id
+        ] = {}  # the id of the latest call by tool, for results without a call id
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of one event; one empty wrapper for an event of this API without content."""
+        """Return the chunk wrappers of one event. If an event of this API has no content, return one empty chunk wrapper."""
         kind = fields.get("type")
         if type(kind) is str:
             spec = DELTAS.get(kind)
@@ -130,7 +131,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return []  # a ping, or an event of another API
 
     def wrap_usual(self, payload: bytes) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of an event; an empty list if it is not strict JSON."""
+        """Return the chunk wrappers of an event; an empty list if the event is not strictly valid JSON."""
         try:
             return self.wrap(_decode_object(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -206,7 +207,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         if not text:
             return ResponsesEventWrapper(event)
         if kind == CODE:
-            # The server sends only the code. Convert it to a fragment of the arguments {"code": "…"}.
+            # The server sends only the code. In the arguments {"code": "…"}, the code is the text of a JSON string.
             text = ('{"code": "' if is_first else "") + json_text(text)[1:-1]
         call = ToolCallDelta(
             item.position, arguments=text, type="" if item.announced else call_kind(item.kind)
@@ -241,7 +242,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
     def _begin_part(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
         if not self._progress.single or kind == REFUSAL:
-            return []  # the first text of the part starts the block
+            return []  # the first text of the part will start the block
         if kind == TEXT:
             block = BlockDelta("text", opens=True)
         else:
@@ -251,9 +252,9 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_part(
         self, part: Part, content: Fields, text: object, event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the content of a complete part that was missing in the deltas."""
+        """Return chunk wrappers with the content of a complete part that the deltas did not contain."""
         if part.frozen and not part.length:
-            return []  # `_end_item` reports the content of this part
+            return []  # `_end_item` will return the content of this part
         remaining = part.remaining(text_or_json(text))
         logprobs = as_mappings(content.get("logprobs") or [])[part.logprobs :]
         added = [self._add(part, remaining, event, logprobs)] if remaining or logprobs else []
@@ -263,7 +264,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_parts(
         self, item: Item, kind: str, contents: Sequence[Fields], event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of `_end_part` for all parts of one type, which are matched by order."""
+        """Call `_end_part` for all parts of one type. Streamed and complete parts are matched by order."""
         parts = item.parts_by_kind(kind)
         wrappers: list[ResponsesEventWrapper] = []
         for count, content in enumerate(contents):
@@ -285,7 +286,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_function = kind in FUNCTION_CALLS
         call = ToolCallDelta(
             item.position,
-            # For other calls, `_end_call` reports the id, because some servers change the id until the call ends.
+            # The ids of other calls come from `_end_call`, because some servers change the id until the call ends.
             id=as_text(content.get("call_id")) if is_function else "",
             name=as_text(content.get("name")) if is_function else call_name(content),
             type=call_kind(kind, content),
@@ -295,13 +296,13 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             part = self._arguments_part(item)
             arguments = text_or_json(content.get(part.kind))
             if arguments:
-                # Later deltas repeat these arguments.
+                # Some servers repeat these arguments in later deltas.
                 wrappers.append(self._add(part, arguments, event))
                 part.frozen = True
         return wrappers
 
     def _end_item(self, item: Item, content: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the unreported content of a complete item."""
+        """Return chunk wrappers with the content of a complete item that was not returned before."""
         kind = as_text(content.get("type")) or item.kind
         if item.done:
             return []
@@ -328,7 +329,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             for name, value in facts.items()
             if item.facts.get(name) != value and not (name == "id" and name in item.facts)
         }
-        item.facts = {**item.facts, **new}  # needed for text that is only in the complete item
+        item.facts = {**item.facts, **new}  # needed for text that only the complete item contains
         open_before = self._progress.open_text
         by_kind: dict[str, list[Fields]] = {}
         for each in as_mappings(content.get("content") or []):
@@ -356,7 +357,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_open = progress.open_reasoning is not None and progress.open_reasoning.item is item
         if not is_open:
             if not facts.get("encrypted_content"):
-                return wrappers  # an id alone is useless, because the provider stores no responses
+                return wrappers  # an id alone is useless, because the provider does not store the response
             progress.open_reasoning = Part(item, SUMMARY)
         if not facts:
             return wrappers
@@ -364,7 +365,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return [*wrappers, ResponsesEventWrapper(event, details=ChunkDetails(block=block))]
 
     def _arguments_part(self, item: Item) -> Part:
-        """Return the part with the arguments of a function call, or the input of a custom tool."""
+        """Return the part with the arguments of a function call, or with the input of a custom tool."""
         kind = INPUT if item.kind == "custom_tool_call" else ARGUMENTS
         return item.parts.get((kind, 0)) or self._progress.new_part(item, kind, 0)
 
@@ -399,7 +400,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         details = ChunkDetails(parts=parts) if parts else None
         if details is None or item.announced or self._progress.single:
             return [ResponsesEventWrapper(event, details=details, calls=(call,))]
-        # The parts must follow the call, but in one wrapper they would precede it.
+        # In the same wrapper, the parts would precede the call, but they must follow it.
         return [
             ResponsesEventWrapper(event, calls=(call,)),
             ResponsesEventWrapper(event, details=details),
@@ -408,8 +409,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     # --- the response as a whole --------------------------------------------------------------------------------
 
     def _begin(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
-        # If the current response has not ended, a gateway has repeated the request on another server, and the output
-        # so far is invalid. If it has ended, another response follows, as in recordings of several requests.
+        # If the current response has not ended, a gateway has sent the request to another server. The previous output
+        # is then invalid. If it has ended, another response follows, for example in a recording of several requests.
         restarts = kind == "response.created" and self._progress.has_started and not self.done
         if restarts or self.done:
             self._progress.restart()
@@ -422,7 +423,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _end(self, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of the last event, or of a complete response: unreported content, and the outcome."""
+        """Return the chunk wrappers of the last event or of a complete response: content not returned before, and the outcome."""
         complete = event if event.get("object") == "response" else None
         response: Fields = as_mapping(event.get("response")) or complete or {}
         wrappers = [] if self._progress.single else self._end_items(response, event)
@@ -447,7 +448,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _describe(self, event: Fields, response: Fields) -> list[ResponsesEventWrapper]:
-        """Return a list with one chunk wrapper for new fields and usage of the response; an empty list if there are none."""
+        """Return one chunk wrapper with the new fields and usage of the response, in a list; an empty list if there are none."""
         facts = self._facts.update(event, response)
         usage = read_usage(self._facts.usage) if as_mapping(response.get("usage")) else None
         if not facts and not usage:
@@ -458,7 +459,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
 
 class _SingleEventDecoder(ResponsesDecoder):
-    """Decoder of single events, which ignores events that repeat the content of deltas."""
+    """Decoder of single events. It ignores events that repeat the content of deltas."""
 
     __slots__ = ()
 
@@ -468,10 +469,11 @@ class _SingleEventDecoder(ResponsesDecoder):
 
 
 def wrap_chunk(event: "ResponseStreamEvent | Mapping[str, Any]") -> list[ResponsesEventWrapper]:
-    """Return the chunk wrappers of a single event. The event is an object of the ``openai`` package or a JSON object.
+    """Return the chunk wrappers of a single event, which is an object of the ``openai`` package or a JSON object.
 
-    Because earlier events are unknown, events that repeat the content of deltas are ignored, even if a server sends
-    some content only in such events. Use `ResponsesDecoder.wrap` for complete streams.
+    The API repeats the content of deltas in other events. Earlier events are unknown here, so these other events are
+    ignored, even if a server sends some content only in such an event. Use `ResponsesDecoder.wrap` for complete
+    streams.
 
     Returns:
         The chunk wrappers; an empty list for an event of another API.

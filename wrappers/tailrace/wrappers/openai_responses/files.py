@@ -17,13 +17,13 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 from tailrace.wrappers.openai_responses.tool_items import KEY
 
-_FILE_ID = "openai-file:"  # prefix in the URL of an uploaded file, before the id of the file
+_FILE_ID = "openai-file:"  # in the URL of an uploaded file, this prefix precedes the id of the file
 
 Fields = dict[str, Any]
 
 
 def file_param(part: ContentPartFile) -> Fields:
-    """Return the content part for a file of a user."""
+    """Return the content part for a user's file."""
     own = as_mapping(part.metadata.get(KEY)) or {}
     media_type = essence(part.media_type)
     if part.url is not None and part.url.startswith(_FILE_ID):

@@ -34,10 +34,10 @@ _OMITTED = ("annotations", "id", "status", "type")
 
 
 def input_items(history: History) -> list[Fields]:
-    """Return the input items: the system message, the context, then the conversation.
+    """Return the input items of a request: the system message, the context, and then the conversation.
 
     Raises:
-        ValueError: A message with a role other than MODEL contains a tool call.
+        ValueError: A message contains a tool call, but its role is not MODEL.
     """
     check_calls(history)
     repaired = with_answers(with_matched_ids(history, pattern=_CALL_ID))
@@ -51,17 +51,17 @@ def input_items(history: History) -> list[Fields]:
         if message.role is Role.MODEL:
             items += _ModelItems(tool_items).build(message)
         else:
-            # The API requires tool results directly after the calls. Other content of the message therefore follows
-            # the results.
+            # In the API, tool results must directly follow the calls. Other content of the message is therefore sent
+            # after the results.
             items += [item for part in message.tool_results for item in tool_items.items(part)]
             items += _user_items(message)
     return items
 
 
 def output_item(result: ContentPartToolResult) -> Fields:
-    """Return the item for a tool result without its call.
+    """Return the item for a tool result whose call is not known.
 
-    It is the original item in the metadata of the result, otherwise the output of a function.
+    This is the original item if the metadata of the result contains it, otherwise the output of a function.
     """
     return _own_item(result) or {**own_fields(result.metadata, KEY), **function_output(result, "function")}
 
@@ -75,13 +75,13 @@ def _input_text(text: str) -> Fields:
 
 
 def _own_item(part: ContentPart) -> Fields | None:
-    """Return the original item in the metadata of a part; None if the metadata has none."""
+    """Return the original item if the metadata of a part contains it, otherwise None."""
     item = as_mapping(own_fields(part.metadata, KEY).get("item"))
     return dict(item) if item is not None and as_text(item.get("type")) else None
 
 
 class _ToolItems:
-    """The items for the tool calls and results of a conversation."""
+    """Conversion of the tool calls and results of a conversation to items."""
 
     def __init__(self, history: History) -> None:
         self._calls: dict[str, ContentPartToolCall] = {}
@@ -91,7 +91,7 @@ class _ToolItems:
             self._results |= {result.id: result for result in message.tool_results}
 
     def native(self, call: ContentPartToolCall) -> Fields | None:
-        """Return the item for a call of a built-in tool that the caller ran; None if the call must be sent as a function call."""
+        """Return the item for a call of a built-in tool that the application ran; None if it must be sent as a function call."""
         item = _own_item(call)
         if call.kind == "server" or item is None or not is_client_call(item):
             return None
@@ -101,10 +101,10 @@ class _ToolItems:
         return _renamed(item, call.id, "call_id" if "call_id" in item else "id")
 
     def items(self, result: ContentPartToolResult) -> list[Fields]:
-        """Return a list with the item for a tool result.
+        """Return the item for a tool result, in a list.
 
-        The list is empty for a server tool if the item of the call contains the result, or another provider ran the
-        tool.
+        The list is empty for a server tool if the item of the call contains the result, or if another API produced the
+        result.
         """
         item = _own_item(result)
         call = self._calls.get(result.id)
@@ -119,7 +119,7 @@ class _ToolItems:
 
 
 def _renamed(item: Fields, new_id: str, name: str) -> Fields:
-    """Replace the call id in an item."""
+    """Return the item with another call id."""
     return {**item, name: new_id}
 
 
@@ -129,9 +129,9 @@ class _ModelItems:
     def __init__(self, tool_items: _ToolItems) -> None:
         self._tool_items = tool_items
         self._items: list[Fields] = []
-        # The id and the fields of the last message item, if text can be added to it; otherwise None.
+        # The id and the fields of the last message item. None if no text can be added to that item.
         self._text_key: object = None
-        self._thoughts: list[ContentPartReasoning] = []  # the parts of the unfinished reasoning item
+        self._thoughts: list[ContentPartReasoning] = []  # parts of the incomplete reasoning item
 
     def build(self, message: Message) -> list[Fields]:
         images = {
@@ -186,7 +186,7 @@ class _ModelItems:
             self._text_key = key
 
     def _add_reasoning(self, part: ContentPartReasoning) -> None:
-        """Add a part of a reasoning item. The item is complete with its last part, which has the fields of the item."""
+        """Add a part of a reasoning item. The last part, which has the fields of the item, completes the item."""
         own = own_fields(part.metadata, KEY)
         self._thoughts = [*self._thoughts, part] if own else []
         if not own.get("id"):
@@ -228,7 +228,7 @@ class _ModelItems:
 
 
 def _input(call: ContentPartToolCall) -> str:
-    """Return the input text of a call of a custom tool."""
+    """Return the input text of a custom tool's call."""
     if call.arguments_text is not None:
         return call.arguments_text
     return arguments_json(call) if call.arguments else ""
@@ -244,9 +244,9 @@ def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
 
 
 def _user_items(message: Message) -> list[Fields]:
-    """Return a list with the user message for all parts except tool results.
+    """Return one user message with all parts except tool results, in a list.
 
-    The list is empty if a message of tool results has no such parts.
+    Return an empty list if a message of tool results has no such parts.
     """
     content: list[Fields] = []
     for part in message.content:

@@ -13,11 +13,11 @@ from tailrace.wrappers.request_options import (
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """Convert options to members of ``POST /responses``.
+    """Convert request options to members of ``POST /responses``.
 
     ``stop``, ``seed``, ``presence_penalty`` and ``frequency_penalty`` are not sent, because the API has no such
-    members. Schemas are sent unchanged. Tools are sent with ``strict: false`` by default: the default of the API would
-    make every property required.
+    members. Schemas are sent unchanged. The default of ``strict`` is False here, because the API's default would make
+    every property of a tool's arguments required.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """

@@ -23,7 +23,7 @@ _INCOMPLETE_REASONS = {
     "max_output_tokens": FinishReason.LENGTH,
     "max_tokens": FinishReason.LENGTH,
 }
-# Members of a response that repeat the request, or are reported in another way.
+# Members of a response that repeat the request, or that the decoder returns in another way.
 _NON_FACTS = frozenset(
     {
         "background",
@@ -66,10 +66,10 @@ _NON_EVENT_FACTS = frozenset({"event_id", "obfuscation", "response", "sequence_n
 
 
 class ResponseFacts:
-    """The reported fields and the usage of a response.
+    """The fields and the usage of a response that the decoder has returned.
 
     Attributes:
-        usage: The usage object so far; empty if the provider has sent none.
+        usage: The usage object; empty until the provider has sent one.
     """
 
     __slots__ = ("_reported", "usage")
@@ -79,11 +79,11 @@ class ResponseFacts:
         self.usage: dict[str, Any] = {}
 
     def update(self, event: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the new and changed fields of the response, and of the event.
+        """Return the fields of the response and of the event that are new or have changed.
 
         Args:
             event: The event.
-            response: The response in the event, or the event itself if it is a response.
+            response: The response in the event. If the event itself is a response, the event.
         """
         facts = {name: value for name, value in response.items() if name not in _NON_FACTS}
         if response is not event:
@@ -125,7 +125,7 @@ def is_end(fields: Mapping[str, Any]) -> bool:
 
 
 def response_outcome(event: Mapping[str, Any], response: Mapping[str, Any]) -> str:
-    """Return the status of a response, with the names of the API; see `is_final`."""
+    """Return the status of a response in the words of the API. See `is_final`."""
     status = as_text(response.get("status"))
     outcome = _ENDS.get(as_text(event.get("type")), status)
     return status if outcome == "completed" and status in _ENDS.values() else outcome
@@ -162,7 +162,7 @@ def response_error(outcome: str, response: Mapping[str, Any], provider: str) -> 
 
 
 def reported_error(event: Mapping[str, Any], provider: str) -> UpstreamError:
-    """Return the error in the member ``error`` of an event, or in the members of the event itself."""
+    """Return the error in the member ``error`` of an event. Without this member, the event itself is the error."""
     error = event.get("error")
     if not error:
         error = {

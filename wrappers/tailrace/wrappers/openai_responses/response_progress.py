@@ -1,6 +1,6 @@
-"""Record of the reported content of a streamed response, by item and part.
+"""Record of the content of a streamed response that the decoder has returned, by item and part.
 
-The API sends all content several times. With this record, `ResponsesDecoder` reports it only once.
+The API sends all content several times. With this record, `ResponsesDecoder` returns it only once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,12 +8,12 @@ from typing import Any
 
 from tailrace.wrappers.decoding.lenient_json import as_index
 
-# Types of parts. In messages and reasoning, they are the content types of the API.
+# Types of parts. The first four are content types of the API, in messages and reasoning.
 TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "reasoning_text"
 ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
 
-# By event name: the type of the part, the event field with the index of the part, and the field of the end event with
-# the complete text.
+# Each value: the type of the part, the field of the event with the index of the part, and the field of the last event
+# with the complete text. The key is the name of the event without the suffix.
 _PARTS = {
     "response.output_text": (TEXT, "content_index", "text"),
     "response.refusal": (REFUSAL, "content_index", "refusal"),
@@ -27,11 +27,11 @@ _PARTS = {
     "response.code_interpreter_call_code": (CODE, "", "code"),
 }
 DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
-"""By delta event: the type of the part, and the event field with the index of the part."""
+"""By name of a delta event: the type of the part, and the field with the index of the part."""
 DONE_EVENTS = {f"{name}.done": place for name, place in _PARTS.items()}
-"""By event that ends a part: the type of the part, the field with its index, and the field with its complete text."""
+"""By name of the event that ends a part: its type, the field with its index, and the field with its complete text."""
 
-# Item types by type of part, for servers that omit the index of the item.
+# The type of the item by type of its part. Needed for servers that omit the index of the item.
 _ITEM_KINDS = {
     TEXT: "message",
     REFUSAL: "message",
@@ -46,14 +46,14 @@ _UNLIMITED = 1 << 60
 
 
 class Item:
-    """The reported content of one item of the response.
+    """The content of one item that the decoder has returned.
 
     Attributes:
         kind: The type of the item.
-        position: The position of the item in the response, which is unique.
+        position: The position of the item in the response. It is unique.
         parts: The parts by type and index, in order of appearance.
-        facts: The fields of a message that were reported in the metadata of its text.
-        announced: True if the start of the call was reported.
+        facts: The fields of a message that are already in the metadata of its text.
+        announced: True if the start of the call was returned.
         done: True if the item is complete.
     """
 
@@ -73,14 +73,14 @@ class Item:
 
 
 class Part:
-    """The reported content of one part of an item. Only the text of the last delta is stored.
+    """The content of one part that the decoder has returned. Only the text of the last delta is stored.
 
     Attributes:
         item: The item that contains the part.
         kind: The type of the part (a constant of this module).
-        length: Number of reported characters.
-        annotations: Number of reported annotations.
-        logprobs: Number of tokens with reported log probabilities.
+        length: Number of returned characters.
+        annotations: Number of returned annotations.
+        logprobs: Number of tokens whose log probabilities were returned.
         frozen: True if later deltas must be ignored.
     """
 
@@ -96,13 +96,13 @@ class Part:
         self._tail = ""
 
     def add(self, text: str) -> None:
-        """Record that text was reported."""
+        """Record that the decoder has returned this text."""
         if text:
             self.length += len(text)
             self._tail = text
 
     def remaining(self, text: str) -> str:
-        """Return the unreported rest of a complete text; empty if the text does not begin with the reported text."""
+        """Return the rest of a complete text that was not returned. It is empty if the two texts do not match."""
         length = self.length
         if not length:
             return text
@@ -110,10 +110,10 @@ class Part:
 
 
 class ResponseProgress:
-    """Progress of one response.
+    """Record of the content of one response.
 
     Args:
-        single: True to read a single event. All content that the API repeats then counts as reported.
+        single: True to read a single event. All content that the API repeats is then ignored.
 
     Attributes:
         single: See the argument.
@@ -139,13 +139,13 @@ class ResponseProgress:
         self.restart()
 
     def restart(self) -> None:
-        """Begin another response in the same stream. Positions continue, so that the calls of both responses differ."""
+        """Begin another response in the same stream. Positions are not reused, so the calls of both responses differ."""
         self.open_text: Part | None = None
         self.open_reasoning: Part | None = None
         self._items_by_kind: dict[str, list[Item]] = {}  # the items by type, in order of appearance
         self._by_index: dict[int, Item] = {}
         self._last_by_kind: dict[str, Item] = {}  # the latest item by type
-        self._last: Part | None = None  # the part of the latest delta, and its indexes
+        self._last: Part | None = None  # the part of the latest delta
         self._last_key: tuple[object, object] = (None, None)
 
     @property
@@ -158,13 +158,13 @@ class ResponseProgress:
         return {kind: iter(items) for kind, items in self._items_by_kind.items()}
 
     def item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """Return the item with the index in an event; without an index, the latest item with the type ``kind``."""
+        """Return the item whose index is in the event. If the event has no index, return the latest item of the type ``kind``."""
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else self._last_by_kind.get(kind)
         return known or self.new_item(kind, index)
 
     def added_item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """Return the item that an event starts. If its text arrived earlier, the item exists already."""
+        """Return the item that an event starts. The item already exists if its text arrived before this event."""
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else None
         return known if known and known.kind == kind and not known.done else self.new_item(kind, index)
@@ -175,7 +175,7 @@ class ResponseProgress:
         Args:
             kind: The type of the item.
             index: The provider's index, or None. It becomes the position of the item, unless another item has this
-                position. (Some servers repeat an index.)
+                position or a higher one, because some servers repeat an index.
         """
         position = self._positions if index is None else max(self._positions, index)
         self._positions = position + 1
@@ -188,12 +188,12 @@ class ResponseProgress:
         return item
 
     def part(self, event: Mapping[str, Any], kind: str, index_field: str) -> Part:
-        """Return the part that an event belongs to.
+        """Return the part to which an event belongs.
 
         Args:
             event: The event.
             kind: The type of the part.
-            index_field: The event field with the index of the part; empty if the item has only one part.
+            index_field: The field of the event with the index of the part; empty if the item has only one part.
         """
         last, key = self._last, (event.get("output_index"), event.get(index_field))
         if last is not None and last.kind is kind and key == self._last_key:
@@ -210,7 +210,7 @@ class ResponseProgress:
         if not self.single:
             return part
         if kind in (CODE, SERVER_ARGUMENTS):
-            part.frozen = True  # the end event has the complete part
+            part.frozen = True  # the event that ends the part has the complete content
             return part
         part.length = part.annotations = part.logprobs = _UNLIMITED
         if kind == TEXT:

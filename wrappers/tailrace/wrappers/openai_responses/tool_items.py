@@ -1,8 +1,8 @@
-"""Conversion of Responses items other than messages and reasoning: tool calls, their results, and other items.
+"""Conversion of tool calls, their results and other items of the Responses API, except messages and reasoning.
 
-Each built-in tool has its own item types, and OpenAI adds new types frequently. The name of the type therefore
-determines the conversion: ``…_call`` is a call, ``…_output`` is the result of a call, and any other item is structured
-data. The metadata of the part contains the complete item, so that later requests can contain the unchanged item.
+Each built-in tool has its own item types, and OpenAI often adds new types. The conversion therefore depends only on the
+name of the type: ``…_call`` is a call, ``…_output`` is the result of a call, and any other item is structured data. The
+metadata of the content part contains the complete item, so that later requests can contain the item unchanged.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tailrace.wrappers.messages import ContentPartData, ContentPartFile, Content
 from tailrace.wrappers.openai_responses.response_progress import CODE, Item
 
 KEY = "openai-responses"
-"""Metadata key of fields that later requests to this API contain unchanged."""
+"""Metadata key of fields that must be unchanged in later requests to this API."""
 
 FUNCTION_CALLS = {"function_call": "function", "custom_tool_call": "custom"}
 """The ``kind`` of a call in the common format, by item type."""
@@ -25,13 +25,13 @@ Fields = dict[str, Any]
 
 _IMAGE = "image_generation_call"
 _MORE_CALLS = frozenset({"mcp_approval_request", "mcp_list_tools", "program"})
-# Item types of built-in tools that the caller runs. If the next request has no result for such a call, the API rejects
-# it.
+# Item types of built-in tools that the application runs. The API rejects a call of these tools if the next request has
+# no result for it.
 _CLIENT_CALLS = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "mcp_approval_request"})
 _RUNNER_FIELDS = {
     "shell_call": "environment",
     "tool_search_call": "execution",
-}  # the field that shows whether the caller runs the tool, by item type
+}  # by item type: the field that shows whether the application runs the tool
 _OUTPUTS = ("output", "outputs", "results", "tools")
 # Fields of a call item that are not arguments.
 _NON_ARGUMENTS = frozenset(
@@ -49,7 +49,7 @@ _NON_ARGUMENTS = frozenset(
         "type",
     }
 )
-# Fields of messages, reasoning and function calls with an equivalent in the common format.
+# Fields of messages, reasoning and function calls that also exist in the common format.
 _COMMON = frozenset(
     {"arguments", "call_id", "content", "input", "name", "role", "summary", "type", "created_by"}
 )
@@ -59,7 +59,7 @@ _IMAGE_TYPES = {"/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/web
 
 
 def json_object(value: object) -> Fields:
-    """Return an event, item or response as a new JSON object. Objects of the ``openai`` package are accepted.
+    """Return an event, item or response as a new JSON object. It may be an object of the ``openai`` package.
 
     Raises:
         ValueError: The value is not an object.
@@ -68,20 +68,20 @@ def json_object(value: object) -> Fields:
         return dict(cast("Mapping[str, Any]", value))
     if not isinstance(value, BaseModel):
         raise ValueError(f"a value of type {type(value).__name__} where an object is required")
-    # The package does not validate its objects. Suppress pydantic's warnings of unexpected values.
+    # The package does not validate its objects, so pydantic would warn about unexpected values.
     return value.model_dump(mode="json", exclude_unset=True, warnings=False)
 
 
 def text_or_json(value: object) -> str:
-    """Return text unchanged, and an object as JSON, because some servers send arguments as objects."""
+    """Return text unchanged, and an object as JSON. Some servers send arguments as an object."""
     fields = as_mapping(value)
     return as_text(value) if fields is None else json_text(fields)
 
 
 def own_fields(item: Mapping[str, Any]) -> Fields:
-    """Return the fields of a message, reasoning item or function call that have no equivalent in the common format.
+    """Return the fields of a message, reasoning item or function call that do not exist in the common format.
 
-    The status is included only if it is unusual. For example, a truncated call has the status ``incomplete``.
+    The status is included only if it is unusual, for example ``incomplete`` for a truncated call.
     """
     return {
         name: value
@@ -93,17 +93,17 @@ def own_fields(item: Mapping[str, Any]) -> Fields:
 
 
 def is_call(kind: str) -> bool:
-    """Return True for the item type of a call of a built-in tool."""
+    """Return True if an item type is that of a built-in tool's call."""
     return kind not in FUNCTION_CALLS and (kind.endswith("_call") or kind in _MORE_CALLS)
 
 
 def is_output(kind: str) -> bool:
-    """Return True for the item type of a tool result."""
+    """Return True if an item type is that of a tool result."""
     return kind.endswith("_output") or kind == "mcp_approval_response"
 
 
 def is_client_call(item: Mapping[str, Any]) -> bool:
-    """Return True if an item is a call of a built-in tool that the caller runs."""
+    """Return True if an item is a call of a built-in tool that the application runs."""
     kind = as_text(item.get("type"))
     if kind == "shell_call":
         environment = as_mapping(item.get("environment"))
@@ -112,11 +112,11 @@ def is_client_call(item: Mapping[str, Any]) -> bool:
 
 
 def call_kind(kind: str, item: Mapping[str, Any] | None = None) -> str:
-    """Return the ``kind`` of a call in the common format; empty if it is not known yet.
+    """Return the ``kind`` of a call in the common format; empty if it cannot be known yet.
 
     Args:
         kind: The type of the item.
-        item: The item so far; None if it is unknown.
+        item: The fields of the item that have arrived, or None.
     """
     if kind in FUNCTION_CALLS:
         return FUNCTION_CALLS[kind]
@@ -127,7 +127,7 @@ def call_kind(kind: str, item: Mapping[str, Any] | None = None) -> str:
 
 
 def call_name(item: Mapping[str, Any]) -> str:
-    """Return the name of the called tool. For a built-in tool, it is the type of the tool."""
+    """Return the name of the called tool. For a built-in tool, this is the type of the tool."""
     kind = as_text(item.get("type"))
     return as_text(item.get("name")) if kind == "mcp_call" else kind.removesuffix("_call")
 
@@ -138,21 +138,21 @@ def call_id(item: Mapping[str, Any]) -> str:
 
 
 def call_arguments(item: Mapping[str, Any]) -> Fields | str:
-    """Return the arguments of a call: as text if the item has text, otherwise as an object."""
+    """Return the arguments of a call. They are text if the item contains text, otherwise an object."""
     arguments = item.get("arguments")
     if item.get("type") in ("mcp_call", "tool_search_call") and arguments is not None:
         return arguments if isinstance(arguments, str) else json_text(arguments)
     fields = {name: value for name, value in item.items() if name not in _NON_ARGUMENTS and value is not None}
     if isinstance(fields.get("code"), str):
-        fields = {"code": fields.pop("code"), **fields}  # the code is first, because it is streamed first
+        fields = {"code": fields.pop("code"), **fields}  # it is streamed first
     return fields
 
 
 def remaining_arguments(progress: Item, item: Mapping[str, Any]) -> str:
-    """Return the unreported rest of a call's argument text.
+    """Return the rest of a call's argument text that the decoder has not returned.
 
     Args:
-        progress: The record of the reported content.
+        progress: The record of the content that the decoder has returned.
         item: The complete item.
     """
     arguments = call_arguments(item)
@@ -166,7 +166,7 @@ def remaining_arguments(progress: Item, item: Mapping[str, Any]) -> str:
 
 
 def stored_item(item: Mapping[str, Any], *, file: ContentPartFile | None = None) -> Fields:
-    """Return metadata with an item. The bytes of an image are omitted if a file part contains them."""
+    """Return metadata that contains an item. If ``file`` contains the image of the item, the bytes are omitted."""
     fields = {name: value for name, value in item.items() if file is None or name != "result"}
     return {KEY: {"item": plain_json(fields)}}
 
@@ -185,11 +185,11 @@ def call_result(item: Mapping[str, Any]) -> ContentPartToolResult | None:
 
 
 def output_result(item: Mapping[str, Any], default_call_id: str = "") -> ContentPartToolResult:
-    """Convert the item of a tool result to a part.
+    """Convert the item of a tool result to a content part.
 
     Args:
         item: The item.
-        default_call_id: Id of the call, for an item without a call id.
+        default_call_id: The id of the call. It is used only if the item contains no call id.
     """
     kind = as_text(item.get("type"))
     names = ("call_id", "approval_request_id") if kind != "local_shell_call_output" else ("id",)
@@ -207,19 +207,19 @@ def output_result(item: Mapping[str, Any], default_call_id: str = "") -> Content
 
 
 def output_tool_name(kind: str) -> str:
-    """Return the name of the tool for the item type of a result, as in `call_name`."""
+    """Return the name of the tool for the item type of a result. It is equal to `call_name` of the call."""
     if kind == "mcp_approval_response":
         return "mcp_approval_request"
     return kind.removesuffix("_output").removesuffix("_call")
 
 
 def data_part(item: Mapping[str, Any]) -> ContentPartData:
-    """Return a data part for an item. Its metadata contains the complete item."""
+    """Return a data part for an item. The metadata of the part contains the complete item."""
     return ContentPartData(data={"type": plain_json(item.get("type"))}, metadata=stored_item(item))
 
 
 def image_file(item: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the image that a call has generated; None if there is no valid image."""
+    """Return the image that a call has generated; None if the call has no valid image."""
     result = item.get("result")
     if item.get("type") != _IMAGE or not isinstance(result, str) or not result:
         return None

@@ -9,20 +9,20 @@ from tailrace.wrappers.messages import ContentPartToolResult
 
 Fields = dict[str, Any]
 
-# Types of content parts in the output of a function.
+# Types of content parts that the output of a function may contain.
 _CONTENT = frozenset({"input_text", "input_image", "input_file"})
 
 
 def result_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -> Fields | None:
-    """Return the input item for the result of a built-in tool that the caller ran.
+    """Return the input item for the result of a built-in tool that the application ran.
 
     Args:
         call: The item of the call; None for a function call.
         result: The result of the tool.
 
     Returns:
-        The item; None if the output is not valid for the tool. The call and the result must then be sent as a function
-        call and its output.
+        The item; None if the output is not valid for the tool. In this case, the call and the result must be sent as a
+        function call and its output.
     """
     kind = call.get("type") if call is not None else None
     output = result.output
@@ -77,7 +77,7 @@ def function_output(result: ContentPartToolResult, kind: str) -> Fields:
     """
     output = result.output
     kinds = [(as_mapping(part) or {}).get("type") for part in _items(output)]
-    # A list of content parts of the API is sent unchanged, because it may contain images.
+    # The list may contain images. If it has only content parts of the API, it is sent unchanged.
     typed = bool(kinds) and all(each in _CONTENT for each in kinds) and not result.is_error
     return {
         "type": "custom_tool_call_output" if kind == "custom" else "function_call_output",

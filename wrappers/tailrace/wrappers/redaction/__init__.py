@@ -1,1 +1,1 @@
-"""Removal of credentials from external error texts, and escaping of control characters in log records."""
+"""Removal of credentials from error texts of other systems, and escaping of control characters in log records."""

@@ -1,10 +1,10 @@
-"""Protection of log records against forgery, by escaping control characters and limiting lengths.
+"""Protection of logs against forged records. Control characters are escaped, and the length of texts is limited.
 
-Callers, providers and models determine names, identifiers and error texts in logs. A line break would start a new
-record, an escape sequence would move the cursor of a terminal, and a bidirectional override would reorder a line.
-`printable` escapes all these characters. A logging filter applies `printable` to the arguments and the traceback of
-each tailrace record when the record is created. The protection therefore does not depend on the handlers and
-formatters of the application. The formatters of ``tailrace serve`` also apply `printable` to each line.
+The names, identifiers and error texts in logs come from callers, providers and models. A line break in such a text
+would start a new record, an escape sequence would move the cursor of a terminal, and a bidirectional override would
+reorder the line. `printable` escapes all these characters. A logging filter applies `printable` to the arguments and
+the traceback of each tailrace record when the record is created. The protection therefore does not depend on the
+handlers and formatters of the application. The formatters of ``tailrace serve`` also apply `printable` to each line.
 """
 
 import logging
@@ -15,9 +15,9 @@ MAX_TEXT = 4096
 """Maximum number of characters of one argument, or of one line of a traceback."""
 
 MAX_LINES = 200
-"""Maximum number of lines of a traceback. If there are more, the middle is omitted."""
+"""Maximum number of lines of a traceback. In a longer traceback, the lines in the middle are omitted."""
 
-_INDENT = "    "  # indentation of each line of a traceback; only records start in the first column
+_INDENT = "    "  # indentation of each line of a traceback; only records begin in the first column
 
 
 def printable(value: object, limit: int = MAX_TEXT) -> str:
@@ -41,9 +41,9 @@ def printable(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Make the lines of a text (for example, a traceback) printable, and indent them.
+    """Make each line of a text (for example, a traceback) printable, and indent it.
 
-    The length of each line is limited. If there are more than `MAX_LINES` lines, the middle is omitted.
+    The length of each line is limited. If there are more than `MAX_LINES` lines, the lines in the middle are omitted.
     """
     lines = text.split("\n")
     omitted = len(lines) - MAX_LINES
@@ -57,14 +57,14 @@ class PrintableRecords(logging.Filter):
     """Logging filter that makes the arguments and the traceback of each record printable. It never drops a record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape the arguments of the record, except numbers. The message itself is constant in the records of tailrace."""
+        """Escape the arguments of the record that are not numbers. In tailrace, the message itself is always a constant."""
         arguments: Any = record.args
         if isinstance(arguments, tuple):
             record.args = tuple(_printable(each) for each in cast("tuple[object, ...]", arguments))
         elif arguments:
             record.args = {name: _printable(each) for name, each in arguments.items()}
         if record.exc_info and not record.exc_text:
-            # Formatters of the standard library use this text instead of formatting the traceback.
+            # Formatters of the standard library use this text, and do not format the traceback again.
             record.exc_text = printable_lines(
                 "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             )

@@ -1,8 +1,8 @@
-"""Removal of credentials and internal addresses from error texts of external systems.
+"""Removal of credentials and internal addresses from error texts of other systems.
 
-Error texts of a provider, a gateway, the HTTP client or a remote agent may contain the key of the request, a URL with
-user name and password, or the name of an internal host. A `Redactor` removes the credentials of one request, and any
-text that has the form of a credential or an internal address.
+Error texts of a provider, a gateway, the HTTP client or a remote agent may contain the key of the request, a URL with a
+user name and password, or the name of an internal host. A `Redactor` removes the credentials of one request, and all
+texts that look like a credential or an internal address.
 """
 
 import base64
@@ -21,25 +21,25 @@ from tailrace.wrappers.messages import join_surrogates
 J = TypeVar("J")
 
 MAX_MESSAGE = 1000
-"""Maximum number of characters of an external error message."""
+"""Maximum number of characters of an error message from another system."""
 
 MAX_CODE = 100
-"""Maximum number of characters of an external error code."""
+"""Maximum number of characters of an error code from another system."""
 
 MAX_DETAILS = 8 * 1024
-"""Maximum number of characters of an external error object as JSON. A larger object is dropped."""
+"""Maximum number of characters, as JSON, of an error object from another system. A larger object is dropped."""
 
 CREDENTIAL = "[redacted]"
 ADDRESS = "[internal address]"
 
-_READ_FACTOR = 4  # texts are processed up to this multiple of the limit, because redaction shortens them
+_READ_FACTOR = 4  # redaction may shorten a text: at most this multiple of its limit is processed
 _SHORTEST = 6  # minimum number of characters of a secret; shorter values are placeholders ("none", "key")
-_SHORT = 8  # a secret with fewer characters is removed only as a complete word
-_LONG = 12  # minimum number of characters of a secret that is also removed in encoded forms
+_SHORT = 8  # a secret with fewer characters is only removed if it is a complete word
+_LONG = 12  # a secret with at least this number of characters is also removed in encoded forms
 
 _SECRET_NAME = re.compile(r"(?i)auth|key|token|secret|password|cookie|credential|signature|\bsig\b")
 
-# A complete URL. User name and password may contain any character except the excluded ones.
+# A complete URL. The user name and password may contain any character, except those in the brackets.
 _URL = re.compile(
     r"""(?xi) \b([a-z][a-z0-9+.-]{0,20}://)
         (?: ([^\s/?\#"'<>\\]*) @ )?
@@ -58,7 +58,7 @@ _PARAMETER = re.compile(
     r"""(?xi) ([?&;](?:api[-_]?key|key|(?:access[-_])?token|sig|signature|password|secret|x-amz-[\w-]+)=)
         [^&;\s"'<>\\]+"""
 )
-# A field of a connection string, a configuration or JSON. The value may have quotes.
+# A field of a connection string or configuration. The value may have quotes.
 _FIELD_NAME = r"[\w-]{0,40}(?:password|passwd|pwd|passphrase|secret|api[-_]?key|access[-_]?key|(?:access|auth)[-_]?token)"
 _FIELD = re.compile(
     rf"""(?xi) (?<![\w-]) ({_FIELD_NAME} \s{{0,4}}=\s{{0,4}})
@@ -66,12 +66,12 @@ _FIELD = re.compile(
 )
 _JSON_FIELD = re.compile(rf"""(?xi) (["']{_FIELD_NAME}["'] \s{{0,4}}:\s{{0,4}}) (?: "[^"]*"? | '[^']*'? )""")
 _PRIVATE_KEY = re.compile(
-    # No possessive quantifiers, because with Python 3.11.2 they match too much here.
+    # Possessive quantifiers match too much here with Python 3.11.2.
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-(?!----END)[^-]*)*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
 )
 _CODE_POINT = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
 _INVISIBLE = re.compile(r"[\s\u00ad\u200b-\u200f\u2060\ufeff]+")
-# User name and password in a URL that is truncated at the end of the text.
+# The user name and password in a URL that is cut off at the end of the text.
 _CUT_USER = re.compile(r"""(://)[^\s/@:\[]+:(?!\d{1,5}(?:\D|$))[^\s/@'"…]*(?=['"…]*$)""")
 _PORT = r"(?::\d{1,5})?"
 _IPV4 = re.compile(rf"(?<![\w.])(\d{{1,3}}(?:\.\d{{1,3}}){{3}})(?!\w|\.\d){_PORT}")
@@ -86,13 +86,13 @@ _HOST = re.compile(
 
 
 class Redactor:
-    """Remover of credentials and internal addresses.
+    """Removes credentials and internal addresses from texts.
 
     Args:
-        secrets: Credentials. They are removed (case-insensitively) in plain form, and as encoded in JSON, HTML, URLs,
-            base64 and hexadecimal. If a text contains a secret in another form (with escaped single characters or line
-            breaks), the complete text is removed. Secrets shorter than six characters are placeholders, and are not
-            removed.
+        secrets: Credentials. Their case is ignored. They are removed in plain form, and as encoded in JSON, HTML,
+            URLs, base64 and hexadecimal. If a text contains a secret in another form (with line breaks, or with single
+            escaped characters), the complete text is removed. Secrets with fewer than six characters are placeholders,
+            and are not removed.
         hosts: Host names. They are removed like internal addresses.
     """
 
@@ -106,7 +106,7 @@ class Redactor:
 
     @classmethod
     def of_request(cls, url: str, headers: Mapping[str, str]) -> Self:
-        """Create a redactor with the host of a request, and the credentials in its URL and headers.
+        """Create a redactor for the texts of one request. It removes the host, and the credentials in the URL and the headers.
 
         Args:
             url: The request's URL.
@@ -128,7 +128,7 @@ class Redactor:
         return cls(secrets=secrets, hosts=[host])
 
     def for_log(self, text: str, limit: int = MAX_MESSAGE) -> str:
-        """Remove credentials from a text, but not addresses, which operators need."""
+        """Remove credentials from a text. Addresses are not removed, because operators need them."""
         return _bounded(self._remove_credentials(text[: limit * _READ_FACTOR]), limit)
 
     def for_callers(self, text: str, limit: int = MAX_MESSAGE) -> str:
@@ -140,7 +140,7 @@ class Redactor:
         return _bounded(_HOST.sub(ADDRESS, text), limit)
 
     def without_credentials(self, value: J) -> J:
-        """Remove credentials from all strings in a JSON value. Addresses remain, and nothing is truncated."""
+        """Remove credentials from all strings in a JSON value. Addresses are not removed, and no text is shortened."""
         return cast("J", _with_texts(value, self._remove_credentials))
 
     def _remove_credentials(self, text: str) -> str:
@@ -158,7 +158,7 @@ class Redactor:
         return join_surrogates(text)
 
     def redact(self, error: UpstreamError) -> UpstreamError:
-        """Redact all texts of an error, and return the same error. Addresses in its ``diagnosis`` remain."""
+        """Redact all texts of an error, and return the same error. The addresses in its ``diagnosis`` are not removed."""
         error.message = self.for_callers(error.message)
         error.args = (error.message,)
         error.diagnosis = self.for_log(error.diagnosis)
@@ -169,10 +169,10 @@ class Redactor:
         return error
 
     def _remove_truncated(self, text: str) -> str:
-        """Remove a truncated secret at the end of a truncated text."""
+        """Remove a secret that is cut off at the end of a text."""
         end = text.rstrip("'\"…")
         lowered = end.lower()
-        if len(lowered) != len(end):  # the lower-case text may have more characters
+        if len(lowered) != len(end):  # some characters become several characters in lower case
             lowered = end
         for secret in self._forms:
             prefix = secret[: _SHORTEST - 1]
@@ -197,7 +197,7 @@ def _with_texts(value: object, change: Callable[[str], str]) -> object:
 
 
 def _credentials(header: str) -> list[str]:
-    """Return the value of a header and its parts: the token after the scheme; the user and password of Basic authentication."""
+    """Return all secret values in a header: the value, the token after the scheme, and the user and password (Basic)."""
     scheme, _, token = header.partition(" ")
     values = [header, token]
     if scheme.lower() == "basic":
@@ -210,7 +210,7 @@ def _credentials(header: str) -> list[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return the plain and encoded forms in which a secret may occur in an error text."""
+    """Return the plain and encoded forms of a secret that an error text may contain."""
     forms = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], escape(secret)}
     if len(secret) >= _LONG:
         data = secret.encode("utf-8", "replace")
@@ -219,10 +219,10 @@ def _forms(secret: str) -> set[str]:
 
 
 def _base64_cores(data: bytes) -> Iterable[str]:
-    """Yield the characters that these bytes have in the base64 encoding of any longer data, in both alphabets.
+    """Yield the base64 characters that always represent these bytes, wherever they are in longer data, in both alphabets.
 
-    Three bytes are encoded as four characters, so that there are three possible offsets. The first and last characters
-    are omitted, because they may depend on other bytes.
+    Base64 encodes three bytes as four characters, so there are three possible offsets. The first and last characters
+    are omitted, because they may also depend on other bytes.
     """
     for offset in range(3):
         encoded = base64.b64encode(bytes(offset) + data).rstrip(b"=").decode("ascii")
@@ -232,7 +232,7 @@ def _base64_cores(data: bytes) -> Iterable[str]:
 
 
 def _decoded(text: str) -> str:
-    """Return a text unescaped, in lower case and without invisible characters."""
+    """Return a text in lower case, without escape sequences and invisible characters."""
     text = _CODE_POINT.sub(lambda match: chr(int(match[1] or match[2], 16)), unquote(unescape(text)))
     return _INVISIBLE.sub("", text).lower()
 
@@ -251,7 +251,7 @@ def _alternatives(texts: set[str], *, words: bool = False, after: str = "") -> r
 def _remove_user(match: re.Match[str]) -> str:
     scheme, user, host, path = match.groups()
     if user is None:
-        # If the password contains a slash, the user name and the password are before the last "@".
+        # If the password contains a slash, the last "@" is the end of the user name and password.
         before, at, remaining = path.rpartition("@")
         if at and ":" in before.partition("/")[0]:
             return f"{scheme}{CREDENTIAL}@{remaining}"
