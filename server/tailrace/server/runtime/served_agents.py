@@ -1,8 +1,8 @@
 """The agents of a server. Each message names one agent.
 
 The turn of the message uses the handler and the filters of this agent. An agent only receives content that its card and its input
-filters accept (`ServedAgents.check`). If the resources of an agent fail while the server runs, they are acquired again, and messages
-to the agent are refused until then.
+filters accept (`ServedAgents.check`). If the resources of an agent fail while the server runs, the server acquires them again.
+Until this succeeds, messages to the agent are refused.
 
 If a server has only one agent, the agent has no name. With several agents, the metadata of each message has the name of its
 agent, so that recovery can find the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
@@ -32,7 +32,10 @@ from tailrace.wrappers import TailraceError
 logger = logging.getLogger("tailrace.server")
 
 RETRY_DELAY = 1.0
-"""Time in seconds before failed resources of an agent are acquired again. It doubles after each failure, up to `MAX_RETRY_DELAY`."""
+"""Delay in seconds before failed resources of an agent are acquired again.
+
+The delay doubles after each failure, up to `MAX_RETRY_DELAY`.
+"""
 
 MAX_RETRY_DELAY = 60.0
 """Maximum time in seconds between two attempts to acquire failed resources."""
@@ -93,7 +96,7 @@ class _AgentLease:
             self.unused.set()
 
     async def hold(self, *, task_status: TaskStatus[None]) -> None:
-        """Hold the resources of the agent until it is unused. If they fail, acquire them again after a delay.
+        """Hold the resources of the agent until the agent is unused. Failed resources are acquired again after a delay.
 
         This runs in a separate asyncio task, because cancel scopes of a handler must be exited in the task that entered them.
 
@@ -135,8 +138,8 @@ class ServedAgents:
         agents: The agents.
 
     Attributes:
-        release_deadline: The time at which the release of resources is cancelled after `running`, on the clock of
-            `anyio.current_time`. The release always has `RELEASE_TIMEOUT` seconds.
+        release_deadline: After the end of `running`, the time at which the release of resources is cancelled, on the clock of
+            `anyio.current_time`. The release always has at least `RELEASE_TIMEOUT` seconds.
     """
 
     def __init__(self, agents: Iterable[ServedAgent]) -> None:
@@ -257,7 +260,7 @@ class ServedAgents:
     async def running(self) -> AsyncGenerator[None]:
         """Hold the resources of all handlers until the block ends. All turns run in the block.
 
-        Resources that are not released until `release_deadline` are abandoned, and an error is logged.
+        Resources that have not been released at `release_deadline` are abandoned, and an error is logged.
 
         Raises:
             TailraceError: A resource is not available.
@@ -311,7 +314,10 @@ class ServedAgents:
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Return whether resources raised an error, and not the cancellation of the engine or a request to exit."""
+    """Return whether an exception is an error of resources.
+
+    A cancellation of the engine or a request to exit is not such an error.
+    """
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return anyio.current_effective_deadline() != -math.inf
     return isinstance(error, Exception)
