@@ -1,7 +1,7 @@
 """Continued responses on every wire, and after the end of the server's process by SIGKILL."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ from support.proxy import CuttingProxy
 from support.rpc import Rpc, message
 from support.sdk import send
 from support.ui_streams import RUN
-from support.upstream import ScriptedUpstream, Wait, openai_stream
+from support.upstream import Hang, Received, ScriptedUpstream, Step, Wait, openai_stream
 from tailrace.server import Settings, create_app
 from tailrace.wrappers import SSEDecoder
 
@@ -62,6 +62,41 @@ async def test_a_client_of_a2a_has_the_text_of_the_last_attempt(kind: str, route
         labels = {"gen_ai_request_model": "m", "route": route, "error_type": "stream_truncated"}
         found = await scrape(url)
         assert found.value(name, gen_ai_provider_name="openai", **labels) == 1
+
+
+@pytest.mark.parametrize("end", ["budget", "cancellation"])
+async def test_a_continued_response_that_the_server_ends_has_its_attempts(end: str) -> None:
+    """Also if the last status is not written by the agent."""
+    budgets = ({"tokens": 9, "period": "day"},) if end == "budget" else ()
+    server = ContinuingServer("llamacpp", PIECES)
+    server.cut = server.first_body.index(b"- Aare")
+
+    def respond(request: Received) -> Sequence[Step]:
+        steps = server.respond(request)
+        return [*openai_stream([" Aare"], finish=None), Hang()] if server.prefills and not budgets else steps
+
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
+        settings = Settings.model_validate({"store": "sqlite://", "budgets": budgets, **model})
+        async with serving(create_app(settings)) as url, Rpc(url) as rpc, anyio.create_task_group() as group:
+            canceled: list[str] = []
+
+            async def cancel(task_id: str) -> None:
+                await rpc.result("CancelTask", {"id": task_id})
+
+            def seen(events: Events) -> None:
+                if end == "cancellation" and folded(events)[0].endswith("Aare") and not canceled:
+                    canceled.append(end)
+                    group.start_soon(cancel, events[0][1]["task"]["id"])
+
+            events = await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
+    state = events[-1][1]["statusUpdate"]["status"]["state"]
+    assert state == ("TASK_STATE_FAILED" if end == "budget" else "TASK_STATE_CANCELED")
+    attempts = folded(events)[2]["attempts"]
+    assert [(each["model"], each.get("route")) for each in attempts] == [
+        ("openai:m", None),
+        ("openai:m", "prefill"),
+    ]
 
 
 async def sse_of(url: str, path: str, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:

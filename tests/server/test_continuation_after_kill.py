@@ -91,6 +91,37 @@ async def test_the_text_of_a_fallback_model_is_continued_by_that_model_after_a_k
     assert (complete["model"], complete["route"]) == ("openai:m2", "prefill")
 
 
+@pytest.mark.parametrize("writer", ["m", "m2"])
+async def test_the_other_models_answer_if_the_writer_fails_after_a_kill(writer: str, tmp_path: Path) -> None:
+    """The model that wrote the text rejects all requests after the crash. The models before it are tried too."""
+    server = ContinuingServer("llamacpp", PIECES, ending="silence")
+    server.cut = server.first_body.index(b"- Aare")
+    published = "".join(PIECES[: PIECES.index("- Aare")])
+    other = "m2" if writer == "m" else "m"
+    killed = anyio.Event()
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "POST":
+            is_down = request.json["model"] == (writer if killed.is_set() else other)
+            if is_down:
+                return refusal(503)
+        return server.respond(request)
+
+    def is_reached(events: Events) -> bool:
+        if folded(events)[0] != published:
+            return False
+        killed.set()
+        return True
+
+    bounds = {"TAILRACE_BOUNDS": '{"upstream_retries": 0, "continue_delay": 0}', "OPENAI_API_KEY": "none"}
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        fallback = ("--fallback", f"openai:m2@{upstream.base_url}")
+        events = await across_a_kill(tmp_path, upstream, "openai", is_reached, *fallback, **bounds)
+    text, steps, _ = folded(events)
+    assert (text, state_of(events)) == (ContinuingServer.SECOND + TEXT, "TASK_STATE_COMPLETED")
+    assert (steps[-1]["route"], steps[-1]["model"]) == ("replace", f"openai:{other}")
+
+
 async def test_another_model_does_not_continue_the_text_after_a_kill(tmp_path: Path) -> None:
     """The restarted server has another model, which begins the response again."""
     server = ContinuingServer("llamacpp", PIECES, ending="silence")

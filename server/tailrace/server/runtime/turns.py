@@ -31,7 +31,7 @@ from tailrace.server.runtime.conversation_lock import ConversationLock, LazyCont
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.filtered_turn import filtered
 from tailrace.server.runtime.handlers import Item, Turn
-from tailrace.server.runtime.interrupted_responses import interrupted_response
+from tailrace.server.runtime.interrupted_responses import attempts_of_turn, interrupted_response
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
 from tailrace.server.runtime.messages import (
@@ -54,7 +54,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata, with_extension_metadata
 from tailrace.streaming.agent.caller_options import (
     runs_in_parallel,
     stored_caller_options,
@@ -256,7 +256,9 @@ class TurnRunner:
                 if active.suspended and turn.ending is None:
                     self._suspend(active)
                 elif reply is None or reply.message is None:
-                    watch.ending = active.ending or turn.ending or _COMPLETED
+                    watch.ending = _with_attempts(
+                        active.ending or turn.ending or _COMPLETED, active.record, turn.number
+                    )
                     attempts.ended(watch.ending)
                     self._end_turn(active, watch.ending)
                 else:
@@ -298,6 +300,7 @@ class TurnRunner:
                 allowed=math.ceil(self._max_wait),
             ) from None
         active.scope.deadline = anyio.current_time() + self._max_seconds
+        running.number = active.waiting[0].number
         turn = await self._next_turn(active)
         await anyio.lowlevel.checkpoint_if_cancelled()
         agent = running.resources.enter_context(self._agents.turn(turn.message))
@@ -608,12 +611,24 @@ class _Turn:
         resources: Resources that are released when the turn ends.
         ending: The last status of the turn; None until the handler ends. It is not used if the turn was cancelled.
         has_next: True if the turn has ended and the turn of another message has begun.
+        number: The number of the message in the task, from 1; 0 until the turn begins.
     """
 
     conversation: "LazyContext"
     resources: ExitStack
     ending: StatusUpdate | None = None
     has_next: bool = False
+    number: int = 0
+
+
+def _with_attempts(ending: StatusUpdate, record: TaskRecord, turn: int) -> StatusUpdate:
+    """Add the attempts of a continued response to the last status of its turn, if the handler did not write the status."""
+    attempts = attempts_of_turn(record, turn)
+    if not attempts or "attempts" in extension_metadata(ending.metadata or {}):
+        return ending
+    return msgspec.structs.replace(
+        ending, metadata=with_extension_metadata(ending.metadata or {}, attempts=attempts)
+    )
 
 
 def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
