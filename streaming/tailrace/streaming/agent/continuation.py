@@ -170,6 +170,7 @@ class ResponseAttempts:
         "_options",
         "_policy",
         "_position",
+        "_tried",
         "held",
         "model",
         "route",
@@ -187,7 +188,9 @@ class ResponseAttempts:
         self._policy = policy
         self._clock = clock
         self._choose = choose
-        self._position = self._usable(0) or 0
+        self._tried: set[int] = set()  # positions of models
+        self._position = -1  # before the first model
+        self._position = self._following() or 0
         self._number = 0  # number of further attempts at the first model
         self._deadline: float | None = None
         self._may_repeat = True
@@ -321,7 +324,8 @@ class ResponseAttempts:
         if may_request and may_join and error.is_temporary and self._number < self._policy.attempts:
             self._number += 1
             return FurtherAttempt(self.model, delay, may_join=not response.finished, rest=rest)
-        following = self._usable(self._position + 1) if can_repeat else None
+        self._tried.add(self._position)
+        following = self._following() if can_repeat else None
         is_reachable = error.fault is not UpstreamFault.CONNECTION or following is None
         if has_failed and can_repeat and may_request and is_reachable:
             return FurtherAttempt(self.model, delay, may_join=False)
@@ -361,10 +365,15 @@ class ResponseAttempts:
         )
         return is_refusal and not error.is_temporary
 
-    def _usable(self, start: int) -> int | None:
-        """Return the position of the next model whose breaker is closed; None if there is none."""
-        positions = range(start, len(self._models))
-        return next((each for each in positions if not self._models[each][1].is_open), None)
+    def _following(self) -> int | None:
+        """Return the position of the next model to try; None if there is none.
+
+        Models with an open breaker are omitted. If a fallback model began the response before a crash, the models before it
+        are tried after it.
+        """
+        positions = [*range(self._position + 1, len(self._models)), *range(self._position + 1)]
+        usable = (each for each in positions if not self._models[each][1].is_open)
+        return next((each for each in usable if each not in self._tried), None)
 
     def _delay(self, error: UpstreamError) -> float:
         if error.retry_after is not None:
