@@ -1,7 +1,7 @@
 """Continued responses on every wire, and after the end of the server's process by SIGKILL."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -22,7 +22,18 @@ from support.proxy import CuttingProxy
 from support.rpc import Rpc, message
 from support.sdk import send
 from support.ui_streams import RUN
-from support.upstream import Hang, Received, ScriptedUpstream, Step, Wait, openai_stream
+from support.upstream import (
+    Cut,
+    Hang,
+    Head,
+    Received,
+    ScriptedUpstream,
+    Step,
+    Wait,
+    openai_chunk,
+    openai_stream,
+    sse,
+)
 from tailrace.server import Settings, create_app
 from tailrace.wrappers import SSEDecoder
 
@@ -75,6 +86,7 @@ async def test_a_continued_response_that_the_server_ends_has_its_attempts(end: s
         steps = server.respond(request)
         return [*openai_stream([" Aare"], finish=None), Hang()] if server.prefills and not budgets else steps
 
+    events: Events = []
     async with ScriptedUpstream(respond, lists_models=True) as upstream:
         model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
         settings = Settings.model_validate({"store": "sqlite://", "budgets": budgets, **model})
@@ -99,13 +111,21 @@ async def test_a_continued_response_that_the_server_ends_has_its_attempts(end: s
     ]
 
 
-async def sse_of(url: str, path: str, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
-    """The JSON events of a stream."""
+async def sse_of(
+    url: str,
+    path: str,
+    body: dict[str, Any],
+    *,
+    seen: Callable[[list[dict[str, Any]]], None] = lambda _: None,
+    **headers: str,
+) -> list[dict[str, Any]]:
+    """The JSON events of a stream. ``seen`` is called with all events so far after each read."""
     events: list[dict[str, Any]] = []
     decoder = SSEDecoder()
     async with aiohttp.ClientSession() as http, http.post(url + path, json=body, headers=headers) as response:
         async for data in response.content.iter_any():
             events += [json.loads(each.data) for each in decoder.feed(data) if each.data != b"[DONE]"]
+            seen(events)
     return events
 
 
@@ -184,6 +204,81 @@ async def test_a_stream_that_only_grows_has_a_continued_text_and_ends_at_a_repla
         text, error = await streamed(url, wire)
         assert TEXT.startswith(text)
         assert "answer_replaced" in error or "differs from the text already sent" in error
+
+
+def locating(call_id: str, *fragments: str) -> bytes:
+    """Chunks with a call of the client's tool."""
+    function = {"name": "locate", "arguments": ""}
+    first = {"tool_calls": [{"index": 0, "id": call_id, "type": "function", "function": function}]}
+    rest = [{"tool_calls": [{"index": 0, "function": {"arguments": each}}]} for each in fragments]
+    return sse(openai_chunk({"content": "Let me "}), *map(openai_chunk, [first, *rest]))
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+@pytest.mark.parametrize(("arguments", "is_complete"), [('{"a": 1, "b": 2}', True), ('{"b": 2}', False)])
+async def test_a_replaced_call_of_the_client_has_the_id_that_was_sent(
+    wire: str, arguments: str, is_complete: bool
+) -> None:
+    """The new response has another id. The stream continues if the new arguments begin with those that were sent."""
+    go_on = anyio.Event()
+    done = sse(openai_chunk({}, finish="tool_calls"), "[DONE]")
+    scripts: list[Sequence[Step]] = [
+        [Head(), locating("c1", '{"a": ', "1"), Wait(go_on), Cut()],
+        [Head(), locating("c9", arguments), done],
+        openai_stream(["There."]),
+    ]
+    tool = {"name": "locate", "parameters": {"type": "object"}}
+    if wire == "chat":
+        path, body = (
+            "/v1/chat/completions",
+            {**CHAT, "stream": True, "tools": [{"type": "function", "function": tool}]},
+        )
+    else:
+        path, body = (
+            "/v1/responses",
+            {"model": "m", "input": "Where?", "stream": True, "tools": [{"type": "function", **tool}]},
+        )
+    requests: list[Received] = []
+
+    def respond(request: Received) -> Sequence[Step]:
+        requests.append(request)
+        return scripts[len(requests) - 1]
+
+    def seen(events: list[dict[str, Any]]) -> None:
+        if any("arguments" in json.dumps(each) and "1" in json.dumps(each) for each in events):
+            go_on.set()
+
+    async with ScriptedUpstream(respond) as upstream:
+        model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
+        async with serving(create_app(Settings.model_validate({"store": "sqlite://", **model}))) as url:
+            events = await sse_of(url, path, body, seen=seen)
+            if not is_complete:
+                assert "differs from the text already sent" in json.dumps(events[-2:])
+                return
+            if wire == "chat":
+                deltas = [each["delta"] for event in events for each in event["choices"]]
+                calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+                assert [call["id"] for call in calls if "id" in call] == ["c1"]
+                assert "".join(call["function"]["arguments"] for call in calls) == arguments
+                call = {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "locate", "arguments": arguments},
+                }
+                messages = [
+                    *CHAT["messages"],
+                    {"role": "assistant", "content": "Let me ", "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "c1", "content": "here"},
+                ]
+                await sse_of(url, path, {**body, "messages": messages})
+            else:
+                response = events[-1]["response"]
+                [item] = [each for each in response["output"] if each["type"] == "function_call"]
+                assert (item["call_id"], item["arguments"]) == ("c1", arguments)
+                output = {"type": "function_call_output", "call_id": "c1", "output": "here"}
+                await sse_of(url, path, {**body, "input": [output], "previous_response_id": response["id"]})
+    assert requests[-1].json["messages"][-1]["tool_call_id"] == "c1"
+    assert len(requests) == 3
 
 
 @pytest.mark.parametrize("kind", ["llamacpp", "other"])

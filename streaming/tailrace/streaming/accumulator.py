@@ -64,6 +64,7 @@ class Accumulator:
         error: The reason why the current attempt is incomplete; None for no error. `close` sets it if the stream ended
             before the response was complete.
         attempts: The interrupted attempts before the current one, oldest first; empty for most responses.
+        replaced_calls: The calls of an earlier process that the first choice replaces (see `MessageAssembly`).
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class Accumulator:
         "choices",
         "error",
         "metadata",
+        "replaced_calls",
         "usage",
         "was_finished_at_error",
     )
@@ -96,6 +98,7 @@ class Accumulator:
         self._joined_at: int | None = None  # length of the text that the current attempt continues
         self._is_empty = False  # True if the current attempt ended before content arrived
         self.was_finished_at_error = False
+        self.replaced_calls: tuple[tuple[str, str], ...] = ()
         self._cause: UpstreamError | None = None  # error of the last attempt that had content
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
@@ -246,6 +249,8 @@ class Accumulator:
                 f"the response has more than the allowed {MAX_CHOICES} choices", fault=UpstreamFault.TOO_LARGE
             )
         assembly = self.choices[index] = MessageAssembly(index, think_tags=self._think_tags)
+        if index == 0:
+            assembly.replaced_calls = self.replaced_calls
         return assembly
 
     def _take_response(self, details: ChunkDetails) -> None:

@@ -54,6 +54,12 @@ def interrupted_response(
             extension_metadata(artifact.metadata).get("kind") == "server" for artifact in artifacts
         ),
         attempts=tuple(attempts),
+        calls=tuple(
+            (artifact.name, as_text(fields.get("callId")))
+            for artifact in artifacts
+            if (fields := extension_metadata(artifact.metadata)).get("channel") == "tool_call"
+            and not fields.get("choice")
+        ),
     )
     return response, _published(record, artifacts)
 

@@ -116,6 +116,7 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
         has_provider_tool: True if the provider had started a tool of its own. The response must then not begin again.
         attempts: The attempts of the response; empty if nothing of it was published. The last attempt, which was
             interrupted when the process stopped, has no error.
+        calls: The names and ids of the tool calls of which a part was published. A new response keeps these ids.
         published_messages: For the task of a remote agent, the ids of the messages that were published in its statuses.
     """
 
@@ -124,6 +125,7 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
     model: str = ""
     has_provider_tool: bool = False
     attempts: tuple[Attempt, ...] = ()
+    calls: tuple[tuple[str, str], ...] = ()
     published_messages: tuple[str, ...] = ()
 
 
@@ -232,6 +234,7 @@ class ResponseAttempts:
             self._position, self.model = position, self._models[position][0]
         if rest is None and interrupted.text:
             response.add(ReadWrapper[Any](None, text=interrupted.text))
+        response.replaced_calls = interrupted.calls
         attempts = interrupted.attempts
         if not attempts and (interrupted.text or interrupted.stored_id):
             attempts = (Attempt(interrupted.model),)

@@ -155,6 +155,8 @@ class MessageAssembly:
 
     Attributes:
         finish: The finish reason; None until a chunk with a finish reason.
+        replaced_calls: The names and ids of the calls that the message replaces, by position (see
+            `ToolCallAssembly.lasting_id`). `restart` adds the calls of the message.
     """
 
     __slots__ = (
@@ -173,6 +175,7 @@ class MessageAssembly:
         "_think_tags",
         "_waiting",
         "finish",
+        "replaced_calls",
     )
 
     def __init__(self, choice: int = 0, *, think_tags: bool = True) -> None:
@@ -196,6 +199,7 @@ class MessageAssembly:
         # Set if reasoning has arrived in another field than the usual field.
         self._restated: _Restated | None = None
         self.finish: FinishMessage | None = None
+        self.replaced_calls: tuple[tuple[str, str], ...] = ()
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
         """Add one delta to the message, and return the changes in order.
@@ -311,7 +315,10 @@ class MessageAssembly:
     def restart(self) -> Change:
         """Discard all content, because another attempt replaces it. Return the change."""
         changes: list[Change] = []
+        calls = tuple((call.name, call.lasting_id) for call in self._calls)
+        replaced = calls + self.replaced_calls[len(calls) :]
         self._restart(changes)
+        self.replaced_calls = replaced
         return changes[0]
 
     def started_call(self, position: int) -> ToolCallAssembly | None:
@@ -523,7 +530,9 @@ class MessageAssembly:
     def _open_call(self) -> ToolCallAssembly:
         if len(self._calls) >= MAX_TOOL_CALLS:
             raise _too_many(f"{MAX_TOOL_CALLS} tool calls")
-        call = ToolCallAssembly(len(self._calls))
+        position = len(self._calls)
+        replaced = self.replaced_calls[position : position + 1]
+        call = ToolCallAssembly(position, *replaced)
         self._add_segment(call)
         self._calls.append(call)
         self._open = None

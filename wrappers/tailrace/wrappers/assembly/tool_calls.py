@@ -19,6 +19,10 @@ MAX_VALUES = 100_000
 class ToolCallAssembly:
     """Assembly of one tool call from its fragments.
 
+    Args:
+        position: The position of the call in order of appearance.
+        replaced: The name and the id of the call that this call replaces; empty if it replaces none.
+
     Attributes:
         position: The position of the call in order of appearance.
         id: The first id of a fragment that is not empty.
@@ -26,9 +30,10 @@ class ToolCallAssembly:
         kind: The first type of a fragment that is not empty.
     """
 
-    __slots__ = ("extra", "fragments", "id", "kind", "name", "position")
+    __slots__ = ("_replaced", "extra", "fragments", "id", "kind", "name", "position")
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, replaced: tuple[str, str] = ("", "")) -> None:
+        self._replaced = replaced
         self.position = position
         self.id = ""
         self.name = ""
@@ -50,6 +55,16 @@ class ToolCallAssembly:
         if delta.extra:
             self.extra.add(delta.extra)
 
+    @property
+    def lasting_id(self) -> str:
+        """The id of the replaced call if both call the same tool; otherwise the id of this call.
+
+        Clients that have received the replaced call can therefore continue it. Calls that the provider runs keep their
+        ids, because their results contain them.
+        """
+        name, known = self._replaced
+        return known if known and name == self.name and self.kind != "server" else self.id
+
     def part(self, finish: FinishReason | None) -> ContentPartToolCall:
         """Return the call so far, with parsed arguments.
 
@@ -59,7 +74,7 @@ class ToolCallAssembly:
         """
         raw = join_surrogates("".join(self.fragments))
         kind = self.kind or "function"
-        values: dict[str, Any] = {"id": self.id, "name": self.name, "kind": kind}
+        values: dict[str, Any] = {"id": self.lasting_id, "name": self.name, "kind": kind}
         values["metadata"] = self.extra.to_dict()
         if kind == "custom":
             return ContentPartToolCall(**values, arguments_text=raw)
