@@ -145,7 +145,7 @@ class ChatEndpoint:
             return await self._place(request, caller)
         # During the block, no other request can be assigned to the same position in the conversation.
         async with self.operations.placing(context_id, caller):
-            stream, call_ids = await self._place(request, caller)
+            stream, call_ids = await self._place(request, replace(caller, is_placed=True))
             try:
                 await stream.wait_for_start()
             except BaseException:

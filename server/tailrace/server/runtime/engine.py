@@ -307,7 +307,7 @@ class Engine(TaskAccess):
             TaskNotFoundError: The task does not exist or belongs to another caller.
             StoreError: The store is not available at present.
         """
-        context_id = (await self._tasks.find(task_id, owner)).record.context_id
+        context_id = await self.context_of(task_id, owner)
         async with self._placing_lock(owner, root_of(context_id)):
             task = await self.snapshot(task_id, owner)
             if not (task.status.state.terminal or task.status.state.interrupted):
@@ -394,9 +394,10 @@ class Engine(TaskAccess):
             active.log.publish(events)
             self._turns.end_log(active)
 
-        self._tasks.add(active)
-        self.writer.put(write, publish, partial(self._turns.fail, active))
-        await self._tasks.until_persisted(active, event.number)
+        async with self._placing_lock(owner, root_of(task.context_id)):
+            self._tasks.add(active)
+            self.writer.put(write, publish, partial(self._turns.fail, active))
+            await self._tasks.until_persisted(active, event.number)
 
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, owner: str

@@ -31,6 +31,7 @@ from tailrace.streaming.a2a.errors import (
     ExtendedAgentCardNotConfiguredError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
+    TaskNotFoundError,
     UnsupportedOperationError,
 )
 from tailrace.streaming.a2a.event import Event
@@ -382,7 +383,24 @@ class Operations:
             agent=caller.receiver,
             follows=caller.follows,
         )
-        return await self._engine.start(send, caller.owner, call, preceding=preceding)
+        context_id = "" if caller.is_placed else await self._context_of(send.message, caller)
+        if not context_id:
+            return await self._engine.start(send, caller.owner, call, preceding=preceding)
+        # Otherwise, the message could be accepted between a request's message and the response that the request continues.
+        async with self.placing(context_id, caller):
+            started = await self._engine.start(send, caller.owner, call, preceding=preceding)
+            if isinstance(started, Subscription):
+                await started.wait_for_start()
+            return started
+
+    async def _context_of(self, message: Message, caller: Caller) -> str:
+        """Return the id of the conversation that a message continues; empty for a new conversation."""
+        if message.context_id or not message.task_id:
+            return message.context_id
+        try:
+            return await self._engine.context_of(message.task_id, caller.owner)
+        except TaskNotFoundError:  # the engine raises the error, or creates a task with this id
+            return ""
 
     async def _before_branch(self, branch: object, message: Message, caller: Caller) -> list[Message]:
         """Return the messages at the beginning of a branch. They precede the message that the field ``branch`` names."""

@@ -131,6 +131,14 @@ class TaskAccess:
         number = active.log.number
         return active.record.id, number, active.record.state.terminal and active.record.number == number
 
+    async def context_of(self, task_id: str, owner: str = "") -> str:
+        """Return the id of the conversation of a task.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+        """
+        return (await self._tasks.find(task_id, owner)).record.context_id
+
     async def dialect_of(self, task_id: str, owner: str) -> str:
         """Return the protocol version in which a task was created, if callers of that version choose task ids.
 

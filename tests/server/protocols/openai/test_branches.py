@@ -1,15 +1,21 @@
 """Branches of conversations: requests after the same message, concurrently and while responses run or wait."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
 import openai
 import pytest
+from pydantic import SecretStr
 
+from support.live_server import serving
 from support.openai_api import MODEL, assistant, facade_over, user
 from support.rounds import answer, sent
+from support.rpc import Rpc, message
 from support.upstream import Received, ScriptedUpstream, Step, Wait
+from tailrace.server import Settings, create_app
+from tailrace.server.runtime.stream_filter import FilterStream, StreamFilter
 
 Texts = list[list[str]]
 
@@ -198,3 +204,59 @@ async def test_the_deletion_of_a_waiting_response_cancels_only_those_after_it() 
             assert events[-1].type == "response.completed"
     begun = ["start", "re start"]
     assert given(upstream) == [["start"], [*begun, "b"], [*begun, "e"]]
+
+
+class _Holding(StreamFilter, FilterStream):
+    """An input filter that holds a message with one text until an event."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.reached, self.go_on = anyio.Event(), anyio.Event()
+
+    def open(self) -> FilterStream:
+        return self
+
+    async def feed(self, text: str) -> str:
+        if text == self._text:
+            self.reached.set()
+            await self.go_on.wait()
+        return text
+
+    async def close(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage", "items"])
+async def test_a_message_of_another_protocol_does_not_come_between_a_response_and_its_continuation(
+    method: str,
+) -> None:
+    hold = _Holding("b")
+    async with ScriptedUpstream(answering()) as upstream:
+        settings = Settings(
+            store="sqlite://", model=f"openai:{MODEL}", base_url=upstream.base_url, api_key=SecretStr("none")
+        )
+        async with serving(create_app(settings, input_filters=[hold])) as url, Rpc(url) as rpc:
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+                create: Any = client.responses.create
+                first = await create(model=MODEL, input="start")
+                context_id = first.conversation.id
+
+                async def send(text: str, context: str) -> None:
+                    if method == "items":
+                        items: Any = [{"type": "message", "role": "user", "content": text}]
+                        await client.conversations.items.create(context, items=items)
+                    elif method == "SendStreamingMessage":
+                        await rpc.stream(method, message(text, contextId=context))
+                    else:
+                        await rpc.result(method, message(text, contextId=context))
+
+                async with anyio.create_task_group() as group:
+                    group.start_soon(partial(create, model=MODEL, input="b", previous_response_id=first.id))
+                    await hold.reached.wait()
+                    group.start_soon(send, "a", context_id)
+                    other = await client.conversations.create()
+                    await send("c", other.id)  # a request that is sent later, and waits for nothing
+                    hold.go_on.set()
+    begun = ["start", "re start"]
+    assert [*begun, "b"] in given(upstream)
+    assert ([*begun, "b", "re b", "a"] in given(upstream)) is (method != "items")
