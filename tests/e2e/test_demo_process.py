@@ -95,6 +95,7 @@ async def test_the_demo_shows_a_real_models_answer_as_events_and_ends_by_itself(
 @pytest.mark.skipif(unavailable_reason() is not None, reason="needs the local model")
 async def test_a_demo_cuts_the_local_model_and_its_text_grows_on():
     done = await anyio.run_process([PROGRAM, "demo", "--once", "--cut", "--port", "0"], check=False)
+    assert done.stderr == b""
     printed = done.stdout.decode()
     assert done.returncode == 0, printed + done.stderr.decode()
     parts = re.findall(r"artifact  (so far|complete): \d+ events, (\d+) characters$", printed, re.MULTILINE)

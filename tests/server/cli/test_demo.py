@@ -54,8 +54,8 @@ def test_if_the_model_cannot_run_the_demo_prints_the_reason_and_replays_a_record
     database.close()
 
 
-def test_a_response_that_is_cut_continues():
-    """The replay server cannot continue a text, so the response begins again."""
+def test_a_response_that_is_cut_continues(caplog: pytest.LogCaptureFixture):
+    """The replay server cannot continue a text, so the response begins again. No log line divides its text."""
     result = run("--recorded", "--cut", "--port", "0")
     assert result.exit_code == 0, result.output
     assert re.search(
@@ -64,6 +64,7 @@ def test_a_response_that_is_cut_continues():
         result.output,
     )
     assert "same id: yes, same state: yes, same text: yes" in result.output
+    assert [each for each in caplog.records if each.name.startswith("tailrace")] == []
 
 
 @pytest.mark.parametrize("lines", [1, 9])

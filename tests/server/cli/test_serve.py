@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from support.processes import served, tailrace
 from tailrace.server import Settings
-from tailrace.server.cli.serve import STARTUP_FAILURE, closing_all, listen, run_app
+from tailrace.server.cli.serve import STARTUP_FAILURE, closing_all, listen, read_settings, run_app
 from tailrace.server.cli.startup_summary import summary
 from tailrace.wrappers import ConfigurationError, StoreError
 
@@ -65,6 +65,12 @@ def test_any_other_error_at_the_start_is_shown_whole(capfd: pytest.CaptureFixtur
             run_app(Starlette(lifespan=starting(*errors)), SETTINGS, listeners)
         assert raised.value.code == STARTUP_FAILURE
         assert "KeyError: 'x'" in capfd.readouterr().err
+
+
+def test_a_setting_that_is_not_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILRACE_BOUNDS", "{x")
+    with pytest.raises(ConfigurationError, match=r"^TAILRACE_BOUNDS: not valid JSON \(Expecting .*\)$"):
+        read_settings()
 
 
 def test_localhost_is_listened_on_with_both_families_on_one_port() -> None:

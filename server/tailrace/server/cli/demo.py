@@ -1,6 +1,7 @@
 """``tailrace demo``: runs a model behind an A2A server, and a client that prints the events."""
 
 import json
+import logging
 import shlex
 import shutil
 import signal
@@ -121,6 +122,7 @@ async def _run(
         model = await _start_model(stack, console, view, recorded=recorded)
         base_url = model.base_url
         if cut:
+            stack.enter_context(_without_warnings())
             relay = await stack.enter_async_context(CuttingRelay(base_url))
             base_url = relay.base_url
             view.row("cut", "the connection to the model is closed in the middle of its first response")
@@ -133,6 +135,18 @@ async def _run(
             return
         view.serving(url, [_ask_command(url), _curl_command(url)])
         await anyio.sleep_forever()
+
+
+@contextmanager
+def _without_warnings() -> Generator[None]:
+    """Log no warnings while the block runs. The view shows the continuation, and log lines would divide its text."""
+    logger = logging.getLogger("tailrace.server")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:

@@ -5,6 +5,7 @@ import gc
 import logging.config
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from opentelemetry import trace
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.server.app import create_app
@@ -201,6 +203,9 @@ def read_settings(env_file: Path | None = None, **given: Any) -> Settings:
             f"TAILRACE_{'.'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors()
         )
         raise ConfigurationError(problems) from None
+    except SettingsError as error:
+        [field] = re.findall(r'field "(\w+)"', str(error)) or ["?"]
+        raise ConfigurationError(f"TAILRACE_{field.upper()}: not valid JSON ({error.__cause__})") from None
 
 
 def run_app(
