@@ -115,14 +115,12 @@ class ChunkDetails(msgspec.Struct):
         refusal: A fragment of the text with which the model refuses to answer.
         metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …). If
             several chunks have the same field, the last value is used, except for ``id``, whose first value is used.
-            value of a field is used, but the first value of ``id``.
         extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields). If several chunks
             have the same field, lists are concatenated, objects are merged, and other values are replaced.
         error: The error that the provider reported, or None. The other content of the chunk is valid even if there is
             an error.
         snapshot: True if the chunk contains the complete message instead of a delta. The chunk is used only if no other
             chunk of the stream had content.
-            had no other content.
         block: The block of text or reasoning that the delta belongs to, or None.
         parts: Complete content parts that follow the text of the delta: files, data, and results of tools that the
             provider ran. Tool calls are not allowed here.

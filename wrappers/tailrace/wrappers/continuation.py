@@ -30,12 +30,12 @@ class Prefill(msgspec.Struct, frozen=True):
     """Options of a request that ends with a text, which the provider continues.
 
     Attributes:
+        members: Further members of the request.
         metadata: Metadata of the last message. If it has members under the provider's key, they are added to the
             message in the request.
         root: The root path of the API that supports continuations; empty for the default root path.
         is_exact: True if the response never repeats the end of the text.
         has_prefix: True if the response begins with the complete text of the request.
-        has_prefix: True if the response begins with the complete text.
     """
 
     members: Mapping[str, Any] = {}

@@ -115,7 +115,7 @@ def _slices(text: str) -> Iterator[str]:
 
 
 def clipped(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Truncate a text for an error message, and words in it that have 300 or more characters."""
+    """Shorten a text for an error message. Words of 300 or more characters are shortened, too."""
     if len(text) >= 300:
         text = _LONG_WORD.sub(r"\1…", text[:_MAX_SCANNED])
     return text if len(text) <= length else f"{text[:length]}…"

@@ -328,7 +328,7 @@ def providers() -> Iterator[Provider]:
 
 
 def find_provider(name: str) -> Provider:
-    """Return the provider with a name or alias. Upper and lower case are equal.
+    """Return the provider with a name or alias. The case of the name is ignored.
 
     Raises:
         ConfigurationError: No provider has this name or alias. The error message lists all providers.

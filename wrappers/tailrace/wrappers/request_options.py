@@ -88,7 +88,7 @@ class RequestOptions(_Model):
         output: The format of JSON output; None for text.
         max_output_tokens: Maximum number of output tokens.
         temperature: Sampling temperature.
-        top_p: For nucleus sampling: the part of the probability from which tokens are chosen, from 0 to 1.
+        top_p: Nucleus sampling: only the most likely tokens with this total probability (0 to 1) are considered.
         stop: Texts at which the model stops.
         seed: Seed for sampling.
         presence_penalty: Penalty for tokens that already occur in the text.

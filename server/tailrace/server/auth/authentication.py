@@ -181,9 +181,8 @@ class ApiKeys(Authenticator):
 class AnyOf(Authenticator):
     """Accepts callers that any of several authenticators accepts.
 
-    If all authenticators reject a caller, the error of one authenticator is raised. The first error that applies is raised: an
-    error that reports insufficient permissions, an error about credentials that were present, the error of the first
-    authenticator. The challenge of the error lists the schemes of all authenticators.
+    If all authenticators reject a caller, one of their errors is raised. The order of preference is: an error that reports
+    insufficient permissions, an error about credentials that were present, the error of the first authenticator. The challenge of the error lists the schemes of all authenticators.
 
     Args:
         authenticators: The authenticators; at least one.

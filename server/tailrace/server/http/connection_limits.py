@@ -259,9 +259,8 @@ class ConnectionLimits:
 
     def _abort(self, connection: _Connection) -> None:
         transport = connection.transport
-        self.closed(
-            connection
-        )  # not only when the transport reports it, because a new connection may need this slot before
+        # The connection is not counted from now on. The transport reports its end too late for a waiting connection.
+        self.closed(connection)
         if transport is not None:
             transport.abort()
 

@@ -7,8 +7,7 @@ rejects a request with 403 in these cases:
    forwards it for a client on another machine (`tailrace.server.http.forwarded_addresses`). If a public URL is configured, a
    proxy on this machine may forward requests for the host of this URL.
 2. The ``Host`` header is neither a loopback name nor configured. This prevents DNS rebinding attacks: a web page uses a domain
-that
-   resolves to 127.0.0.1, and the browser sends this domain as ``Host``.
+   that resolves to 127.0.0.1, and the browser sends this domain as ``Host``.
 3. The request comes from a web page of another site: ``Origin`` is neither this server nor in ``allowed_origins``, or
    ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some requests, such as forms, without a CORS preflight.
 
@@ -209,9 +208,8 @@ class RequestGuard:
         if named.host in self._hosts or is_loopback(named.host):
             return True
         server = scope.get("server")
-        return (
-            server is not None and named.host == server[0].lower()
-        )  # an IP address is safe, because DNS rebinding needs a name
+        # The address of the server is safe, because DNS rebinding needs a name.
+        return server is not None and named.host == server[0].lower()
 
     def _is_allowed_origin(self, origin: bytes, named: _Authority | None) -> bool:
         text = origin.decode("latin-1").lower()

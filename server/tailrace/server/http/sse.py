@@ -201,9 +201,8 @@ class EventResponse(StreamingResponse):
             finally:
                 self._streams.discard(stream)
                 with anyio.CancelScope(shield=True):
-                    await (
-                        anyio.lowlevel.checkpoint()
-                    )  # the task must begin, so that its cleanup closes the frames
+                    # The task must begin before it is cancelled. Otherwise, its cleanup would not close the frames.
+                    await anyio.lowlevel.checkpoint()
                     sending.cancel()
                     await asyncio.wait([sending])
         if self._error is not None:

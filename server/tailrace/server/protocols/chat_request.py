@@ -139,10 +139,8 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
     try:
         with reject_invalid(param):
             return converter.to_history(messages)
-    except (
-        ValueError,
-        UpstreamError,
-    ) as error:  # UpstreamError: more tool calls or parts than a response may have
+    except (ValueError, UpstreamError) as error:
+        # The UpstreamError reports more tool calls or parts than a response may have.
         reason = str(error).partition("\n")[0]
         raise OpenAIError(
             400, f"Invalid value for '{param}': {reason}", param=param, code="invalid_value"
@@ -191,7 +189,7 @@ def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Remove responses that only repeat pending calls of a round.
 
     If a client sends results for only some calls of a round, the server's response repeats the other calls. The client adds this
-    response to its conversation. Without the response, the remaining results again follow the round that they belong to.
+    response to its conversation. The response is removed, so that the remaining results directly follow their round.
 
     Args:
         messages: The client's messages.

@@ -181,7 +181,7 @@ class _Placement:
         return None
 
     async def after_request(self, context_id: str) -> Placed | None:
-        """Continue the task whose calls the message decides about; None if the conversation of the request has no such task."""
+        """Continue the task with the calls to which the decisions apply; None if the task is not in this conversation."""
         task_id, _ = read_response_id(self.request.decided)
         task = await _find_task(self.operations, task_id, self.caller) if task_id else None
         if task is None or task.context_id != context_id:
@@ -264,8 +264,9 @@ class _Placement:
     async def _continue(self, context_id: str, stored: Sequence[Message], task: Task | None) -> Placed:
         """Continue a context with the task that waits for the message, or with a new task.
 
-        If the task belongs to another agent than the message, the message begins a task. But a decision, and a result in a
-        request without the conversation, are about calls of that task, which rejects them.
+        If the waiting task belongs to another agent than the receiver of the message, a new task is used. There are two
+        exceptions, which are sent to the waiting task and rejected there: a decision about a call, and a tool result in a
+        request that contains only the new message.
 
         Raises:
             OpenAIError: The message contains only results of calls that the agent itself executes.
@@ -284,7 +285,7 @@ class _Placement:
         return await run_bounded(self._cost(stored, task), placed)
 
     def _is_receivers(self, stored: Sequence[Message], task: Task) -> bool:
-        """Return whether a task belongs to the agent that receives the message. The conversation has the messages of the task."""
+        """Return whether a task belongs to the agent that receives the message. The stored messages contain the names of agents."""
         agents = {agent_name_of(each) for each in stored if each.task_id == task.id and is_callers(each)}
         return agents <= {self.caller.receiver}
 

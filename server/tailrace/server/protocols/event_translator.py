@@ -218,9 +218,8 @@ class EventTranslator:
     def _feed_call(self, update: task_events.ArtifactUpdateView) -> list[ui_events.UiEvent]:
         artifact = update.artifact
         call = self._calls.get(artifact.artifact_id)
-        if artifact.parts and task_events.is_mapping(
-            artifact.parts[0].data
-        ):  # the complete call replaces the text of the arguments
+        if artifact.parts and task_events.is_mapping(artifact.parts[0].data):
+            # The complete call replaces the text of the arguments.
             complete = task_events.tool_call_of(artifact.parts[0])
             return self._end_call(call, complete) if complete is not None else []
         text = "".join(part.text or "" for part in artifact.parts)

@@ -63,7 +63,7 @@ def _listed(tools: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
-    schema = fields.get("parameters") or fields.get("inputSchema")  # AG-UI, AI SDK
+    schema = fields.get("parameters") or fields.get("inputSchema")  # the names in AG-UI and the AI SDK
     if is_mapping(schema) and is_mapping(schema.get("jsonSchema")):
         schema = schema["jsonSchema"]
     return function_definition({**fields, "parameters": schema}, where)

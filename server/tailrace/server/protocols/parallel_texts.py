@@ -1,4 +1,4 @@
-"""Converts the texts of a response for clients that can only append to a text, although artifacts can be replaced.
+"""Converts the texts of a response for clients that can only append to a text. An agent may also replace an artifact.
 
 Several artifacts of a task can grow in parallel. `ParallelTexts` reports each artifact as a separate text, for protocols that
 support parallel texts. For other protocols, `tailrace.server.protocols.serial_texts` joins the artifacts to one text.

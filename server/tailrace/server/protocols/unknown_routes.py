@@ -71,7 +71,7 @@ def _methods_at(scope: Scope, routes: Sequence[BaseRoute]) -> set[str]:
     """Return all methods that a path supports. Each method has a separate route, and the framework's error names only one method.
 
     A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). Therefore, only routes
-    with the same path template as the first matching route are used, as for requests.
+    with the same path template as the first matching route are used.
     """
     found: set[str] = set()
     path = None

@@ -26,7 +26,7 @@ _OPTIONS = ("extra_headers", "extra_query", "timeout")
 
 
 class AnthropicModel(ClientModel):
-    """A model that is requested with ``POST {base_url}/v1/messages``.
+    """A model that is called with ``POST {base_url}/v1/messages``.
 
     Args:
         name: The model's name.
@@ -35,7 +35,7 @@ class AnthropicModel(ClientModel):
         api_key: The API key. If None, the ``anthropic`` package uses ``ANTHROPIC_API_KEY`` or another configured
             credential (``ANTHROPIC_AUTH_TOKEN``, a profile).
         start_repeated: True if the server sends the beginning of each block twice (see
-            `tailrace.wrappers.anthropic.events.MessageEvents`.
+            `tailrace.wrappers.anthropic.events.MessageEvents`).
         arguments: See `HTTPModel`. ``parameters`` may contain any member of the request, for example ``tools``,
             ``thinking`` and ``max_tokens`` (by default `DEFAULT_MAX_TOKENS`). The members of ``extra_headers`` are
             sent as headers, for example ``{"anthropic-beta": "…"}``.

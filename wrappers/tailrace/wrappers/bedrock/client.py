@@ -36,7 +36,7 @@ _STATUS_MODELS = ("anthropic", "claude", "nova")
 
 
 class BedrockModel(DirectModel):
-    """A model that is requested with ``POST {base_url}/model/{name}/converse-stream``.
+    """A model that is called with ``POST {base_url}/model/{name}/converse-stream``.
 
     Args:
         name: The id of the model, or the id or ARN of an inference profile.

@@ -32,7 +32,6 @@ survives a round trip: ``to_history(from_history(history)) == history``.
   does not restore. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
 - If the output of a tool is blank text, or is neither text nor a JSON object, it is sent as JSON. ``to_history``
   returns the JSON as text, and gets the name of the tool from the call with the same id.
-  returns the JSON as text. It gets the name of the tool from the call with the same id.
 - Metadata is not sent, with one exception: ``metadata["bedrock"]`` of a part contains further fields of Bedrock's
   block. These fields are sent unchanged.
 """

@@ -36,9 +36,9 @@ class Piece(_Model):
     """One chunk of a response body: the bytes that one network read returned.
 
     Attributes:
+        at: Seconds after the request was sent.
         text: The bytes as text; None if they are not valid UTF-8.
         base64: The bytes in base64 if they are not valid UTF-8; otherwise None.
-        base64: The bytes as base64, if they are not valid UTF-8; otherwise None.
     """
 
     at: float
@@ -98,7 +98,7 @@ class Failure(_Model):
 
 
 class RecordedRequest(_Model):
-    """A request in the common format, with which the recording is found.
+    """A request in the common format. The recording is found by its digest.
 
     Attributes:
         digest: The digest of the request (`request_digest`). The recording is used for all requests with this digest.

@@ -15,17 +15,16 @@ the API cannot represent it. All other content survives a round trip: ``to_histo
   normalised. The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file
   becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such
   texts, too. A refusal is sent as text.
-  are replaced in the same way. A refusal is sent as text.
 - Every call is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a JSON object, and
-  - A tool's output that is a non-empty object is sent as a document. A list of several objects is sent as documents.
-    Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent
-  objects. Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent
-  as ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.
+  the text for a custom tool, are sent as ``{"input": text}``.
+- A tool's output that is a non-empty object is sent as a document. A list of several objects is sent as documents.
+  Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as
+  ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
+- Calls of server tools (kind ``"server"``) and their results are omitted.
 - Metadata is not sent, with one exception: ``metadata["cohere"]`` of a message, part, call or result contains further
   fields of Cohere's object. These fields are sent unchanged. ``to_history`` adds a citation to the metadata of the part
   to which the citation's index refers; without an index, to the last text or reasoning part.
-  part to which its index refers, otherwise of the last text or reasoning part.
 
 `CohereConverter.to_history` joins system messages, and merges adjacent tool messages.
 """

@@ -98,9 +98,8 @@ class ToolNames:
     def __init__(self, rule: NameRule | None) -> None:
         self._rule = rule
         self._originals: dict[str, str] = {}  # original names by replacement
-        self._pending: dict[
-            int, _PendingCall
-        ] = {}  # the buffered call with a possibly incomplete name, by choice
+        # By choice: the buffered call, whose name may be incomplete.
+        self._pending: dict[int, _PendingCall] = {}
         self._ids: dict[tuple[int, int], str] = {}  # the id of the latest call, by choice and index
 
     def sent(self, name: str) -> str:

@@ -134,9 +134,9 @@ class SSEDecoder:
     is returned; its data is empty.
 
     Args:
-            error_field: True to return each line ``error: {...}`` immediately as an event of the type ``error``. Some
-                servers send this field, which is not standard.
-            max_event_bytes: Maximum size in bytes of one line, and of all ``data`` lines of one event together.
+        error_field: True to return each line ``error: {...}`` immediately as an event of the type ``error``. Some
+            servers send this field, which is not standard.
+        max_event_bytes: Maximum size in bytes of one line, and of all ``data`` lines of one event together.
 
     Attributes:
         idle: True if nothing is buffered, because the last read ended with a blank line.

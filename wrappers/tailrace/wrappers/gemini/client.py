@@ -19,7 +19,7 @@ from tailrace.wrappers.request_options import RequestOptions
 
 
 class GeminiModel(DirectModel):
-    """A model that is requested with ``POST {base_url}/models/{name}:streamGenerateContent?alt=sse``.
+    """A model that is called with ``POST {base_url}/models/{name}:streamGenerateContent?alt=sse``.
 
     For Vertex AI, set ``base_url`` to
     ``https://{location}-aiplatform.googleapis.com/v1/projects/{project}/locations/{location}/publishers/google`` and

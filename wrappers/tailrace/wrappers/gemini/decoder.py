@@ -76,9 +76,8 @@ class _Candidate:
     def __init__(self, parts: PartReader) -> None:
         self.parts = parts
         self.ratings: object = None
-        self.lists: dict[
-            tuple[str, str], list[Any]
-        ] = {}  # the last value of each list, by name of the field and name of the list
+        # The last value of each list, by name of the field and name of the list.
+        self.lists: dict[tuple[str, str], list[Any]] = {}
 
 
 class GeminiDecoder(EventDecoder[GeminiPartWrapper]):

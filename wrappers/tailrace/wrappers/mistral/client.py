@@ -15,7 +15,7 @@ from tailrace.wrappers.request_options import RequestOptions
 
 
 class MistralModel(DirectModel):
-    """A model that is requested with ``POST {base_url}/chat/completions``.
+    """A model that is called with ``POST {base_url}/chat/completions``.
 
     See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example
     ``temperature`` and ``safe_prompt``.

@@ -21,7 +21,7 @@ _ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - listening addresses; requests u
 
 
 class OllamaModel(DirectModel):
-    """A model that is requested with ``POST {base_url}/api/chat``.
+    """A model that is called with ``POST {base_url}/api/chat``.
 
     Args:
         name: The model's name.

@@ -37,12 +37,13 @@ from tailrace.wrappers.messages import ContentPartFile
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+# Only responses without text have the reasons ``load`` and ``unload``, so they are not listed.
 _FINISH_REASONS = {
     "": FinishReason.STOP,  # servers before version 0.1.38 send only ``done``
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
-}  # (only responses without text have ``load`` and ``unload``)
+}
 
 # Fields that the common format has. All other fields become fields of the response.
 _LINE = frozenset(

@@ -24,7 +24,7 @@ _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com"
 
 
 class ChatCompletionsModel(DirectModel):
-    """A model that is requested with ``POST {base_url}/chat/completions``.
+    """A model that is called with ``POST {base_url}/chat/completions``.
 
     Args:
         name: The model's name.

@@ -23,11 +23,8 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS
 from tailrace.wrappers.openai.client import ChatCompletionsModel
 
-_ARGUMENTS = (
-    "extra_headers",
-    "extra_query",
-    "timeout",
-)  # arguments of the method ``create`` that are not members of the body
+# Arguments of the client's method ``create`` that are not members of the body.
+_ARGUMENTS = ("extra_headers", "extra_query", "timeout")
 
 
 class OpenAIModel(ChatCompletionsModel):

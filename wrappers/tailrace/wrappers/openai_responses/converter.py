@@ -22,7 +22,7 @@ survives a round trip: ``to_history(from_history(history)) == history``.
   sent as a function call and its output.
 - A data part is sent as JSON in a text part, unless its metadata contains an item of this API.
 - A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their
-  names. The media type of a URL is preserved only if it is the one of the file extension in the URL. A file without a
+  names. The media type of a URL is preserved only if the file extension in the URL has this type. A file without a
   name or media type gets a default. A model's file becomes a text part: ``[name](url)`` for a URL, otherwise ``[file
   name, media type, size]``.
 - A model's messages without text, and its empty texts, are omitted. Adjacent messages of the model are merged. A

@@ -110,9 +110,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._progress = ResponseProgress()
         self._facts = ResponseFacts()
-        self._latest_calls: dict[
-            str, str
-        ] = {}  # the id of the latest call by tool, for results without a call id
+        # By tool: the id of its latest call, for results without a call id.
+        self._latest_calls: dict[str, str] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ResponsesEventWrapper]:
         """Return the chunk wrappers of one event. If an event of this API has no content, return one empty chunk wrapper."""

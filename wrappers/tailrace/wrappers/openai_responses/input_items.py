@@ -81,7 +81,7 @@ def _own_item(part: ContentPart) -> Fields | None:
 
 
 class _ToolItems:
-    """Conversion of the tool calls and results of a conversation to items."""
+    """Converts the tool calls and results of a conversation to items."""
 
     def __init__(self, history: History) -> None:
         self._calls: dict[str, ContentPartToolCall] = {}

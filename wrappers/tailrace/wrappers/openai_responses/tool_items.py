@@ -28,10 +28,8 @@ _MORE_CALLS = frozenset({"mcp_approval_request", "mcp_list_tools", "program"})
 # Item types of built-in tools that the application runs. The API rejects a call of these tools if the next request has
 # no result for it.
 _CLIENT_CALLS = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "mcp_approval_request"})
-_RUNNER_FIELDS = {
-    "shell_call": "environment",
-    "tool_search_call": "execution",
-}  # by item type: the field that shows whether the application runs the tool
+# By item type: the field that shows whether the application runs the tool.
+_RUNNER_FIELDS = {"shell_call": "environment", "tool_search_call": "execution"}
 _OUTPUTS = ("output", "outputs", "results", "tools")
 # Fields of a call item that are not arguments.
 _NON_ARGUMENTS = frozenset(

@@ -39,7 +39,7 @@ _LONG = 12  # a secret with at least this number of characters is also removed i
 
 _SECRET_NAME = re.compile(r"(?i)auth|key|token|secret|password|cookie|credential|signature|\bsig\b")
 
-# A complete URL. The user name and password may contain any character, except those in the brackets.
+# Matches a complete URL. The user name and password may contain special characters.
 _URL = re.compile(
     r"""(?xi) \b([a-z][a-z0-9+.-]{0,20}://)
         (?: ([^\s/?\#"'<>\\]*) @ )?

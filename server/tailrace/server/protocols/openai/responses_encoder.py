@@ -34,7 +34,8 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 
 _LARGE_OUTPUT = 40 * MAX_INLINE_COST  # bytes; an encoded event is up to 40 times as long as its text
-# Every event that continues a text contains these bytes. Other events may end a text, and an event then repeats the text.
+# All events that only extend a text contain these bytes. Any other event may end a text. The encoded event then repeats the
+# complete text.
 _APPENDS = b'"append":true'
 
 NO_EVENTS = math.inf

@@ -204,7 +204,7 @@ class OpenAIFacade:
         caller = self._charged(caller, choices)
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
-        # A repeated request has the same key, because some of its choices may already exist.
+        # If the request is repeated, the key must be the same, because some of its choices may already exist.
         key = hash_of(caller.send_key) if caller.send_key else uuid4().hex
         turns: list[tuple[EventStream | RepeatedTurn, _Encoder]] = []
         try:

@@ -163,7 +163,7 @@ class StoredCompletions:
         return await run_bounded(turn_cost(stored), lambda: _fold_of(stored).feed(stored.snapshot()))
 
     async def _delete(self, request: Request) -> Response:
-        """Delete the task of a completion, and the conversations of choices other than choice 0 of the same requests."""
+        """Delete the task of a completion. If its request had several choices, also delete their conversations."""
         stored, caller = await self._find(request)
         for context_id in await run_bounded(turn_cost(stored), further_contexts, stored.task.history):
             await self._operations.delete_conversation(context_id, caller)

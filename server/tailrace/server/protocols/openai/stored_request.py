@@ -70,7 +70,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def to_json(self) -> str:
-        """Return the record as a JSON text. In an object, A2A would convert the names of the members."""
+        """Return the record as JSON text, because A2A would convert the names of the members of a JSON object."""
         return msgspec.json.encode(self).decode()
 
 
