@@ -19,7 +19,7 @@ import typer.core
 import typer.main
 import yaml
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 import tailrace.server
@@ -38,6 +38,7 @@ from tailrace.server import (
     OpenAIWebhookSettings,
     RetentionSettings,
     Settings,
+    create_app,
 )
 from tailrace.server.cli.commands import create_cli
 from tailrace.server.config_file import json_schema, read_config
@@ -154,7 +155,12 @@ def test_the_agents_of_their_page_respond_as_documented(
 
 
 def _moderate(request: Received) -> list[Step]:
-    return json_answer({"results": [{"flagged": "threat" in request.json["input"]}]})
+    result = {
+        "flagged": "threat" in request.json["input"],
+        "categories": {"violence": "threat" in request.json["input"]},
+        "category_scores": {"violence": 0.4 if "fight" in request.json["input"] else 0.1},
+    }
+    return json_answer({"results": [result]})
 
 
 @pytest.mark.parametrize(
@@ -171,6 +177,22 @@ def test_the_filters_of_their_page_print_the_documented_output(
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         run(block)
     assert capsys.readouterr().out == block.output
+
+
+async def test_the_schema_of_a_request_is_enforced_as_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    [client] = blocks(ROOT / "docs/filters.md", "py")
+    async with ScriptedUpstream(lambda _: answer('{"unit": "fahrenheit"}')) as upstream:
+        settings = Settings(
+            model="openai:m",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            store="sqlite://",
+            filters=("request-schema",),
+        )
+        async with serving(create_app(settings)) as url:
+            asking = client._replace(text=client.text.replace("http://127.0.0.1:8000", url))
+            await anyio.to_thread.run_sync(run, asking)
+    assert capsys.readouterr().out == client.output
 
 
 async def test_the_applications_of_the_readme_answer() -> None:

@@ -350,6 +350,10 @@ def test_spans_with_messages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="TAILRACE_TRACE_CONTENT"):
         create_app(
             Settings(
-                store="sqlite://", model="openai:m", api_key=SecretStr("k"), filters=path, trace_content=True
+                store="sqlite://",
+                model="openai:m",
+                api_key=SecretStr("k"),
+                filters=(str(path),),
+                trace_content=True,
             )
         )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from pydantic import SecretStr
 
@@ -21,6 +22,7 @@ from tailrace.streaming.a2a.models import Artifact, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.task.updates import ArtifactUpdate, TextDelta
 from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.request_options import OutputFormat, RequestOptions
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -160,3 +162,96 @@ async def test_a_stream_of_the_filter() -> None:
 def test_an_invalid_schema_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="invalid schema of a filter"):
         JsonSchemaFilter(schema)
+
+
+# --- the schema of the request --------------------------------------------------------------------------------------
+
+REQUEST_MISMATCH = "the response does not match the JSON schema of the request"
+OTHER_SCHEMA = {"type": "object", "properties": {"town": {"type": "string"}}, "additionalProperties": False}
+
+
+def chat(form: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "response_format": form}
+
+
+def responses(form: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "/v1/responses", {"input": "x", "text": {"format": form}}
+
+
+def a2a(output: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    params = {**message("x"), "metadata": {EXTENSION_URI: {"output": output} if output else {}}}
+    return "/", {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+
+
+def requests_of(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    named = {"name": "weather", "schema": schema}
+    return [
+        chat({"type": "json_schema", "json_schema": named}),
+        responses({"type": "json_schema", **named}),
+        a2a({"schema": schema}),
+    ]
+
+
+@pytest.mark.parametrize("wire", [0, 1, 2])
+async def test_the_schema_of_each_request_is_enforced(wire: int) -> None:
+    async with ScriptedUpstream(lambda _: openai_stream(list(GOOD)), lists_models=True) as upstream:
+        settings = Settings(
+            store="sqlite://",
+            model="openai:m",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            filters=("request-schema",),
+        )
+        async with serving(create_app(settings)) as url, aiohttp.ClientSession() as http:
+
+            async def post(path: str, body: dict[str, Any]) -> str:
+                async with http.post(url + path, json=body, headers={"A2A-Version": "1.0"}) as response:
+                    return await response.text()
+
+            refused = "content_filter"
+            assert refused not in await post(*requests_of(SCHEMA)[wire])
+            assert refused in await post(*requests_of(OTHER_SCHEMA)[wire])
+            # A request for text has no schema.
+            assert refused not in await post(
+                *[chat({"type": "text"}), responses({"type": "text"}), a2a({})][wire]
+            )
+            async with http.post(
+                url, json=a2a({"schema": OTHER_SCHEMA})[1], headers={"A2A-Version": "1.0"}
+            ) as response:
+                assert f"{REQUEST_MISMATCH}: a member is not in the schema" in await response.text()
+
+
+async def test_a_request_for_json_without_a_schema_requires_an_object() -> None:
+    given = await JsonSchemaFilter().for_request(RequestOptions(output=OutputFormat()))
+    assert given is not None
+    with pytest.raises(BlockedError, match=f"{REQUEST_MISMATCH}: a value has a type"):
+        await given.open().feed("[")
+    assert await JsonSchemaFilter().for_request(RequestOptions()) is None
+    fixed = JsonSchemaFilter(SCHEMA)
+    assert await fixed.for_request(RequestOptions(output=OutputFormat())) is fixed
+
+
+def names(start: int) -> dict[str, Any]:
+    return {
+        "properties": {f"n{each}": True for each in range(start, start + 100)},
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"anyOf": [{"enum": list(range(at, at + 2000))} for at in (0, 2000, 4000)]}, "7000"),
+        ({"allOf": [{"enum": list(range(at, at + 2000))} for at in (0, 1000)]}, "1"),
+        ({"anyOf": [names(100 * at) for at in range(60)]}, '{"other": 1}'),
+    ],
+)  # fmt: skip
+async def test_a_large_schema_of_a_request_is_only_checked_at_the_end(
+    schema: dict[str, Any], text: str
+) -> None:
+    given = await JsonSchemaFilter().for_request(RequestOptions(output=OutputFormat(schema_=schema)))
+    assert given is not None
+    stream = given.open()
+    assert await stream.feed(text) == text
+    with pytest.raises(BlockedError, match=REQUEST_MISMATCH):
+        await stream.close()

@@ -375,3 +375,48 @@ async def test_a_flagged_text_that_a_crash_divides_ends_the_turn(tmp_path: Path)
     assert shown(events) == "Hello. forbid"
     assert "content_filter" in events[-1].body.decode()
     assert endpoint.requests[-1].json["input"] == "Hello. forbidden things."
+
+
+# --- thresholds -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "scores", "flags", "is_flagged"),
+    [
+        ({"violence": 0.5}, {"violence": 0.5}, {"violence": False}, True),
+        ({"violence": 0.5}, {"violence": 0.49}, {"violence": True}, False),
+        ({"violence": 0.5}, {"violence": 0.1, "hate": 0.9}, {"violence": False, "hate": True}, True),
+        ({"violence": 0.5}, {"violence": 0.1, "hate": 0.9}, {"violence": True, "hate": False}, False),
+        ({"violence": 1, "hate": 0.2}, {"violence": 0.9, "hate": 0.3}, {"violence": True}, True),
+        ({}, {"violence": 0.9}, {"violence": False}, False),
+    ],
+)
+async def test_thresholds_replace_the_decision_of_the_endpoint(
+    thresholds: dict[str, float], scores: dict[str, float], flags: dict[str, bool], is_flagged: bool
+) -> None:
+    result = {"flagged": any(flags.values()), "categories": flags, "category_scores": scores}
+    async with moderation(json_answer({"results": [result]}), thresholds=thresholds) as (moderated, _):
+        assert await moderated.is_flagged("text") is is_flagged
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        (
+            {"flagged": False, "categories": {}, "category_scores": {"hate": 0.1}},
+            "the moderation model has no score for the category 'violence'",
+        ),
+        ({"flagged": False}, "the moderation endpoint failed: invalid_stream"),
+    ],
+)
+async def test_without_a_score_there_is_no_verdict(result: dict[str, Any], problem: str) -> None:
+    script = json_answer({"results": [result]})
+    async with moderation(script, thresholds={"violence": 0.5}) as (moderated, _):
+        with pytest.raises(FilterError, match=problem):
+            await moderated.is_flagged("text")
+
+
+@pytest.mark.parametrize("threshold", [0, -0.1, 1.1])
+def test_a_threshold_is_a_score(threshold: float) -> None:
+    with pytest.raises(ConfigurationError, match="the threshold of the category 'violence'"):
+        ModerationFilter(api_key="key", thresholds={"violence": threshold})

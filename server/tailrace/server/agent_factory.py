@@ -9,6 +9,7 @@ from tailrace.server.protocols.openai.models import embedding_targets
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
+from tailrace.server.runtime.json_schema_filter import REQUEST_SCHEMA, JsonSchemaFilter
 from tailrace.server.runtime.served_agents import ServedAgent
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
@@ -65,8 +66,9 @@ def prepare_agent(
         ConfigurationError: As for `create_agent`; a filter cannot be read; or the settings contradict each other.
         UpstreamError: The card of the remote agent cannot be fetched.
     """
+    input_files = () if settings.input_filters is None else (str(settings.input_filters),)
     filters = (*filters, *_read_filters(settings.filters))
-    input_filters = (*input_filters, *_read_filters(settings.input_filters))
+    input_filters = (*input_filters, *_read_filters(input_files))
     if (filters or input_filters) and settings.trace_content:
         raise ConfigurationError(
             "TAILRACE_TRACE_CONTENT adds unfiltered messages to spans: set it to false, or use no filters"
@@ -199,10 +201,15 @@ def _tools(settings: Settings) -> list[Tool | Toolset]:
     return tools
 
 
-def _read_filters(path: Path | None) -> tuple[StreamFilter, ...]:
-    """Read a file of filters."""
-    if path is None:
-        return ()
+def _read_filters(values: Sequence[str]) -> list[StreamFilter]:
+    """Return the filters of files, and the filter with the name `REQUEST_SCHEMA`."""
+    found: list[StreamFilter] = []
+    for value in values:
+        found += [JsonSchemaFilter()] if value == REQUEST_SCHEMA else _read_filter_file(Path(value))
+    return found
+
+
+def _read_filter_file(path: Path) -> tuple[StreamFilter, ...]:
     try:
         from tailrace.server.runtime.word_filters import read_filters  # an optional dependency
     except ImportError as error:

@@ -355,7 +355,8 @@ class Settings(BaseSettings):
         upstream_background: Request background responses from the provider ``openai-responses``. The provider stores such a
             response: if the connection breaks, the server reads the rest of the response over another connection.
         filters: File with one word or regular expression per line. Matches are removed from all output (requires
-            ``tailrace[filters]``).
+            ``tailrace[filters]``). ``request-schema`` ends responses that do not match the JSON schema of their requests. One value,
+            or several as a JSON list.
         input_filters: File of the same format for messages of callers. A message with a match is refused.
         record: Folder in which each response of the model is recorded (``docs/recordings.md``).
         instructions: System message of every conversation.
@@ -450,7 +451,7 @@ class Settings(BaseSettings):
         tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_fallbacks)
     ] = ()
     upstream_background: bool = False
-    filters: Path | None = None
+    filters: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
     input_filters: Path | None = None
     record: Path | None = None
     instructions: str | None = None

@@ -211,11 +211,12 @@ def serve(
         ),
     ] = None,
     filters: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
             "--filter",
-            help="File of words and /regular expressions/ that are removed from all output. "
-            "[TAILRACE_FILTERS; default: none]",
+            metavar="FILE",
+            help="File of words and /regular expressions/ that are removed from all output, or request-schema to enforce the "
+            "JSON schemas of requests; can be repeated. [TAILRACE_FILTERS; default: none]",
         ),
     ] = None,
     input_filters: Annotated[

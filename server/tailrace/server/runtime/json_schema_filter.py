@@ -1,17 +1,25 @@
-"""Filter that validates a JSON response against a schema while it streams."""
+"""Filter that validates a JSON response against a schema while it streams: one schema, or the schema of each request."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tailrace.server.runtime.stream_filter import BlockedError, FilterStream, StreamFilter
 from tailrace.streaming.schemas.incremental_validator import IncrementalValidator
-from tailrace.streaming.schemas.schema_shapes import SchemaShapes
+from tailrace.streaming.schemas.schema_shapes import MAX_WORK, SchemaShapes
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
-from tailrace.wrappers.request_options import OutputFormat
+from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_text_cost, run_bounded
+from tailrace.wrappers.request_options import OutputFormat, RequestOptions
+
+REQUEST_SCHEMA = "request-schema"
+"""The name of a `JsonSchemaFilter` without a schema in settings."""
 
 _MISMATCH = "the response does not match the JSON schema of the server"
+_REQUEST_MISMATCH = "the response does not match the JSON schema of the request"
+
+# The maximum number of steps for the conversion of a caller's schema (see `SchemaShapes`). The other parts of the schema are only
+# checked at the end of the text.
+_MAX_REQUEST_WORK = 20_000
 
 
 class JsonSchemaFilter(StreamFilter):
@@ -22,7 +30,8 @@ class JsonSchemaFilter(StreamFilter):
     responses with tool calls may have no text.
 
     Args:
-        schema: The JSON schema.
+        schema: The JSON schema; None for the output format that each request contains. Turns of requests for text are then not
+            filtered. If a request is for JSON without a schema, the response must be a JSON object.
 
     Raises:
         ConfigurationError: The schema is not valid or too large.
@@ -30,29 +39,65 @@ class JsonSchemaFilter(StreamFilter):
 
     scope = "output"
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        try:
-            self.reader = OutputReader.of_format(OutputFormat(schema_=dict(schema)))
-        except ValueError as error:
-            raise ConfigurationError(f"invalid schema of a filter: {error}") from error
-        self.shapes = SchemaShapes(schema)
+    def __init__(self, schema: Mapping[str, Any] | None = None) -> None:
+        self._check: _Check | None = None
+        if schema is not None:
+            try:
+                self._check = _Check(OutputFormat(schema_=dict(schema)), MAX_WORK, _MISMATCH)
+            except ValueError as error:
+                raise ConfigurationError(f"invalid schema of a filter: {error}") from error
+
+    async def for_request(self, options: RequestOptions) -> StreamFilter | None:
+        """Return a filter with the schema of the request, unless this filter has a schema."""
+        if self._check is not None:
+            return self
+        form = options.output
+        if form is None:
+            return None
+        found = JsonSchemaFilter()
+        arguments = form, _MAX_REQUEST_WORK, _REQUEST_MISMATCH
+        found._check = await run_bounded(MAX_INLINE_COST + 1, _Check, *arguments)  # in a thread
+        return found
 
     def open(self) -> FilterStream:
-        """Create the stream for a text."""
-        return _JsonStream(self)
+        """Create the stream for a text.
+
+        Raises:
+            ConfigurationError: The filter has no schema; see `for_request`.
+        """
+        if self._check is None:
+            raise ConfigurationError("the filter has no schema: use the filter that for_request returns")
+        return _JsonStream(self._check)
+
+
+class _Check:
+    """A schema, prepared for the validation of texts.
+
+    Attributes:
+        reader: Validates a complete text.
+        shapes: The shapes of the schema.
+        mismatch: The message for a text that does not match.
+    """
+
+    def __init__(self, form: OutputFormat, max_work: int, mismatch: str) -> None:
+        self.reader = OutputReader.of_format(form)
+        schema = {"type": "object"} if form.schema_ is None else form.schema_
+        self.shapes = SchemaShapes(schema, max_work)
+        self.mismatch = mismatch
 
 
 class _JsonStream(FilterStream):
-    def __init__(self, given: JsonSchemaFilter) -> None:
-        self._reader = given.reader
-        self._validator = IncrementalValidator(given.shapes)
+    def __init__(self, check: _Check) -> None:
+        self._reader = check.reader
+        self._mismatch = check.mismatch
+        self._validator = IncrementalValidator(check.shapes)
         self._texts: list[str] = []
 
     async def feed(self, text: str) -> str:
         try:
             self._validator.feed(text)
         except ValueError as error:
-            raise BlockedError(f"{_MISMATCH}: {error}") from None
+            raise BlockedError(f"{self._mismatch}: {error}") from None
         self._texts.append(text)
         return text
 
@@ -63,9 +108,9 @@ class _JsonStream(FilterStream):
         try:
             self._validator.close()
         except ValueError as error:
-            raise BlockedError(f"{_MISMATCH}: {error}") from None
+            raise BlockedError(f"{self._mismatch}: {error}") from None
         try:
             await run_bounded(json_text_cost(text.encode("utf-8", "replace")), self._reader.read, text)
         except ValueError:  # the error's message may contain values from the text
-            raise BlockedError(_MISMATCH) from None
+            raise BlockedError(self._mismatch) from None
         return ""

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import anyio
@@ -36,6 +36,8 @@ class ModerationFilter(BackgroundFilter):
         window: Maximum number of characters of a window.
         delay: Maximum time in seconds that an incomplete window waits for more text before it is checked.
         timeout: Maximum time in seconds for a verdict, including retries.
+        thresholds: The scores (from 0 to 1) from which a text is flagged, by category, for example ``{"violence": 0.5}``. In
+            other categories, the endpoint decides.
         on_error: Action if there is no verdict: ``block`` ends the turn, ``pass`` publishes the window unchecked.
 
     Raises:
@@ -53,6 +55,7 @@ class ModerationFilter(BackgroundFilter):
         window: int = 400,
         delay: float = 1.0,
         timeout: float = 5.0,
+        thresholds: Mapping[str, float] | None = None,
         on_error: Literal["block", "pass"] = "block",
     ) -> None:
         if not 1 <= window <= MAX_HELD // 4:
@@ -61,6 +64,12 @@ class ModerationFilter(BackgroundFilter):
             raise ConfigurationError("delay and timeout of a moderation filter must be positive")
         if on_error not in ("block", "pass"):
             raise ConfigurationError("on_error of a moderation filter must be 'block' or 'pass'")
+        self._thresholds = dict(thresholds or {})
+        for name, threshold in self._thresholds.items():
+            if not 0 < threshold <= 1:
+                raise ConfigurationError(
+                    f"the threshold of the category {name!r} of a moderation filter must be greater than 0 and at most 1"
+                )
         self.window = window
         self.delay = delay
         self.on_error = on_error
@@ -84,7 +93,9 @@ class ModerationFilter(BackgroundFilter):
         # The endpoint's error message may repeat the text, so the error only contains the type of the failure.
         try:
             with anyio.fail_after(self._timeout):
-                return await self._model.moderate(text)
+                return await self._model.moderate(text, self._thresholds)
+        except ConfigurationError as error:
+            raise FilterError(str(error)) from None
         except TimeoutError:
             problem = f"no verdict within {self._timeout:g} seconds"
         except UpstreamError as error:

@@ -7,6 +7,7 @@ from typing import Literal
 import anyio.lowlevel
 
 from tailrace.wrappers.messages import join_surrogates
+from tailrace.wrappers.request_options import RequestOptions
 
 _SLICE = 4096  # maximum characters of one call; longer calls would block the event loop
 
@@ -94,6 +95,11 @@ class StreamFilter(ABC):
     @abstractmethod
     def open(self) -> FilterStream:
         """Create the stream for a text."""
+
+    async def for_request(self, options: RequestOptions) -> "StreamFilter | None":
+        """Return the filter for the turn of a request with these options; None to not filter the turn. By default, this filter."""
+        await anyio.lowlevel.checkpoint()
+        return self
 
     async def aclose(self) -> None:
         """Release resources when the server stops. By default, do nothing."""

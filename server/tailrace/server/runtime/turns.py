@@ -43,7 +43,8 @@ from tailrace.server.runtime.messages import (
     results_in_artifacts,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
-from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of
+from tailrace.server.runtime.served_agents import ServedAgent, ServedAgents, agent_name_of
+from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.runtime.waiting_turns import reference_of
@@ -304,9 +305,10 @@ class TurnRunner:
         turn = await self._next_turn(active)
         await anyio.lowlevel.checkpoint_if_cancelled()
         agent = running.resources.enter_context(self._agents.turn(turn.message))
+        filters = await _filters_of(agent, turn)
         batches = await agent.handler.begin(turn)
         assert self.group is not None  # noqa: S101 — the turn runs in it
-        return filtered(batches, agent.filters, self.group, active.record) if agent.filters else batches
+        return filtered(batches, filters, self.group, active.record) if filters else batches
 
     async def _wait_for_followed_turn(self, active: ActiveTask) -> None:
         """If the turn is the first of a branch, wait until the turn that it follows has ended, and load the earlier messages."""
@@ -634,6 +636,11 @@ def _with_attempts(ending: StatusUpdate, record: TaskRecord, turn: int) -> Statu
 def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
     """Return the turn after which a branch begins, if a message begins the branch; None otherwise."""
     return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
+
+
+async def _filters_of(agent: ServedAgent, turn: Turn) -> tuple[StreamFilter, ...]:
+    found = [await each.for_request(turn.facts) for each in agent.filters]
+    return tuple(each for each in found if each is not None)
 
 
 def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:

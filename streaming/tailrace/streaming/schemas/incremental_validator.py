@@ -32,7 +32,9 @@ _KINDS = {
 
 _MAX_DEPTH = 500
 _MAX_NUMBER = 1000  # characters of a number
-_MAX_STATES = 256  # alternatives of a value; with more alternatives, a value is only checked at the end
+# Alternatives of a value, and their `Shape.size` together. If there are more, a value is only checked at the end.
+_MAX_STATES = 256
+_MAX_SIZE = 5_000
 
 # An alternative of a value. The number is a position in `_Container.states`: the alternative of the container to which it
 # belongs.
@@ -75,7 +77,8 @@ class IncrementalValidator:
         self._any = SchemaShapes({}).roots[0]
         self._stack: list[_Container] = []
         self._next = "value"  # or first item, first name, name, colon, comma, end
-        self._states: list[_State] = [(0, shape) for shape in shapes.roots]  # of the next or current value
+        self._states: list[_State] = []  # of the next or current value
+        self._set_states([shapes.roots])
         self._token = ""  # kind of the incomplete string, name, number or literal
         self._pieces: list[str] = []
         self._keeps = False  # the text of the current string is needed
@@ -259,7 +262,7 @@ class IncrementalValidator:
 
     def _set_states(self, alternatives: Sequence[tuple[Shape, ...]]) -> None:
         states = [(position, shape) for position, shapes in enumerate(alternatives) for shape in shapes]
-        if len(states) > _MAX_STATES:
+        if len(states) > _MAX_STATES or sum(shape.size for _, shape in states) > _MAX_SIZE:
             states = [(position, self._any) for position in range(len(alternatives))]
         self._states = states
 

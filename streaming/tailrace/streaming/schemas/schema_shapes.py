@@ -15,6 +15,9 @@ KINDS = frozenset(("object", "array", "string", "number", "boolean", "null"))
 _MAX_ALTERNATIVES = 64
 _MAX_LEVELS = 100
 
+MAX_WORK = 1_000_000
+"""Default of the maximum number of steps for the conversion of a schema; each takes up to one microsecond."""
+
 Parts = tuple[Mapping[str, Any], ...]
 
 
@@ -30,6 +33,7 @@ class Shape:
         constants: The values that the shape accepts, if the schema lists them; otherwise None.
         names: The names of members that the shape accepts; None for any name.
         required: The names of required members.
+        size: The number of schemas, constants and names, to which the time to check a value is proportional.
     """
 
     def __init__(self, parts: Parts, schema: "SchemaShapes") -> None:
@@ -47,11 +51,12 @@ class Shape:
             values = [part["const"]] if "const" in part else part.get("enum")
             if values is not None:
                 before = self.constants
-                self.constants = [
-                    value
-                    for value in cast("list[Any]", values)
-                    if before is None or any(is_equal(value, each) for each in before)
-                ]
+                if before is None:
+                    self.constants = cast("list[Any]", values)
+                elif schema.spend(len(before) * len(values)):
+                    self.constants = [
+                        each for each in before if any(is_equal(each, value) for value in values)
+                    ]
             if part.get("additionalProperties") is False and not part.get("patternProperties"):
                 names = frozenset(cast("Mapping[str, Any]", part.get("properties", {})))
                 self.names = names if self.names is None else self.names & names
@@ -59,6 +64,7 @@ class Shape:
             kinds &= {_kind_of(value) for value in self.constants}
         self.kinds = kinds
         self.required = frozenset(required)
+        self.size = len(parts) + len(self.constants or ()) + len(self.names or ()) + len(required)
 
     def member(self, name: str) -> tuple["Shape", ...]:
         """Return the alternatives for the value of a member."""
@@ -101,17 +107,25 @@ class SchemaShapes:
 
     Args:
         schema: A valid JSON schema.
+        max_work: Maximum number of steps for the conversion. The remaining parts of the schema then accept any value. Each step
+            takes up to one microsecond.
 
     Attributes:
         roots: The alternatives for the complete value.
     """
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, Any], max_work: int = MAX_WORK) -> None:
+        self._work = max_work
         self._root = schema
         self._has_own_references = _has_identifiers(schema)
         self._shapes: dict[tuple[int, ...], Shape] = {}
         self._any = Shape((), self)
         self.roots = self.alternatives([schema])
+
+    def spend(self, steps: int) -> bool:
+        """Count steps of the conversion. Return False if there are too many."""
+        self._work -= steps
+        return self._work >= 0
 
     def alternatives(self, schemas: Sequence[Any]) -> tuple[Shape, ...]:
         """Return the alternatives for a value to which several schemas apply. If the result is empty, no value is valid."""
@@ -138,7 +152,7 @@ class SchemaShapes:
         """
         if schema is False:
             return []
-        if not isinstance(schema, dict) or not schema or level > _MAX_LEVELS:
+        if not isinstance(schema, dict) or not schema or level > _MAX_LEVELS or not self.spend(1):
             return [()]
         fields = cast("dict[str, Any]", schema)
         if "$ref" in fields:  # in older drafts, the other keywords do not apply
@@ -162,6 +176,9 @@ class SchemaShapes:
             number *= len(each)
             if number > _MAX_ALTERNATIVES:
                 return [()]
+        longest = sum(max(map(len, each), default=0) for each in choices)
+        if not self.spend(number * longest):
+            return [()]
         return [tuple(part for parts in each for part in parts) for each in product(*choices)]
 
     def _found(self, target: str) -> Any:

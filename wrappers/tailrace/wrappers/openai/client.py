@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, read_json
-from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.openai.converter import OpenAIConverter, plain_content
@@ -119,18 +119,24 @@ class ChatCompletionsModel(DirectModel):
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
         return self._embeddings.request(members)
 
-    async def moderate(self, text: str) -> bool:
+    async def moderate(self, text: str, thresholds: Mapping[str, float] | None = None) -> bool:
         """Return True if OpenAI's Moderations API flags a text. The name of this model is the name of the moderation model.
+
+        Args:
+            text: The text.
+            thresholds: The scores from which a text is flagged, by category. They replace the decisions of the API about
+                these categories.
 
         Raises:
             UpstreamError: See `stream`. Also raised if the response has no result.
+            ConfigurationError: The response has no score for a category of ``thresholds``.
         """
         body = await self._fetch(self._moderations.request({"input": text, "model": self.name}))
         try:
             results = as_mappings((as_mapping(read_json(body)) or {}).get("results"))
         except (ValueError, RecursionError):
             results = []
-        flags = [each.get("flagged") for each in results]
+        flags = [_is_flagged(each, thresholds or {}) for each in results]
         if not flags or not all(isinstance(flag, bool) for flag in flags):
             raise UpstreamError(
                 "the response of the Moderations API has no result",
@@ -152,3 +158,23 @@ class ChatCompletionsModel(DirectModel):
             if member in self._given_parameters:
                 return member
         return _LIMITS[0] if self._endpoint.host.endswith(_OPENAI_HOSTS) else _LIMITS[1]
+
+
+def _is_flagged(result: Mapping[str, Any], thresholds: Mapping[str, float]) -> object:
+    """Return whether a result of the Moderations API is flagged; a value that is no bool if the result is invalid.
+
+    Raises:
+        ConfigurationError: See `ChatCompletionsModel.moderate`.
+    """
+    if not thresholds:
+        return result.get("flagged")
+    categories, scores = as_mapping(result.get("categories")), as_mapping(result.get("category_scores"))
+    if categories is None or scores is None:
+        return None
+    for name, threshold in thresholds.items():
+        score = scores.get(name)
+        if not isinstance(score, int | float):
+            raise ConfigurationError(f"the moderation model has no score for the category {name!r}")
+        if score >= threshold:
+            return True
+    return any(flag is True for name, flag in categories.items() if name not in thresholds)
