@@ -54,7 +54,7 @@ def record_chat(url: str) -> None:
     """Ask the agent at a URL in the browser, and write a screenshot of the chat and its inspector."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 960, "height": 520})
+        page = browser.new_page(viewport={"width": 1200, "height": 640})
         page.goto(url)
         page.get_by_role("textbox").first.fill("Why is the sky blue? Answer in two sentences.")
         page.keyboard.press("Enter")

@@ -214,7 +214,8 @@ async def test_a_turn_streams_as_markdown_and_ends_with_its_figures(browser: "Br
             "https://example.com/pixel.png",
         ]
         assert await answer.locator("img, script").count() == 0
-        assert await page.locator("article footer").inner_text() == "Copy\nRegenerate"
+        actions = await page.locator("article footer").get_by_role("button").all()
+        assert [await action.get_attribute("aria-label") for action in actions] == ["Copy", "Regenerate"]
         await page.get_by_role("button", name="Inspector").click()
         figures = await page.locator("aside dl").inner_text()
         for figure in (r"7 in, 8 out", r"[\d.]+ tokens/s", r"after [\d.]+ s", r"Last event\s+\d+"):
@@ -345,6 +346,8 @@ async def test_a_call_of_a_tool_is_answered_by_the_user_and_the_same_task_goes_o
     await page.get_by_role("button", name="Send results").click()
     await until_state(page, "completed")
     assert await answers(page).last.inner_text() == "The tool says: 5 °C and fog."
+    assert await call.get_attribute("open") is None  # a call with its result closes
+    await call.locator("summary").click()
     assert await call.get_by_label("Result").inner_text() == "5 °C and fog"
     assert await page.get_by_role("button", name="Send results").count() == 0
     assert [message["role"] for message in agent.upstream.requests[-1].json["messages"]] == [

@@ -1,8 +1,10 @@
 /** Artifacts on the page: text of a response or of the reasoning, a call of a tool, files, data. */
 import { EXTENSION, type Message, type Metadata, type Part } from "./client.ts";
-import { copyButton, el, link, source } from "./dom.ts";
+import { copyButton, el, icon, link, source } from "./dom.ts";
 import { Markdown } from "./markdown.ts";
 import type { Strings } from "./strings.ts";
+
+const EDIT = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
 
 export const fields = (object?: { metadata?: Metadata }): Metadata => object?.metadata?.[EXTENSION] ?? {};
 export const pretty = (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
@@ -104,6 +106,7 @@ export class Block {
 	answer({ output, is_error: failed }: { output?: unknown; is_error?: boolean }): void {
 		this.#others.replaceChildren(source(pretty(output ?? ""), { "aria-label": this.strings.result, class: failed ? "bad" : "good" }));
 		this.#note.textContent = failed ? this.strings.toolFailed : this.strings.toolDone;
+		if (!failed && !this.#approval.hasChildNodes()) this.#close();
 	}
 
 	draw(): void {
@@ -123,9 +126,16 @@ export class Block {
 	/** Close reasoning that has ended. */
 	fold(live: boolean): void {
 		if (this.#folded || this.channel !== "reasoning") return;
+		this.#close();
+		const seconds = (performance.now() - this.#began) / 1000;
+		if (live && seconds >= 1) this.#note.append(`${seconds.toFixed(0)} s`);
+	}
+
+	/** Close the details once: the user may open them again. */
+	#close(): void {
+		if (this.#folded) return;
 		this.#folded = true;
 		(this.node as HTMLDetailsElement).open = false;
-		if (live) this.#note.append(`${((performance.now() - this.#began) / 1000).toFixed(1)} s`);
 	}
 }
 
@@ -135,6 +145,6 @@ export function userMessage(strings: Strings, parts: Part[], edit: () => void, i
 	const others = parts.filter((part) => !isText(part)).map((part) => partNode(strings, part));
 	const body = el("div.said", { part: "user-message" }, el("span.sr", {}, `${strings.you} `), el("p", {}, text), ...others);
 	if (!text) return body;
-	const change = el("button.small", { type: "button", title: strings.editTitle, onclick: edit }, strings.edit);
+	const change = icon(strings.edit, EDIT, edit, { title: strings.editTitle });
 	return el("div.user", { "data-message": id }, body, el("div.actions", {}, copyButton(strings, () => text), change), el("div.versions", { role: "group", "aria-label": strings.versions }));
 }

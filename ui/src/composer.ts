@@ -1,12 +1,14 @@
 /** The message box: its text, files, and buttons. */
 import { isText, textOf } from "./blocks.ts";
 import type { Branch, Part } from "./client.ts";
-import { button, el, icon, slot } from "./dom.ts";
+import { el, icon, slot } from "./dom.ts";
 import { fill, type Strings } from "./strings.ts";
 import { TaskView } from "./task-view.ts";
 
 const ATTACH = "M20 11l-8.5 8.5a5 5 0 0 1-7-7l9-9a3.3 3.3 0 0 1 4.7 4.7l-9 9a1.6 1.6 0 0 1-2.3-2.3l8-8";
 const CUT = "M4 4l16 16M9 5a13 13 0 0 1 12 4M3 9a13 13 0 0 1 3-2M7 13a8 8 0 0 1 4-2M12 19h.01";
+const SEND = "M12 19V5M6 11l6-6 6 6";
+const STOP = "M7 7h10v10H7z";
 const REMOVE = "M6 6l12 12M18 6L6 18";
 
 /** The functions of the element that the message box calls. */
@@ -44,13 +46,14 @@ export class Composer {
 			onpaste: (event: ClipboardEvent) => this.#pasted(event),
 		}) as HTMLTextAreaElement;
 		this.#picker = el("input", { type: "file", multiple: true, hidden: true, onchange: () => this.#attach(this.#picker.files ?? []) }) as HTMLInputElement;
-		this.#send = el("button.main", { type: "submit" }, strings.send);
-		this.#stop = button("main", strings.stop, () => actions.stop(), { hidden: true });
+		this.#send = icon(strings.send, SEND, () => {}, { class: "icon main", type: "submit" });
+		this.#stop = icon(strings.stop, STOP, () => actions.stop(), { class: "icon main stop", hidden: true });
 		this.#cut = icon(strings.cut, CUT, () => actions.cut(), { hidden: true });
 		const attach = icon(strings.attach, ATTACH, () => this.#picker.click());
 		const tools = el("div.row", {}, attach, this.#picker, this.input, this.#cut, this.#stop, this.#send);
 		const onsubmit = (event: Event) => this.#submit(event);
-		this.node = el("form.composer", { part: "composer", onsubmit }, latest, slot("composer-start"), this.#chips, tools, slot("composer-end"));
+		const box = el("div.box", {}, this.#chips, tools);
+		this.node = el("form.composer", { part: "composer", onsubmit }, latest, slot("composer-start"), box, slot("composer-end"));
 	}
 
 	/** Accept files that are dropped on an element. */

@@ -4,6 +4,7 @@ import type { AgentClient, Branch, Task } from "./client.ts";
 import { button, el, icon } from "./dom.ts";
 import { fill, type Strings } from "./strings.ts";
 
+const BEGIN = "M12 5v14M5 12h14";
 const RENAME = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
 const BEFORE = "M15 5l-7 7 7 7";
 const AFTER = "M9 5l7 7-7 7";
@@ -47,7 +48,8 @@ export class Conversations {
 		const { strings } = owner;
 		this.search = el("input", { type: "search", placeholder: strings.searchConversations, "aria-label": strings.searchConversations, oninput: () => this.draw() }) as HTMLInputElement;
 		this.#more = button("small", strings.showMore, () => this.load());
-		const start = button("main", strings.newConversation, () => this.owner.open(""));
+		const start = icon(strings.newConversation, BEGIN, () => this.owner.open(""), { class: "start" });
+		start.append(strings.newConversation);
 		this.#more.hidden = true;
 		// The buttons stay when the list is drawn again, and so does the keyboard's focus.
 		this.node = el("nav", { "aria-label": strings.conversations, hidden: true }, start, this.search, this.#list, this.#more, help);

@@ -1,6 +1,10 @@
 /** Elements. Text is always text, never HTML. */
 import type { Strings } from "./strings.ts";
 
+const COPY = "M9 9h11v11H9zM6 15H4V4h11v2";
+const DONE = "M5 13l4 4L19 7";
+const REFUSED = "M6 6l12 12M18 6L6 18";
+
 type Child = Node | string;
 type Attributes = Record<string, string | number | boolean | ((event: any) => unknown) | undefined>;
 
@@ -29,9 +33,17 @@ export const slot = (name: string, ...children: Child[]) => el("slot", { name },
 
 /** A button with a drawing (the path of a 24 × 24 SVG) and a name. */
 export function icon(label: string, drawing: string, onclick: (event: Event) => unknown, attributes: Attributes = {}) {
+	const node = button("icon", "", onclick, attributes);
+	drawIcon(node, label, drawing);
+	return node;
+}
+
+function drawIcon(node: HTMLElement, label: string, drawing: string): void {
 	const image = svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
 	image.append(svg("path", { d: drawing }));
-	return button("icon", image, onclick, { "aria-label": label, title: label, ...attributes });
+	node.replaceChildren(image);
+	node.ariaLabel = label;
+	node.title ||= label;
 }
 
 function svg(tag: string, attributes: Record<string, string>) {
@@ -62,10 +74,11 @@ export function keepEqual(parent: Element, children: Child[]): void {
 
 export function copyButton(strings: Strings, text: () => string): HTMLButtonElement {
 	const copy = async () => {
-		node.textContent = (await writeClipboard(text(), node)) ? strings.copied : strings.notCopied;
-		setTimeout(() => (node.textContent = strings.copy), 1500);
+		const copied = await writeClipboard(text(), node);
+		drawIcon(node, copied ? strings.copied : strings.notCopied, copied ? DONE : REFUSED);
+		setTimeout(() => drawIcon(node, strings.copy, COPY), 1500);
 	};
-	const node = button("small", strings.copy, copy);
+	const node = icon(strings.copy, COPY, copy);
 	return node;
 }
 

@@ -2,7 +2,7 @@
 import { ApprovalCard, type RecordedDecision } from "./approvals.ts";
 import { Block, type Channel, dataOf, fields, isText, textOf, userMessage } from "./blocks.ts";
 import { type ApprovalDecision, type ApprovalRequest, approvalRequests, type Artifact, type Message, type Metadata, type Part, type Task, type TaskEvent, type TaskState, type TaskStatus, type TaskStream } from "./client.ts";
-import { copyButton, el, button } from "./dom.ts";
+import { button, copyButton, el, icon } from "./dom.ts";
 import { failureCard } from "./problems.ts";
 import { fill, type Strings } from "./strings.ts";
 
@@ -18,6 +18,8 @@ export interface Host {
 	readonly working: TaskView | undefined;
 	readonly strings: Strings;
 }
+
+const REGENERATE = "M20 12a8 8 0 1 1-2.3-5.7L20 8.5M20 4v4.5h-4.5";
 
 /** Sections of a task; messages of later turns are added to the last one. */
 const MAX_TURNS = 10_000;
@@ -64,7 +66,7 @@ export class TaskView {
 
 	constructor(readonly chat: Host) {
 		const { strings } = chat;
-		const again = button("small", strings.regenerate, () => this.#repeat(), { title: strings.regenerateTitle });
+		const again = icon(strings.regenerate, REGENERATE, () => this.#repeat(), { title: strings.regenerateTitle });
 		this.#actions = el("span.actions", {}, copyButton(strings, () => this.answer), again);
 		this.#reply = button("small.reply", strings.reply, () => chat.reply(this), { title: strings.replyTitle });
 		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#reply, this.#actions));
