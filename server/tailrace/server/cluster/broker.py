@@ -1,5 +1,7 @@
 """The connections of a node to Valkey or Redis, with timeouts and a health state.
 
+While a task runs, most of its events are stored only in the broker.
+
 Every failure raises a `BrokerError`, and the next request reconnects. After `Broker.fail`, `Broker.works` is False until a probe
 of `Broker.watch` succeeds, so that writers do not wait for a failed broker.
 """
@@ -95,10 +97,12 @@ class Broker:
             return
         self._works = False
         self._failed.set()
-        if isinstance(error, ReplyError):  # other errors are lost connections, which subscribers log
+        if isinstance(
+            error, ReplyError
+        ):  # other errors are lost connections, which the callers of `Subscriber.run` log
             self.refuses = True
             logger.warning(
-                "the broker (TAILRACE_EVENTS) accepts no events; they are written to the database until it does: %s",
+                "the broker (TAILRACE_EVENTS) rejects events; until it accepts them, they are stored only in the database: %s",
                 error.reply,
             )
 

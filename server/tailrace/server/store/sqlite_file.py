@@ -189,7 +189,7 @@ def _mark(file: IO[bytes], mark: bytes) -> None:
 
 
 def copy_log(connection: Connection, how: str) -> tuple[bool, int]:
-    """Run a checkpoint. Return True if readers or writers interrupted the checkpoint, and the number of pages of the log."""
+    """Run a checkpoint. Return whether readers or writers prevented its completion, and the number of pages of the log."""
     is_busy, pages, _ = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
     return bool(is_busy), int(pages)
 

@@ -21,30 +21,30 @@ def extension_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _NOT_THE_ANSWER = ("reasoning", "tool_call", "tool_result", "output")
-"""Channels that do not belong to the text of the response. ``output`` is a structured value, which the text contains
-too."""
+"""Channels that do not belong to the text of the response. The channel ``output`` has the parsed value of a JSON response;
+the text of the response contains the same JSON."""
 
 
 def is_answer(metadata: Mapping[str, Any]) -> bool:
     """Return True if the artifact or part with this metadata belongs to the text of the agent's response.
 
     Reasoning, tool calls, tool results and choices other than the first do not belong to the text. An artifact without
-    data of the extension belongs to it.
+    data of the extension belongs to the text.
     """
     facts = extension_metadata(metadata)
     return not facts.get("choice") and facts.get("channel") not in _NOT_THE_ANSWER
 
 
 def turn_continues(metadata: Mapping[str, Any]) -> bool:
-    """Return True if the turn continues while the task is in an interrupted state.
+    """Return True if a task is in the state auth-required, but its turn has not ended.
 
-    The agent then waits for credentials that do not arrive with a message of the caller.
+    The agent waits for credentials that do not arrive with a message of the caller, and then continues the turn.
     """
     return extension_metadata(metadata).get("continues") is True
 
 
 def provider_text(members: Mapping[str, Any]) -> str:
-    """Encode a JSON object of the provider as text, for the member ``raw``.
+    """Encode a JSON object of the provider as text. The data of the extension has this text in a member ``raw``.
 
     In A2A, member names must be camelCase (A2A 1.0, section 5.5). The providers' names are not.
     """
@@ -54,8 +54,8 @@ def provider_text(members: Mapping[str, Any]) -> str:
 def provider_json(members: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of the provider as a JSON object whose names are camelCase.
 
-    Members with snake_case names at any depth are encoded as one JSON object in the string ``raw``. `provider_members`
-    is the inverse function.
+    A member is moved to ``raw`` if its name, or any name inside its value, is snake_case. ``raw`` is one JSON object, encoded
+    as a string. `provider_members` is the inverse function.
     """
     named = {
         name: value for name, value in members.items() if name != "raw" and _is_camel_case({name: value})
@@ -67,7 +67,7 @@ def provider_json(members: Mapping[str, Any]) -> dict[str, Any]:
 def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object of the provider for a result of `provider_json`.
 
-    tailrace 0.1 stored the object itself. Such an object is returned unchanged.
+    Data that was stored before ``raw`` existed is the object itself. It is returned unchanged.
     """
     named = {name: value for name, value in fields.items() if name != "raw"}
     raw = fields.get("raw")
@@ -79,7 +79,7 @@ def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
 def provider_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usage object of the provider in the extension's member ``usage``; empty if there is none.
 
-    In ``raw``, tailrace 0.1 stored an object instead of text.
+    In data that an earlier version stored, ``raw`` is an object instead of text.
     """
     raw = usage.get("raw")
     if isinstance(raw, str):
