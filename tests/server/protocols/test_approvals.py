@@ -189,6 +189,45 @@ async def listed(server: Served, response_id: str) -> list[Fields]:
     return [item.to_dict() for item in page.data]
 
 
+async def test_the_items_of_a_conversation_have_the_requests_and_the_decisions() -> None:
+    async with served(answer(calls=TWO_CALLS), answer("Done.")) as server:
+        client: Any = server.client
+        first = await client.responses.create(model="tailrace", input="Send both.")
+        one, other = first.output
+        items = client.conversations.items
+
+        async def listed() -> list[Fields]:
+            page = await items.list(first.conversation.id, order="asc")
+            for item in page.data:
+                assert await items.retrieve(item.id, conversation_id=first.conversation.id) == item
+            return [item.to_dict() for item in page.data]
+
+        calls = ["message", "function_call", "function_call"]
+        waiting = await listed()
+        assert [item["type"] for item in waiting] == [*calls, "mcp_approval_request", "mcp_approval_request"]
+        assert waiting[-2:] == [one.to_dict(), other.to_dict()]
+        second = await client.responses.create(
+            model="tailrace", previous_response_id=first.id, input=[decision(one, True)]
+        )
+        [left] = second.output
+        half = await listed()
+        assert [item["type"] for item in half if item["type"].startswith("mcp_")] == [
+            "mcp_approval_request",
+            "mcp_approval_response",
+            "mcp_approval_request",
+        ]
+        assert half[-1] == left.to_dict()
+        given = [decision(left, False, reason="too late")]
+        await client.responses.create(model="tailrace", previous_response_id=second.id, input=given)
+        approvals = [item for item in await listed() if item["type"].startswith("mcp_")]
+        assert approvals[::2] == [one.to_dict(), left.to_dict()]
+        decided = [(item["approval_request_id"], item["approve"], item["reason"]) for item in approvals[1::2]]
+        assert decided == [(one.id, True, None), (left.id, False, "too late")]
+        for item in approvals:
+            with pytest.raises(openai.BadRequestError, match="approval cannot be deleted"):
+                await items.delete(item["id"], conversation_id=first.conversation.id)
+
+
 async def test_the_input_items_have_the_decisions_with_their_requests() -> None:
     async with served(answer(calls=TWO_CALLS), answer("Done.")) as server:
         create = server.client.responses.create

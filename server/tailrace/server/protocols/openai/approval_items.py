@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 from tailrace.server.protocols.conversation_lookup import response_id_of_item
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.streaming.a2a.models import Message
+from tailrace.server.runtime.approvals import waiting_requests
+from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.conversion.approval_parts import approval_responses, recorded_decisions
+from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest, canonical_arguments
 from tailrace.wrappers import ContentPartToolCall
 
@@ -47,6 +49,13 @@ class Decisions(NamedTuple):
     items: list[dict[str, Any]]
     decisions: list[ApprovalDecision]
     response: str
+
+
+def pending_items(task: Task) -> list[Fields]:
+    """Return the items for the approval requests that a task waits for."""
+    turn = sum(map(is_callers, task.history))
+    prefix = f"{REQUEST_PREFIX}_{task.id}_{turn}"
+    return [{"id": f"{prefix}_{each.digest}", **approval_item(each)} for each in waiting_requests(task)]
 
 
 def approval_item(request: ApprovalRequest) -> Fields:

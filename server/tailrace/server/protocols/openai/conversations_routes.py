@@ -4,7 +4,7 @@ The metadata of a conversation, and items that a client adds, are stored as task
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import count, groupby
@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, Endpoint, json_response
 from tailrace.server.protocols.chat_request import MAX_MESSAGES, Items, LenientModel, read_history
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.openai.input_items import items_of
+from tailrace.server.protocols.openai.approval_items import pending_items
+from tailrace.server.protocols.openai.input_items import decisions_of, items_of
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.request import check_metadata
 from tailrace.server.protocols.openai.stored_request import further_contexts
@@ -26,16 +27,21 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.streaming.a2a.errors import TaskNotFoundError
-from tailrace.streaming.a2a.json_value_counts import cost_of
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskStatus
+from tailrace.streaming.a2a.requests import ListTasksRequest, ListTasksResponse
 from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.conversion.message_conversion import to_a2a_message, to_common_message
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 
 MAX_ITEMS = 20
 """Maximum number of items that one request adds."""
+
+MAX_WAITING = 100
+"""Maximum number of waiting tasks of a conversation whose approval requests are items; the newest tasks."""
 
 _FACT = "apiConversation"
 _DELETED = "deletedItems"  # name of the metadata of a message that lists its deleted items
@@ -59,14 +65,14 @@ class _Item(NamedTuple):
     Attributes:
         fields: The JSON of the item.
         message: The message that contains the item.
-        at: The position of the item among the current items of the message.
+        at: The position of the item among the current items of the message; -1 for an approval, which is no part of it.
         number: The position of the item among all items of the message, including deleted items.
     """
 
     fields: Fields
     message: Message
-    at: int
-    number: int
+    at: int = -1
+    number: int = -1
 
 
 class StoredConversations:
@@ -155,6 +161,13 @@ class StoredConversations:
         while True:
             items, name, caller = await self._items(request)
             item = _find_item(items, request.path_params["item_id"])
+            if item.at < 0:
+                raise OpenAIError(
+                    400,
+                    "the items of an approval cannot be deleted; delete the conversation",
+                    param="item_id",
+                    code="invalid_value",
+                )
             rest = await run_bounded(cost_of([item.message]), _without_item, item)
             if await self._operations.replace_message(name, item.message, rest, caller):
                 break  # no other request has changed the message since it was read
@@ -167,8 +180,12 @@ class StoredConversations:
 
     async def _items(self, request: Request) -> tuple[Sequence[_Item], str, Caller]:
         name, _, caller = await self._find(request)
+        waiting = ListTasksRequest(context_id=name, status=TaskState.INPUT_REQUIRED, page_size=MAX_WAITING)
+        page = await self._operations.execute(Operation.LIST_TASKS, waiting, caller)
+        tasks = cast("ListTasksResponse", page).tasks
         messages = await self._operations.conversation(name, caller)
-        return await run_bounded(cost_of(messages), _items, messages), name, caller
+        cost = cost_of(messages) + sum(map(cost_of_task, tasks))
+        return await run_bounded(cost, _items, messages, tasks), name, caller
 
     async def _find(self, request: Request) -> tuple[str, _Record, Caller]:
         """Return the conversation id, the record and the caller of a request; see `find_conversation`."""
@@ -262,12 +279,20 @@ def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
     return found
 
 
-def _items(messages: Sequence[Message]) -> list[_Item]:
-    """Convert messages to items in chronological order. The ids of the items are derived from the message ids."""
+def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_Item]:
+    """Convert messages to items in chronological order. The ids of the items are derived from the message ids.
+
+    Args:
+        messages: The messages.
+        waiting: Tasks that may wait for approvals. The items of the requests follow the last message of the task.
+    """
     found: list[_Item] = []
+    pending = {task.id: pending_items(task) for task in waiting}
+    last = {message.task_id: message.message_id for message in messages}
     # The last message with calls. It is converted together with a message of results, because results need their calls.
     calling: list[Message] = []
-    for message in messages:
+    for message, decided in zip(messages, decisions_of(messages), strict=True):
+        found += [_Item(fields, message) for _, pair in decided for fields in pair]
         common = to_common_message(message)
         before = calling if common.tool_results else []
         suffix = sha256(message.message_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -279,6 +304,8 @@ def _items(messages: Sequence[Message]) -> list[_Item]:
             found.append(_Item({**fields, "id": item_id}, message, at, number))
         if common.tool_calls:
             calling = [message]
+        if last[message.task_id] == message.message_id:
+            found += [_Item(fields, message) for fields in pending.get(message.task_id, ())]
     return found
 
 

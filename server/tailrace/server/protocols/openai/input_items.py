@@ -41,7 +41,7 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
     received = received_messages(stored, messages)
     items = items_of(received, f"{stored.task.id}_{stored.turn}")
     decisions: dict[str, list[Fields]] = {}
-    for call_id, pair in _decisions(received):
+    for call_id, pair in chain.from_iterable(decisions_of(received)):
         decisions.setdefault(call_id, []).extend(pair)
     # These calls have no results yet, because their results arrive later. The converter adds a result to each call without
     # a result. These results are omitted.
@@ -57,12 +57,12 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
     return [*listed, *chain.from_iterable(decisions.values())]
 
 
-def _decisions(messages: Iterable[Message]) -> Iterator[tuple[str, list[Fields]]]:
-    """Yield the id of each call with a decision, and the items of the request and the decision."""
+def decisions_of(messages: Iterable[Message]) -> Iterator[list[tuple[str, list[Fields]]]]:
+    """Yield for each message the ids of the calls that it decides about, with the items of the request and the decision."""
     turns: Counter[str | None] = Counter()
     calls: dict[str, ContentPartToolCall] = {}
     for message in messages:
-        yield from decision_items(message, turns[message.task_id], calls)
+        yield list(decision_items(message, turns[message.task_id], calls))
         turns[message.task_id] += is_callers(message)
         if message.role is Role.AGENT:
             calls.update((call.id, call) for call in to_common_message(message).tool_calls)
