@@ -1,12 +1,17 @@
 """Responses that a server leaves unfinished when it is stopped (SIGTERM), and the next server continues."""
 
+import signal
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from support.continued_events import Events, folded, texts_of
 from support.continuing import ContinuingServer
-from support.restarts import across_a_stop, state_of
+from support.processes import served
+from support.restarts import across_a_stop, arguments_of, state_of
+from support.rpc import Rpc, message
 from support.upstream import ScriptedUpstream
 from tailrace.server import Store
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -75,3 +80,29 @@ async def test_the_attempts_of_a_suspended_turn_are_recorded_once(tmp_path: Path
         assert await store.usage.count(events[0][1]["task"]["id"], 1) == 2
     finally:
         await store.close()
+
+
+async def test_a_request_without_streaming_returns_the_unfinished_task(tmp_path: Path) -> None:
+    """The client can follow the task on the next server."""
+    server = holding("llamacpp")
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        arguments = arguments_of(tmp_path, upstream, "openai")
+        with served(tmp_path / "first.log", *arguments, TAILRACE_SHUTDOWN_GRACE="0") as process:
+            await process.ready()
+            tasks: list[dict[str, Any]] = []
+            async with Rpc(process.url) as rpc, anyio.create_task_group() as group:
+
+                async def ask() -> None:
+                    tasks.append((await rpc.result("SendMessage", message("Rivers?")))["task"])
+
+                group.start_soon(ask)
+                with anyio.fail_after(30):
+                    await upstream.received()
+                    process.process.send_signal(signal.SIGTERM)
+        assert tasks[0]["status"]["state"] == "TASK_STATE_WORKING"
+        with served(tmp_path / "second.log", *arguments) as process:
+            await process.ready()
+            async with Rpc(process.url) as rpc:
+                events = await rpc.stream("SubscribeToTask", {"id": tasks[0]["id"]}, {"Last-Event-ID": "0"})
+    assert state_of(events) == "TASK_STATE_COMPLETED"
+    assert folded(events)[0].endswith(TEXT)  # begun again if the stop came before the text
