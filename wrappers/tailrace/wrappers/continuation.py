@@ -83,7 +83,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
                 return joined
 
     def _check(self, error: UpstreamError) -> None:
-        """If an error before any text concerns the request, call ``refused``."""
+        """Call ``refused`` if an error before any text is caused by the request, and not by the provider."""
         if not self._has_begun and not error.concerns_provider:
             self._refused()
 

@@ -99,8 +99,9 @@ class UpstreamError(TailraceError):
     def is_temporary(self) -> bool:
         """True if the same request may succeed later: after a connection error, an overload, or a server error.
 
-        If the error has a status, the status determines whether an error response, or an error inside a stream, is
-        temporary. Otherwise, the code determines this. An error without a status and a code is temporary.
+        For an error that the provider reported, these rules apply in order. An error with a known permanent code is not
+        temporary. If there is a status, it determines the result. Otherwise, an error without a code, or with a known
+        temporary code, is temporary.
         """
         code = "".join(filter(str.isalnum, (self.code or "").lower()))
         if self.fault in _TEMPORARY_FAULTS:
@@ -113,7 +114,10 @@ class UpstreamError(TailraceError):
 
     @property
     def concerns_provider(self) -> bool:
-        """True if another provider may accept the request: after a temporary error, denied access, or an exceeded quota."""
+        """True if another provider may complete the request.
+
+        This is the case after a temporary error, denied access, an exceeded quota, or an invalid response.
+        """
         code = "".join(filter(str.isalnum, (self.code or "").lower()))
         refused = self.fault in (UpstreamFault.STATUS, UpstreamFault.PROVIDER) and (
             self.status in _ACCESS_STATUSES or code in _PERMANENT_CODES

@@ -33,8 +33,8 @@ logger = logging.getLogger("tailrace.server")
 class Credentials:
     """The credentials of a request, independent of the protocol.
 
-    Credentials in a cookie or in the query authenticate only requests that read data, because browsers add cookies to requests of
-    any page, and queries appear in links. `bearer` and `api_key` therefore ignore the cookie and the query if ``reads`` is False.
+    Credentials in a cookie or in the query authenticate only requests that read data. The reason is that browsers add cookies to
+    requests of any page, and that queries appear in links. `bearer` and `api_key` therefore ignore the cookie and the query if ``reads`` is False.
     An authenticator that reads the cookie header itself must do the same, or must prevent forged requests in another way.
 
     Attributes:

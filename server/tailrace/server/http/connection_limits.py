@@ -1,9 +1,9 @@
 """Limits of ``tailrace serve`` for connections: their number, and the time and size of request headers.
 
 Each connection needs a file descriptor of the server. If a client connects when the maximum number of connections is open, the
-server closes an idle connection: of the connections without a running request, the one that has been idle longest. Idle
-connections therefore never block new clients. If all connections have a running request, the server accepts `RESERVED` additional
-connections for health probes. It rejects other requests on these connections with 503.
+server closes another connection: the one that has been idle (without a running request) longest. Idle connections therefore never
+block new clients. If all connections have a running request, the server accepts `RESERVED` additional connections for health
+probes. It rejects other requests on these connections with 503.
 
 A client may send requests before it has received the responses to earlier requests (HTTP pipelining). These requests wait in
 memory. The server therefore closes a connection that has more than `MAX_QUEUED_REQUESTS` waiting requests.

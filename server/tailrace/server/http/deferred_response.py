@@ -47,8 +47,8 @@ def defer(scope: Scope, rest: Rest) -> bool:
         rest: Sends the body.
 
     Returns:
-        False if the application must send the body itself: the server does not support deferral, or a span is recorded for the
-        request, which must last as long as the response.
+        False if the application must send the body itself. This is the case if the server does not support deferral, or if a
+        span is recorded for the request, because the span must last as long as the response.
     """
     deferred: list[Rest] | None = scope.get("extensions", {}).get(_EXTENSION)
     if deferred is None or trace.get_current_span().is_recording():

@@ -1,6 +1,6 @@
 """Reads the addresses of clients in the headers that proxies add to requests.
 
-The connection of a request through a proxy has the address of the proxy. These headers contain the addresses of clients:
+The connection of a request through a proxy has the address of the proxy. Three headers contain the addresses of clients:
 ``Forwarded`` (RFC 7239), ``X-Forwarded-For`` (each proxy appends an address), and ``X-Real-IP``. Any client can send these
 headers. They can therefore prove that a request is not local, but not that a request is local.
 """

@@ -239,9 +239,9 @@ class _Turns:
     def _drop_unmatched(self) -> None:
         """Remove server tool calls without a result, and results without a call.
 
-        After an interrupted response, a conversation may have such blocks. The API rejects them, with one exception:
-        before the user's next message, a call without a result is valid, because the response may be paused, or the
-        model's code may be calling client tools.
+        After an interrupted response, a conversation may have such blocks. The API rejects them. There is one exception:
+        before the user's next message, a call without a result is valid. The response may then be paused, or the model's
+        code may be calling client tools.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()

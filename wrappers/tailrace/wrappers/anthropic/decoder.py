@@ -63,8 +63,8 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[AnthropicEventWrapper]:
     """Return the chunk wrappers of a single event, without knowledge of earlier events.
 
-    For these streams, use `MessageEvents` instead: arguments or signatures are sent both at the start of a block and in
-    its deltas, a message restarts, or several events contain parts of the usage.
+    Use `MessageEvents` instead if arguments or signatures are sent twice (at the start of a block and in its deltas), if
+    a message restarts, or if several events contain parts of the usage.
 
     Args:
         chunk: An event of a stream or a complete ``Message``, as an object of the ``anthropic`` package or as its

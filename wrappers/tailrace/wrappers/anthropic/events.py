@@ -101,8 +101,8 @@ class MessageEvents:
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        # The block indexes of each message start at 0. The offset is the number of blocks in earlier messages, so that
-        # the numbers are unique.
+        # The block indexes of each message start at 0. The offset, which is the number of blocks in earlier messages, is
+        # added to them. The indexes of tool calls are therefore unique.
         self._offset = self._next = 0
         self._clear_block()
 

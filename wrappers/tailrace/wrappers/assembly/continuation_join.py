@@ -17,8 +17,8 @@ class TextJoin:
     reject the white space, and many chat templates remove it. Two kinds of repetition are removed from the beginning of
     the continuation:
 
-    1. The complete text of the request, its unfinished last line, or its unfinished last sentence, if it has at least
-       `MIN_REPEATED` characters. It is not removed if the server is known to continue exactly.
+    1. The complete text of the request, its unfinished last line, or its unfinished last sentence. The repetition must
+       have at least `MIN_REPEATED` characters. It is not removed if the server is known to continue exactly.
     2. The trailing white space of the interrupted text, or the beginning of this white space.
 
     Characters are buffered only while they may be a repetition or the beginning of a ``<think>`` tag. The cost is

@@ -1,6 +1,6 @@
 """Incremental assembly of one message from the deltas of a response.
 
-`MessageAssembly` determines the text or tool call that each fragment belongs to. Its input are `ChunkWrapper`s, so the
+`MessageAssembly` determines the text or tool call that each fragment belongs to. It reads `ChunkWrapper`s, so the
 rules are the same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice.
 Fragments are joined only when they are read. The time for adding a delta therefore does not depend on the length of the
 response.
@@ -492,8 +492,8 @@ class MessageAssembly:
     def _call_of(self, delta: ToolCallDelta) -> ToolCallAssembly:
         """Return the call that a fragment belongs to. Ids and indexes may be missing, constant, shifted or repeated.
 
-        A fragment with an index belongs to the latest call with the same index. There is one exception: because some
-        servers send the same index for all calls, a fragment with a name and a different id starts a new call. A
+        A fragment with an index belongs to the latest call with the same index. There is one exception: a fragment
+        with a name and a different id starts a new call, because some servers send the same index for all calls. A
         fragment without an index belongs to the call with the same id. If there is no such call, a fragment with an id
         or a name starts a new call, and any other fragment belongs to the latest call.
         """

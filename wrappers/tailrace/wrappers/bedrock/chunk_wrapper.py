@@ -39,7 +39,7 @@ _CACHE_WRITE = ("cacheWriteInputTokens", "cacheWriteInputTokenCount")
 
 
 class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper for one Bedrock event. ``raw`` is an object with one member. Its name is the type of the event.
+    """Chunk wrapper for one Bedrock event. The only member of ``raw`` has the type of the event as its name.
 
     Attributes:
         text: The visible text of this delta.

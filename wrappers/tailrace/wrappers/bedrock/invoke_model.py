@@ -1,8 +1,7 @@
 """Interpretation of the chunks of InvokeModelWithResponseStream. Their format depends on the model family.
 
-`InvocationEvents` detects the format from the fields of a chunk. It supports the events of Anthropic's Messages API, of
-Amazon Nova (which are Converse events) and of Amazon Titan, and the chunks of Meta's Llama, of Mistral's text models,
-of Cohere's Command, and of models with Chat Completions chunks.
+`InvocationEvents` detects the format from the fields of a chunk. It supports the formats of Anthropic's Messages API,
+Amazon Nova (Converse events), Amazon Titan, Meta's Llama, Mistral's text models, Cohere's Command, and Chat Completions.
 """
 
 from collections.abc import Mapping

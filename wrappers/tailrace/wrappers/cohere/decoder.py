@@ -180,8 +180,8 @@ def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") ->
         provider: The provider's name in errors.
 
     Returns:
-        One chunk wrapper for most events; several chunk wrappers for a complete response; an empty list for an event
-        without content, for example the end of a block.
+        Most events have one chunk wrapper, and a complete response has several. For an event without content (for
+        example, the end of a block), the list is empty.
     """
     return _wrap(as_object(chunk) or {}, provider)
 

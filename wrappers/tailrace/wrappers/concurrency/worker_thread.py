@@ -83,8 +83,7 @@ def json_cost(value: object) -> int:
 
 
 def _is_empty(value: object) -> bool:
-    # Only the truth of these types is tested, because the truth of other objects can raise an exception (arrays of
-    # numpy).
+    # ``not`` is applied only to these types, because it can raise an exception for other objects (arrays of numpy).
     return value is None or (isinstance(value, _JSON_TYPES) and not value)
 
 

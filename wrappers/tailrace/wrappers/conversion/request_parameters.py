@@ -50,7 +50,7 @@ def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[st
 
     Objects are merged recursively. Lists of tools are concatenated; if both lists contain a tool with the same name,
     the tool of the request is used. For any other member, the value of the request is used. The value None removes the
-    parameter. If both spell a name differently, the spelling in ``parameters`` is used.
+    parameter. If the two mappings spell a name differently, the spelling in ``parameters`` is used.
 
     Args:
         parameters: The members of every request, with the provider's names.

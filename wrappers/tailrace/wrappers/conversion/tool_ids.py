@@ -8,8 +8,8 @@ object.
 
 A *round* consists of one or several adjacent messages of the model, and all messages before the model's next message. A
 call matches only results in the same round. Two calls with the same id in different rounds are therefore different
-calls. Among several results, the order of preference is: a result with the same id and tool name, with the same id,
-without an id but with the same tool name, without an id.
+calls. If several results are possible, the order of preference is: the same id and tool name; the same id; no id, but
+the same tool name; no id.
 
 Calls of the kind ``"server"`` are an exception. The provider runs these calls, and they match only results in messages
 of the model. A result with the same id may be in a later round. A result without an id in a message of the model

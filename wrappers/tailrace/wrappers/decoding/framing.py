@@ -130,7 +130,7 @@ class SSEDecoder:
     """Decoder of ``text/event-stream`` bodies (WHATWG HTML, section 9.2.6, "Server-sent events").
 
     The decoder ignores a byte order mark at the start, comments, unknown fields, events without a ``data`` line, an
-    ``id`` with a NUL character, and a ``retry`` value other than 1 to 15 digits. An event with one empty ``data`` line
+    ``id`` with a NUL character, and a ``retry`` value that does not consist of 1 to 15 digits. An event with one empty ``data`` line
     is returned; its data is empty.
 
     Args:

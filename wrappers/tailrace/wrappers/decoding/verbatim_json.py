@@ -1,7 +1,7 @@
 """JSON objects that are encoded with their original text.
 
-Providers cache the beginning of requests. If a later request contains the arguments of a tool call with other white
-space, escapes, order or number format, the cached part ends before the arguments. A `VerbatimObject` is a dict that
+Providers cache the beginning of requests. If a later request contains the arguments of a tool call in another form
+(white space, escapes, order, number format), the cached part ends before the arguments. A `VerbatimObject` is a dict that
 also has its original JSON text. `encode_request` copies this text byte for byte.
 """
 

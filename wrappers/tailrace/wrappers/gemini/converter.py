@@ -153,8 +153,8 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream; a ``GenerateContentResponse``, an interaction or a content of
-                the model, as an object of the ``google-genai`` package or as a JSON object.
+            response: The chunk wrappers of a stream. Or a ``GenerateContentResponse``, an interaction or a content of
+                the model: an object of the ``google-genai`` package or a JSON object.
             choice: Index of the candidate to read; None to merge all candidates.
         """
         if not isinstance(response, Mapping | BaseModel):

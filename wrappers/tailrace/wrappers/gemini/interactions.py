@@ -1,4 +1,4 @@
-"""Interpretation of streams of Google's Interactions API. It is an alternative to generateContent for the same models.
+"""Interpretation of streams of Google's Interactions API. The API is an alternative to generateContent.
 
 An interaction is a series of steps: thoughts, output, tool calls and tool results. Each step has a start event, deltas
 and a stop event. Google has renamed the events (``content.start`` to ``step.start``, …). The old and the new names are

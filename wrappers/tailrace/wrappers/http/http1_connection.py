@@ -35,7 +35,8 @@ class Connection(asyncio.Protocol):
         self.idle_timer: asyncio.TimerHandle | None = None
         self._on_idle = on_idle
         self._transport: asyncio.Transport | None = None
-        self._response: HttpResponse | None = None  # the state of the current request, up to `_has_excess`
+        # The state of the current request: this attribute and the following ones, up to `_has_excess`.
+        self._response: HttpResponse | None = None
         self._body: ResponseBody | None = None
         self._parser: HttpResponseParser | None = None
         self._fields: list[tuple[bytes, bytes]] = []

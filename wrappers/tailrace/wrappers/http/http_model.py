@@ -258,7 +258,7 @@ class HTTPModel(Model):
         )
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Remove data for the operator from an error, store it in the error's ``diagnosis``, and return the error.
+        """Move the data that only the operator may receive to the ``diagnosis`` of an error, and return the error.
 
         Call this method for each error: error statuses, connection errors, and errors inside a stream.
 

@@ -364,7 +364,7 @@ class ErrorReporter(Protocol):
         ...
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Remove data that callers must not receive from an error, and return the error."""
+        """Remove from an error all data that callers must not receive, and return the error."""
         ...
 
 
@@ -375,7 +375,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         body: The body of the response.
         decoder: The decoder for the body.
         names: The tool names that were replaced; None if no name was replaced.
-        model: The model. It converts connection errors, and removes data that callers must not receive from all errors.
+        model: Converts connection errors, and redacts all errors.
     """
 
     __slots__ = ("_body", "_decoder", "_error", "_is_over", "_model", "_names")
@@ -437,7 +437,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         return [chunk for chunk in held if chunk.details is None or chunk.details.error is None]
 
     def _redact(self, chunk: ChunkWrapper[Any]) -> None:
-        """If the provider reports an error in a chunk, remove data that callers must not receive from the error."""
+        """Redact the error in a chunk, if there is one. See `ErrorReporter.withheld`."""
         error = chunk.details.error if chunk.details is not None else None
         if error is not None:
             request = self._body.request

@@ -148,8 +148,8 @@ class MistralConverter(OpenAIConverter):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream, or chunks of the ``openai`` package; or a complete response or an
-                assistant message, as an object of the ``openai`` package or as a JSON object.
+            response: A stream: chunk wrappers, or chunks of the ``openai`` package. Or a complete response or an
+                assistant message: an object of the ``openai`` package or a JSON object.
             choice: See `OpenAIConverter.to_message`.
         """
         if not isinstance(response, Mapping | BaseModel):

@@ -91,8 +91,8 @@ class MistralDecoder(ChatCompletionsDecoder):
         # or "part".
         self._open: dict[int, str] = {}
         self._is_thinking = False  # True if the latest block is thinking
-        # The id, the model and the presence of ``created`` of the last chunk that `wrap` has read; otherwise the
-        # defaults.
+        # The id, the model and the presence of ``created`` in the previous chunk. The defaults mean that the next chunk
+        # must be read by `wrap`.
         self._facts: tuple[object, object, bool] = (None, None, False)
 
     def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:

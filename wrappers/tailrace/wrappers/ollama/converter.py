@@ -116,8 +116,8 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         """Convert the chunk wrappers of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream, a response of ``/api/chat`` or ``/api/generate``, or the message
-                in a response (as a JSON object or an object of the ``ollama`` package).
+            response: The chunk wrappers of a stream. Or a response of ``/api/chat`` or ``/api/generate``, or the message
+                in a response: a JSON object or an object of the ``ollama`` package.
         """
         fields = as_object(response)
         if fields is None:

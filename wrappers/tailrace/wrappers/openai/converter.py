@@ -5,9 +5,9 @@ This list describes the content that is replaced or omitted, because the API can
 survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
-- Reasoning is sent only in the forms that servers expect (see `tailrace.wrappers.openai.reasoning`): in turns with tool
-  calls, reasoning text in the field in which it was received; and sealed (encrypted or signed) reasoning. `to_history`
-  returns reasoning before the text, as one part for each field.
+- Sealed (encrypted or signed) reasoning is sent. Reasoning text is sent only in turns with tool calls, in the field in
+  which it was received (see `tailrace.wrappers.openai.reasoning`). `to_history` returns reasoning before the text, as
+  one part for each field.
 - A data part is sent as JSON in a text part.
 - A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not the URL of an image becomes the text
   ``[name](url)``. A file in a model's message becomes the text ``[file name, media type, size]``. Images, audio and
@@ -145,8 +145,8 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         """Convert the chunks of a stream, or a complete response, to a message.
 
         Args:
-            response: The chunk wrappers of a stream; chunks or deltas of the ``openai`` package; or a
-                ``ChatCompletion`` or an assistant message, as an object of the ``openai`` package or as a JSON object.
+            response: A stream: chunk wrappers, or chunks or deltas of the ``openai`` package. Or a ``ChatCompletion`` or
+                an assistant message: an object of the ``openai`` package or a JSON object.
             choice: Index of the choice to read. None to merge all choices into one message, because some servers
                 distribute one response over several choices. If the choice is missing, the message is empty.
         """
