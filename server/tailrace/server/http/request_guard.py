@@ -129,7 +129,8 @@ class RequestGuard:
             return
         if self._any_origin or (origin is not None and self._is_allowed_origin(origin, named)):
             return
-        # A link on another site may open a page of this server: GET changes nothing, and the site cannot read the response.
+        # A link on another site may open a page of this server. This is safe: GET changes nothing, and the site cannot read the
+        # response.
         is_navigation = (
             mode == b"navigate" and destination == b"document" and scope["method"] in ("GET", "HEAD")
         )

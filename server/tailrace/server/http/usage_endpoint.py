@@ -63,8 +63,8 @@ class UsageEndpoint:
         self._authenticator = authenticator
         self._token = token
         self._guard = guard
-        # Only one request reads the ledger at a time: sums of a large ledger take long, and other reads of the store need
-        # threads.
+        # Only one request reads the ledger at a time. The sums of a large ledger occupy a thread for long, and other reads of the
+        # store also need threads.
         self._turn = anyio.Lock()
 
     def add_to(self, router: APIRouter) -> None:

@@ -135,8 +135,8 @@ class ChatEndpoint:
             key = _digest(f"{request.choice} {caller.send_key}".encode())
             caller = replace(caller, send_key=key)
         if caller.send_key:
-            # Repeated requests are handled first: the stored conversation already contains their message, so that the comparison
-            # with the conversation in `Conversations.place` would fail.
+            # Repeated requests must be detected first. Their message is already in the stored conversation, so `Conversations.place`
+            # would not find the conversation.
             known = await self.operations.sent_before(caller)
             if known is not None:
                 return await repeat_turn(self.operations, known, caller), request.call_ids

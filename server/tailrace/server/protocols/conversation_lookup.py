@@ -42,9 +42,8 @@ _FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
 
 _UNNAMED = "unknown"  # placeholder for the name of a result's tool if the request does not contain the call
 
-# The maximum number of pending tasks that are searched, newest first, and the sizes of the pages in which they are listed.
-_MAX_PENDING = 320
-_FIRST_PAGE, _NEXT_PAGES = 20, 100
+_MAX_PENDING = 320  # maximum number of pending tasks that are searched; the newest tasks are searched first
+_FIRST_PAGE, _NEXT_PAGES = 20, 100  # number of pending tasks on the first page and on the following pages
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,8 @@ class AnthropicModel(ClientModel):
             messages=AnthropicConverter().from_history(history),
             max_tokens=members.pop("max_tokens", DEFAULT_MAX_TOKENS),
             stream=True,
-            # With ``extra_body``, members are sent even if the package does not define them, for example
-            # ``temperature``, which was removed from the package.
+            # ``extra_body`` may contain members that the package does not define. For example, ``temperature`` was
+            # removed from the package.
             extra_body=members,
             **options,
         )

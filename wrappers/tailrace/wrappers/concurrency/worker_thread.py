@@ -42,8 +42,8 @@ _LARGE_BLOCK = 1024 * 1024
 # block the event loop.
 _YIELD_COST = 100
 
-# Each event loop has one worker thread. Because of Python's global interpreter lock, a second thread would not complete
-# the work earlier, but the event loop would wait twice as long for the lock.
+# Each event loop has one worker thread. Because of Python's global interpreter lock, two threads would not complete the
+# work earlier. The event loop would only wait twice as long for the lock.
 _LIMITER = RunVar[anyio.CapacityLimiter]("tailrace.worker_thread")
 
 # Event loops for which a release of memory is scheduled.

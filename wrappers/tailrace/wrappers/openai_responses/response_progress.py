@@ -12,8 +12,8 @@ from tailrace.wrappers.decoding.lenient_json import as_index
 TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "reasoning_text"
 ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
 
-# Each value: the type of the part, the field of the event with the index of the part, and the field of the last event
-# with the complete text. The key is the name of the event without the suffix.
+# The keys are names of events without the suffix ``.delta`` or ``.done``. Each value consists of the type of the part,
+# the field with the index of the part, and the field of the last event that contains the complete text.
 _PARTS = {
     "response.output_text": (TEXT, "content_index", "text"),
     "response.refusal": (REFUSAL, "content_index", "refusal"),

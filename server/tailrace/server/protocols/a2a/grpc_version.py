@@ -14,10 +14,10 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel
 from tailrace.streaming.a2a.version_codec import Operation
 
-# Maximum bytes in the trailing metadata of a call: of the message, of a value in a detail, and of all field violations.
+# Limits of the texts in the trailing metadata of a call, in bytes.
 MAX_MESSAGE = 512
-_MAX_FACT = 256
-_MAX_VIOLATIONS = 2_048
+_MAX_FACT = 256  # a value in a detail of an error
+_MAX_VIOLATIONS = 2_048  # all field violations together
 
 
 class GrpcVersion(ABC):

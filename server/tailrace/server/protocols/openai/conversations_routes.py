@@ -117,7 +117,7 @@ class StoredConversations:
         _, body = await self._endpoint.read(request, _read_body)
         name, record, caller = await self._find(request)
         record = _Record(record.created, body.metadata or {})
-        # If the creation time is 0, no record is stored: the context was not created with this API, and has only messages.
+        # If the creation time is 0, the context has no stored record, because it was not created with this API.
         may_create = not record.created
         if not await self._operations.put_record(
             _task(name, record), caller, _record_name(name), may_create=may_create
