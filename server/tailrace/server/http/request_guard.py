@@ -11,8 +11,9 @@ rejects a request with 403 in these cases:
 3. The request comes from a web page of another site: ``Origin`` is neither this server nor in ``allowed_origins``, or
    ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some requests, such as forms, without a CORS preflight.
 
-With ``allow_anonymous``, only rule 3 applies. With authentication, only rule 3 applies, and only to requests without a bearer
-token and without an API key in a header. A page of another site cannot send these headers.
+With ``allow_anonymous`` or with authentication, rule 1 does not apply, and rule 2 applies only if ``allowed_hosts`` is set. With
+authentication, rule 3 applies only to requests without a bearer token and without an API key in a header. A page of another site
+cannot send these headers.
 """
 
 import logging

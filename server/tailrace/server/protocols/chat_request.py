@@ -50,7 +50,7 @@ class ChatRequest:
     Attributes:
         earlier: The earlier messages of the conversation, as given in the request.
         new: The new message. It joins all messages after the last message of the model.
-        unanswered: The messages in ``new`` except the last message, if they may be stored messages whose responses failed.
+        unanswered: All messages in ``new`` except the last one, if the store may contain them because their responses failed.
         last: The last message in ``new`` if ``unanswered`` is not empty.
         facts: Options of the request.
         model: The requested model; empty if the request names none.

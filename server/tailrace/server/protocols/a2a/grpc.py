@@ -1,9 +1,9 @@
 """The gRPC binding of A2A: one service for each supported version, on one port.
 
 The metadata of a call contains the HTTP headers of the other bindings, with lower-case names: ``a2a-version``,
-``a2a-extensions``, the credentials (``authorization``, ``x-api-key``), and ``last-event-id``, the number of the event after which
-a subscription resumes. Messages of gRPC have no field for the number of an event. The number is therefore in the metadata that
-the stream extension adds to the event.
+``a2a-extensions``, ``authorization``, ``x-api-key`` and ``last-event-id``. A subscription resumes after the event whose number is
+``last-event-id``. gRPC messages have no field for the number of an event. The number is therefore in the metadata that the
+stream extension adds to the event.
 
 `GrpcVersion` contains the differences between versions: `tailrace.server.protocols.a2a.grpc_v1_0` for 1.0 (section 10 of the
 specification), `tailrace.server.protocols.a2a.grpc_v0_3` for 0.3. A client selects the version by the name of the service.
@@ -139,7 +139,7 @@ class GrpcBinding:
             except Exception as error:
                 if len(body) > _LARGE:
                     release_memory_later()
-                # gRPC keeps the frames of an aborted call in memory until the garbage collector runs.
+                # gRPC keeps the local variables of an aborted call in memory until the garbage collector runs.
                 del body
                 await self._abort(context, error)
 
@@ -167,8 +167,8 @@ class GrpcBinding:
                 del body  # see `_unary`
                 await self._abort(context, error)
             if not taken:
-                # `abort` sends the status only after the events that the client has not read, which may take long. It is called
-                # here because this frame, unlike the frame of `respond`, has no reference to the task.
+                # `abort` waits until the client has read all earlier events, which may take long. It is therefore called here:
+                # unlike `respond`, this function has no reference to the task, so the memory of the task can be freed.
                 seconds = f"{self._settings.bounds.send_timeout:g} seconds"
                 logger.info("closed the stream of a client that read nothing for %s", seconds)
                 await context.abort(grpc.StatusCode.ABORTED, f"the client read nothing for {seconds}")
