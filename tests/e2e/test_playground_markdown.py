@@ -185,10 +185,10 @@ async def test_hostile_texts_run_nothing_and_load_nothing(page: "Page") -> None:
         """
         const elements = new Set(("a b blockquote br button code del div em figcaption figure h3 h4 h5 h6 hr img input li ol p pre " +
             "span strong sup table tbody td th thead tr ul math menclose merror mfrac mi mn mo mover mpadded mphantom mroot mrow " +
-            "ms mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover").split(" "));
-        const attributes = new Set(("alt alttext aria-label checked class data-note disabled display href rel role scriptlevel " +
+            "ms mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover svg path").split(" "));
+        const attributes = new Set(("alt alttext aria-hidden aria-label checked class d data-note disabled display href rel role scriptlevel " +
             "src start tabindex target title type displaystyle mathvariant stretchy form lspace rspace width height depth " +
-            "mathcolor voffset fence separator movablelimits linethickness columnalign").split(" "));
+            "mathcolor viewBox voffset fence separator movablelimits linethickness columnalign").split(" "));
         window.hits = 0;
         window.hit = () => (window.hits += 1);
         const wrong = [];
