@@ -7,6 +7,7 @@ from pydantic import SecretStr
 
 from tailrace.server import Settings
 from tailrace.server.config_file import ServerConfig, read_config
+from tailrace.server.several_agents import create_several_agents_app
 from tailrace.wrappers import ConfigurationError
 
 FILE = """
@@ -180,6 +181,30 @@ def test_errors_have_the_names_of_variables_instead_of_their_values(
     with pytest.raises(ConfigurationError, match=r"\$\{SECRET\}") as raised:
         read(tmp_path, text)
     assert "s3cr3t-value" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[agents.a]\nmodel = '${SECRET}'",
+        AGENT + "tools = '${SECRET}'",
+        AGENT + "fallback = ['${SECRET}']",
+    ],
+)
+def test_errors_do_not_have_parts_of_the_values_of_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cr3t-value:function")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with pytest.raises(ConfigurationError, match=r"\$\{SECRET\}") as raised:
+        create_several_agents_app(read(tmp_path, text))
+    assert "s3cr3t-value" not in str(raised.value)
+
+
+def test_a_deep_key_is_shortened(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read(tmp_path, AGENT + f"tools = {'[' * 200}1{']' * 200}")
+    assert len(str(raised.value)) < 500
 
 
 def test_a_variable_of_a_group_overrides_its_member_only(

@@ -68,6 +68,30 @@ def interrupt() -> Work:
     return answer
 
 
+class Reloaded:
+    """As `answer`. Each process receives SIGHUP while it loads its code, and ends if the signal is lost."""
+
+    def __reduce__(self) -> tuple[Callable[[], Work], tuple[()]]:
+        return reload, ()
+
+    def __call__(self, listeners: Sequence[socket.socket]) -> None:
+        answer(listeners)
+
+
+def reload() -> Work:
+    signal.raise_signal(signal.SIGHUP)
+    return answer_after_reload
+
+
+def answer_after_reload(listeners: Sequence[socket.socket]) -> None:
+    received: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _: received.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    if not received:
+        raise ConfigurationError("the signal was lost")
+    answer(listeners)
+
+
 if __name__ == "__main__":
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
@@ -76,5 +100,7 @@ if __name__ == "__main__":
         "refuse-once": partial(refuse_once, sys.argv[-1]),
         "stopped": Stopped(),
         "interrupted": Interrupted(),
+        "reloaded": Reloaded(),
     }
-    run_workers(hows[sys.argv[1]], [listener], 2)
+    how = hows[sys.argv[1]]
+    run_workers(how, [listener], 2, (lambda: how) if sys.argv[1] == "reloaded" else None)

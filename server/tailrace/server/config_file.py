@@ -21,6 +21,7 @@ from tailrace.server.agent_factory import fallback_settings
 from tailrace.server.runtime.approvals import parse_approvers
 from tailrace.server.settings import CardSettings, Settings, split_fallback
 from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.messages import clipped
 
 AGENT_SETTINGS = (
     "model", "base_url", "api_key", "fallback", "upstream_background", "agent", "agent_token", "agent_origins",
@@ -37,6 +38,7 @@ _UNSUPPORTED = {
 }
 
 _MAX_PROBLEMS = 5
+_MAX_KEY = 200  # characters of a key in an error
 # Minimum length in characters of values that are removed from errors. A shorter value may be part of any word.
 _SHORTEST_SECRET = 6
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -200,6 +202,9 @@ def _error(path: Path | None, problem: str, variables: Mapping[str, str]) -> Con
         if len(value) >= _SHORTEST_SECRET:
             for form in (value, repr(value)[1:-1]):
                 problem = problem.replace(form, f"${{{name}}}")
+        for part in value.split(":"):  # errors quote the parts of PROVIDER:MODEL and MODULE:NAME
+            if len(part) >= _SHORTEST_SECRET:
+                problem = problem.replace(repr(part), f"'${{{name}}}'")
     return ConfigurationError(f"{path}: {problem}" if path else problem)
 
 
@@ -283,6 +288,7 @@ def _place(path: Sequence[str]) -> str:
     """Return a path as the table and the key: ``[agents.support] tools[0]``."""
     depth = 1 if path[0] == "server" else 2
     key = "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in path[depth:])
+    key = clipped(key, _MAX_KEY)
     return f"[{'.'.join(path[:depth])}] {key.removeprefix('.')}".rstrip()
 
 

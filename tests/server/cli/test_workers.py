@@ -150,6 +150,13 @@ def test_a_starting_process_leaves_ctrl_c_to_the_first_process() -> None:
             assert program.ended() == (0, "")
 
 
+def test_a_starting_process_handles_a_reload_later() -> None:
+    with running("reloaded") as program:
+        with program.connected(), program.connected():
+            program.process.terminate()
+            assert program.ended() == (0, "")
+
+
 def test_a_second_signal_ends_those_that_do_not_listen_to_the_first() -> None:
     with running("answer") as program:
         with program.connected() as one, program.connected() as other:

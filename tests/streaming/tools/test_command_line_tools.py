@@ -79,12 +79,12 @@ def test_a_module_names_functions_tools_sets_and_lists_of_them() -> None:
     ("spec", "why"),
     [
         ("own_tools", "not of the form MODULE:NAME"),
-        ("own_tools.py:add", "there is no module own_tools.py"),
+        ("own_tools.py:add", "there is no module 'own_tools.py'"),
         ("own-tools:add", "not of the form MODULE:NAME"),
         ("own_tools:", "not of the form MODULE:NAME"),
         ("", "not of the form MODULE:NAME"),
-        ("no_such_module:add", "there is no module no_such_module"),
-        ("json.nope:add", "there is no module json.nope"),
+        ("no_such_module:add", "there is no module 'no_such_module'"),
+        ("json.nope:add", "there is no module 'json.nope'"),
         ("own_tools:nope", "own_tools has no nope"),
         ("own_tools:shop.nope", "own_tools has no shop.nope"),
         (

@@ -84,6 +84,7 @@ class _Workers:
         self._running: dict[int, SpawnProcess] = {}
         self._first = True
         self._stopping = False
+        self._reload_requests = 0
         self._failed: int | None = None
 
     def start(self) -> None:
@@ -109,13 +110,23 @@ class _Workers:
 
     def reload(self, number: int, _frame: FrameType | None) -> None:
         """Handle SIGHUP: read the configuration again, and forward the signal."""
+        self._reload_requests += 1
+        if self._reload_requests > 1:
+            return  # the signal interrupted this method, which then reads the configuration once more
+        while self._reload_requests and not self._stopping:
+            self._reload_requests = 1
+            self._read_again(signal.Signals(number))
+            self._reload_requests -= 1
+        self._reload_requests = 0
+
+    def _read_again(self, number: signal.Signals) -> None:
         assert self._reload is not None  # noqa: S101 — the handler is set with it
         try:
             self._work = self._reload()
         except TailraceError as error:
             logger.error("the configuration is not reloaded: %s", error)
             return
-        self._send(signal.Signals(number))
+        self._send(number)
 
     def watch(self) -> None:
         while self._running:
@@ -159,9 +170,8 @@ def _signals_blocked() -> Generator[None]:
 def _run(work: Work, listeners: Sequence[socket.socket], reloads: bool) -> None:
     """Run the function in a worker process, which ends when the parent process ends."""
     if reloads:
-        signal.signal(
-            signal.SIGHUP, signal.SIG_IGN
-        )  # the application unblocks the signal when it can handle it
+        # The application unblocks the signal when it can handle it. `SIG_IGN` would discard a signal that has arrived before.
+        signal.signal(signal.SIGHUP, _ignore)
     else:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -170,6 +180,13 @@ def _run(work: Work, listeners: Sequence[socket.socket], reloads: bool) -> None:
     except TailraceError as error:
         print(f"tailrace: {printable(error)}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
+    finally:
+        if reloads:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Ignore a signal."""
 
 
 def _end_with_parent() -> None:

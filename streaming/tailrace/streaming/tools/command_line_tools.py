@@ -124,7 +124,7 @@ def _imported(spec: str, module: str, name: str) -> object:
 def _why(module: str, error: BaseException) -> str:
     reason = next(iter(str(error).splitlines()), "")
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-        return f"there is no module {error.name}"
+        return f"there is no module {error.name!r}"
     return f"{module} cannot be imported: {type(error).__name__}{': ' if reason else ''}{reason}"
 
 
