@@ -15,7 +15,7 @@ OWN_MEMBERS: Mapping[str, frozenset[str]] = {
     "ResponseCustomToolCallInputDoneEvent": frozenset({"name"}),
     "ChatCompletion": frozenset({"warnings"}),
     "ChatCompletionMessage": frozenset({"reasoning_content"}),
-    "ChatCompletionStoreMessage": frozenset({"reasoning_content"}),
+    "ChatCompletionStoreMessage": frozenset({"reasoning_content", "tool_call_id"}),
     "ChoiceDelta": frozenset({"reasoning_content"}),
 }
 """The members that the server adds to the objects of the API, by the name of their type. docs/openai.md lists them."""

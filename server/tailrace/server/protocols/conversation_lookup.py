@@ -359,7 +359,8 @@ def response_id_of_item(given: str) -> str:
 def read_response_id(given: str) -> tuple[str, int]:
     """Return the task id and the turn in a response id. The task id is empty if this server did not create the response id."""
     task_id, _, turn = given.removeprefix("resp_").rpartition("_")
-    if not given.startswith("resp_") or not (turn.isascii() and turn.isdigit() and len(turn) < 10):
+    is_number = turn.isascii() and turn.isdigit() and len(turn) < 10 and turn[0] != "0"
+    if not given.startswith("resp_") or not is_number:
         return "", 0
     return task_id, int(turn)
 

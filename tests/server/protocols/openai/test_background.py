@@ -378,7 +378,15 @@ async def test_unknown_ids_are_not_found() -> None:
         client: Any = facade.client
         response = await client.responses.create(model=facade.model, input="hi")
         task_id = response.id.split("_")[1]
-        for given in (f"resp_{task_id}_2", f"resp_{task_id}_0", f"resp_{task_id}", "resp_x_1", task_id, "x"):
+        for given in (
+            f"resp_{task_id}_2",
+            f"resp_{task_id}_0",
+            f"resp_{task_id}_01",
+            f"resp_{task_id}",
+            "resp_x_1",
+            task_id,
+            "x",
+        ):
             with pytest.raises(openai.NotFoundError):
                 await client.responses.retrieve(given)
         with pytest.raises(openai.NotFoundError):

@@ -63,6 +63,9 @@ COMPLETION = (
 )
 
 
+STORED_MESSAGE = set(ChatCompletionStoreMessage.model_fields) | OWN_MEMBERS["ChatCompletionStoreMessage"]
+
+
 @pytest.mark.parametrize(
     ("heading", "members"),
     [
@@ -70,6 +73,7 @@ COMPLETION = (
         ("member of a response", RESPONSE),
         ("request to `/v1/chat/completions`", CHAT_REQUEST),
         ("member of a chat completion", COMPLETION),
+        ("member of a message of a stored chat completion", STORED_MESSAGE),
     ],
 )
 def test_the_page_lists_each_member_of_the_openai_package(heading: str, members: set[str]) -> None:
@@ -194,7 +198,7 @@ async def test_each_object_is_accepted() -> None:
             [kept] = await api.page(ChatCompletion, "/chat/completions?metadata[a]=b")
             assert kept.id == completion.id
             listed = json.loads(await api.text("GET", f"{path}/messages"))["data"]
-            # The type permits only the role of the model, unlike the examples of OpenAI's documentation.
+            # The type permits only the role of the model, unlike the examples of OpenAI's specification.
             assert [message["role"] for message in listed] == ["user"]
             check_strictly(ChatCompletionStoreMessage, json.dumps({**listed[0], "role": "assistant"}))
             await api.one(ChatCompletionDeleted, "DELETE", path)
