@@ -155,9 +155,10 @@ class HTTPModel(Model):
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return a request that continues a text, see `Model.continuation`; None for a response with an output format.
+        """Return a request that continues a text, or None. See `Model.continuation`.
 
-        If the server has rejected such a request before, return None.
+        The result is None if the response has an output format, if the text is blank, if the server has already rejected
+        such a request, or if it is not known whether the server supports continuations.
         """
         has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._given_parameters)
         if has_format or self._refuses_prefill or not text.strip():
@@ -258,7 +259,7 @@ class HTTPModel(Model):
         )
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Move the data that only the operator may receive to the ``diagnosis`` of an error, and return the error.
+        """Redact an error, and return it. Texts that only the operator may receive are moved to its ``diagnosis``.
 
         Call this method for each error: error statuses, connection errors, and errors inside a stream.
 
@@ -327,9 +328,9 @@ class HTTPModel(Model):
 class DirectModel(HTTPModel):
     """A model that sends its requests with tailrace's HTTP client, without an official client.
 
-    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are the rules
-    of the official clients. Before a retry, the model waits for the delay that the provider requests. Otherwise, the
-    delay doubles with each retry. A request is not retried if the provider forbids retries (``x-should-retry: false``),
+    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those
+    of the official clients. Before a retry, the model waits for the delay that the provider requests. If the provider
+    requests none, the delay doubles with each retry. A request is not retried if the provider forbids retries (``x-should-retry: false``),
     if the provider requests a delay of more than two minutes, or if a response has started. Cancellation ends a delay
     immediately.
 
