@@ -382,8 +382,8 @@ class Settings(BaseSettings):
         retention: Times after which stored content is deleted, as a JSON object (see below).
         on_disconnect: Action when a client of the OpenAI-compatible API disconnects from a stream: ``continue`` or ``cancel`` the
             response. Background responses always continue.
-        on_crash: Action for a task that a crash interrupted. ``continue``: continue the response of a model or of a remote agent,
-            and fail the task of any other handler. ``restart``: run the turn again, with any handler. ``fail``: fail the task. A
+        on_crash: Action for a task that a crash, or a stop after ``shutdown_grace``, interrupted. ``continue``: continue the response
+            of a model or of a remote agent, and fail the task of any other handler. ``restart``: run the turn again, with any handler. ``fail``: fail the task. A
             failed task keeps its output so far.
         on_lost_result: Action for a tool call that was running when the server stopped. ``error``: the model receives an error as
             the result. ``ask``: the caller is asked for an approval to run the call again. ``fail``: the task fails; its output

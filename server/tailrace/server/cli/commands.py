@@ -192,7 +192,7 @@ def serve(
     on_crash: Annotated[
         str | None,
         typer.Option(
-            help="Treatment of a response that a crash interrupted: continue, restart or fail. "
+            help="Treatment of a response that a crash or a stop interrupted: continue, restart or fail. "
             "[TAILRACE_ON_CRASH; default: continue]",
         ),
     ] = None,
