@@ -14,6 +14,7 @@ from torture import (
     chaos,
     continuations,
     disks,
+    filters,
     kills,
     leaks,
     ledger,
@@ -91,6 +92,13 @@ async def test_many_turns_leave_nothing_behind(tmp_path: Path, rng: random.Rando
 
 async def test_the_ledger_equals_what_the_provider_counted(tmp_path: Path, rng: random.Random) -> None:
     check(await ledger.run(tmp_path, rng, cuts=4, kills=1, streams=8))
+
+
+async def test_no_forbidden_text_is_in_the_events_of_a_killed_server(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    # `make torture` sends more messages, and kills servers with all filters.
+    check(await filters.run(tmp_path, rng, cases=20, kills=2, kinds=("words", "moderation")))
 
 
 def test_the_table_has_a_line_for_each_scenario() -> None:

@@ -141,6 +141,23 @@ async def test_a_flagged_window_is_not_published_for_any_deltas() -> None:
             assert WORD in text or published == text
 
 
+async def test_a_word_in_many_short_windows_is_flagged() -> None:
+    async with moderation() as (moderated, endpoint):
+        stream = moderated.open()
+        published = ""
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.run, lambda: None)
+            for number, piece in enumerate(["it is ", "for", "bid", "den"]):
+                published += await stream.feed(piece)
+                stream.flush()
+                await endpoint.received(number)
+            with pytest.raises(BlockedError):
+                await stream.close()
+            group.cancel_scope.cancel()
+    assert WORD not in published
+    assert endpoint.requests[-1].json["input"] == "it is forbidden"
+
+
 async def test_cleared_text_is_published_while_the_provider_sends_nothing() -> None:
     go_on = anyio.Event()
     steps = [*openai_stream(["Hello, "], finish=None), Wait(go_on), *openai_stream(["world"])]
@@ -371,7 +388,7 @@ async def test_a_complete_text_is_checked_in_bounded_parts(caplog: pytest.LogCap
 async def test_a_flagged_text_that_a_crash_divides_ends_the_turn(tmp_path: Path) -> None:
     async with moderation(window=100) as (moderated, endpoint):
         before, after = [*begin("Hello. forbid")], [TextDelta("text", "den things.", last=True)]
-        events = await across_a_crash(tmp_path, [moderated], before, 3, after)
+        events = await across_a_crash(tmp_path, [moderated], before, 4, after)
     assert shown(events) == "Hello. forbid"
     assert "content_filter" in events[-1].body.decode()
     assert endpoint.requests[-1].json["input"] == "Hello. forbidden things."

@@ -26,12 +26,13 @@ class PostgresServer:
 
     Attributes:
         port: The listening port on loopback.
+        folder: The folder with its files.
     """
 
     def __init__(self, folder: Path, port: int, programs: Path, options: Sequence[str] = _OPTIONS) -> None:
         self.port = port
         self._options = options
-        self._folder = folder
+        self.folder = folder
         self._programs = programs
 
     def url(self, database: str) -> str:
@@ -66,12 +67,12 @@ class PostgresServer:
     @property
     def pid(self) -> int:
         """The id of the server's first process, whose child processes serve the connections."""
-        return int((self._folder / "data" / "postmaster.pid").read_text().partition("\n")[0])
+        return int((self.folder / "data" / "postmaster.pid").read_text().partition("\n")[0])
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""
         options = " ".join(f"-c {option}" for option in self._options)
-        log = self._folder / "log"
+        log = self.folder / "log"
         try:
             self._control("start", "-w", "-l", str(log), "-o", f"-h 127.0.0.1 -p {self.port} -k '' {options}")
         except subprocess.CalledProcessError as error:
@@ -82,7 +83,7 @@ class PostgresServer:
         self._control("stop", "-w", "-m", "immediate")
 
     def _control(self, *arguments: str) -> None:
-        run_program(self._programs / "pg_ctl", "-D", str(self._folder / "data"), *arguments)
+        run_program(self._programs / "pg_ctl", "-D", str(self.folder / "data"), *arguments)
 
 
 def run_program(program: Path, *arguments: str) -> None:

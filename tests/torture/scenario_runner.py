@@ -16,6 +16,7 @@ from torture import (
     chaos,
     continuations,
     disks,
+    filters,
     kills,
     leaks,
     ledger,
@@ -44,6 +45,7 @@ SCENARIOS: dict[str, Scenario] = {
     "continue": continuations.run,
     "approvals": approvals.run,
     "ledger": ledger.run,
+    "filters": filters.run,
 }
 
 

@@ -26,8 +26,8 @@ MAX_HELD = 4096
 class ModerationFilter(BackgroundFilter):
     """Sends texts to OpenAI's Moderations API or a compatible endpoint, and ends the turn if a text is flagged.
 
-    A text is divided into windows, which are checked concurrently. A request contains a window and the previous window. A window
-    is published when the verdicts for it and for all earlier windows have arrived.
+    A text is divided into windows, which are checked concurrently. A request contains a window and the text before it, up to
+    the size of a window. A window is published when the verdicts for it and for all earlier windows have arrived.
 
     Args:
         model: The name of the moderation model.
@@ -108,7 +108,7 @@ class _Window:
 
     Attributes:
         text: The text of the window.
-        checked: The text that is sent: the previous window and this window.
+        checked: The text that is sent: the text before this window, and this window.
         verdict: True if the window is flagged; an error if the endpoint returned no verdict.
         ended: Set when the verdict or the error has arrived.
     """
@@ -185,7 +185,8 @@ class _ModerationStream(BackgroundStream):
     def _complete(self, size: int) -> None:
         """Complete a window with the first characters of the text, and start its check."""
         window = _Window(self._before, self._text[:size])
-        self._before, self._text = window.text, self._text[size:]
+        self._before = (self._before + window.text)[-self._filter.window :]
+        self._text = self._text[size:]
         if self._text:
             self._begin()
         self._windows.append(window)

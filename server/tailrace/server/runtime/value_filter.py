@@ -1,17 +1,29 @@
 """Filters complete values: texts, JSON values and messages."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
 import anyio.lowlevel
+import rfc8785
 
 from tailrace.server.runtime.stream_filter import FilterChain, StreamFilter
 from tailrace.streaming.a2a.models import Message, Part
-from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, without_extension_metadata
+from tailrace.wrappers.messages import join_surrogates
 
 _CONSTANTS = frozenset(("channel", "finishReason", "finishReasons"))
 """Members of the extension's metadata whose values the extension defines. They are not filtered."""
+
+_ENTRIES = frozenset(("approval_requests", "tool_calls", "tool_results"))
+"""Members of data with a list of objects whose members have defined names."""
+
+_JSON_TEXTS = frozenset(("arguments_text", "canonical_arguments"))
+"""Members of these objects with JSON text, which may be incomplete."""
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 _TEXTS = 256
 """Number of texts after which other tasks of the event loop may run."""
@@ -69,16 +81,17 @@ class ValueFilter:
 
     async def _content(self, part: Part) -> Part:
         """Filter a part that is not text. The bytes of files are not filtered."""
-        changed: dict[str, Any] = {
-            "metadata": await self.metadata(part.metadata),
-            "filename": await self.text(part.filename),
-        }
+        metadata = await self.metadata(part.metadata)
+        changed: dict[str, Any] = {"metadata": metadata, "filename": await self.text(part.filename)}
         if part.url is not None:
             changed["url"] = await self.text(part.url)
         if part.kind == "data":
-            changed["data"] = await self._data(part.data)
+            changed["data"] = data = await self._data(part.data)
+            if data != part.data or metadata != part.metadata:
+                # The model's JSON text of the arguments, which would contain the text that was removed.
+                changed["metadata"] = without_extension_metadata(metadata, "argumentsText")
             if self._data_filters:
-                await self._check(json.dumps(part.data, ensure_ascii=False))
+                await self._check(json.dumps(_unescaped_members(part.data), ensure_ascii=False))
         return part.model_copy(update=changed)
 
     async def _check(self, data: str) -> None:
@@ -92,24 +105,22 @@ class ValueFilter:
     async def _data(self, data: Any) -> Any:
         if not isinstance(data, dict):
             return await self.value(data)
-        members = cast("dict[str, Any]", data)
-        for name in ("tool_calls", "tool_results"):
-            entries = members.get(name)
-            if isinstance(entries, list):
-                return {**members, name: [await self._entry(each) for each in cast("list[Any]", entries)]}
-        return await self.value(members)
+        passed: dict[str, Any] = {}
+        for name, value in cast("dict[str, Any]", data).items():
+            if name in _ENTRIES and isinstance(value, list):
+                passed[name] = [await self._entry(each) for each in cast("list[Any]", value)]
+            else:
+                passed[await self.text(name)] = await self.value(value)
+        return passed
 
     async def _entry(self, entry: Any) -> Any:
-        """Filter a tool call or result.
-
-        If a filter changes the arguments, the JSON text of the arguments that the model wrote is removed.
-        """
+        """Filter a tool call, a result, or the request of an approval."""
         if not isinstance(entry, dict):
             return await self.value(entry)
         members = cast("dict[str, Any]", entry)
-        passed = {name: await self.value(value) for name, value in members.items()}
-        if passed != members:
-            passed.pop("arguments_json", None)
+        passed = {name: await self._member(name, value) for name, value in members.items()}
+        if "canonical_arguments" in passed and passed.get("arguments") != members.get("arguments"):
+            passed["canonical_arguments"] = rfc8785.dumps(passed["arguments"]).decode()
         return passed
 
     async def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +130,8 @@ class ValueFilter:
             if name == EXTENSION_URI and isinstance(value, dict):
                 own = cast("dict[str, Any]", value)
                 passed[name] = {
-                    key: each if key in _CONSTANTS else await self.value(each) for key, each in own.items()
+                    key: each if key in _CONSTANTS else await self._member(key, each)
+                    for key, each in own.items()
                 }
             else:
                 passed[name] = await self.value(value)
@@ -131,7 +143,7 @@ class ValueFilter:
             return await self.text(value)
         if isinstance(value, dict):
             members = cast("dict[str, Any]", value)
-            return {await self.text(name): await self.value(each) for name, each in members.items()}
+            return {await self.text(name): await self._member(name, each) for name, each in members.items()}
         if isinstance(value, list | tuple):
             return [await self.value(each) for each in cast("Sequence[Any]", value)]
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -139,6 +151,19 @@ class ValueFilter:
             passed = await self.text(text)
             return value if passed == text else passed
         return value
+
+    async def _member(self, name: str, value: Any) -> Any:
+        if name in _JSON_TEXTS and isinstance(value, str):
+            return await self._json_text(value)
+        if name == "argumentsText" and isinstance(value, list):
+            return [each and await self._json_text(each) for each in cast("list[str | None]", value)]
+        return await self.value(value)
+
+    async def _json_text(self, text: str) -> str:
+        """Filter a JSON text. If its decoded characters contain a match, return the decoded and filtered characters."""
+        decoded = _unescaped(text)
+        passed = await self.text(decoded)
+        return passed if passed != decoded else await self.text(text)
 
     async def text(self, text: str) -> str:
         """Filter a complete text."""
@@ -150,3 +175,27 @@ class ValueFilter:
         chain = FilterChain(self._value_filters)
         passed = await chain.feed(text)
         return passed + await chain.close()
+
+
+def _unescaped(text: str) -> str:
+    """Decode the escape sequences of a JSON text."""
+
+    def character(found: re.Match[str]) -> str:
+        code, other = found.groups()
+        return chr(int(code, 16)) if code else _ESCAPED.get(other, other)
+
+    return join_surrogates(_ESCAPE.sub(character, text)) if "\\" in text else text
+
+
+def _unescaped_members(value: Any) -> Any:
+    """Return a JSON value in which all members that are JSON texts are decoded."""
+    if isinstance(value, list):
+        return [_unescaped_members(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {
+            name: _unescaped(each)
+            if name in _JSON_TEXTS and isinstance(each, str)
+            else _unescaped_members(each)
+            for name, each in cast("dict[str, Any]", value).items()
+        }
+    return value
