@@ -72,6 +72,9 @@ export function runPages(window, configure, operations = () => ({})) {
       chat.onComponentRender = resolve;
       window.document.body.append(chat);
     });
+    // On a busy machine, the element renders twice: after 20 ms, and in a timer that it starts again while its properties
+    // change. The second render replaces the messages. Timers of the same duration are called in order.
+    for (let turns = 0; turns < 5; turns += 1) await new Promise((resolve) => setTimeout(resolve));
     pages.set(conversation, page);
     return page;
   }
