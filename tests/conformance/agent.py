@@ -184,7 +184,7 @@ def main() -> None:
     )
     url = f"http://127.0.0.1:{arguments.port}/"
     # The kit for 0.3 expects an error for the extended card without authentication; the one for 1.0 expects the card.
-    extended = build_card(settings, url, has_extended=True) if arguments.card_version == "1.0" else None
+    extended = build_card(settings, url, has_extended=True) if arguments.card_version != "0.3" else None
     extensions = (REQUIRED_EXTENSION,) if arguments.required_extension else ()
     app = create_app(settings, handler=DirectHandler(play), extended_card=extended, extensions=extensions)
     served = GrpcAddressWithScheme(app) if arguments.card_version == "0.3" else app
