@@ -149,7 +149,7 @@ class EventResponse(StreamingResponse):
     `tailrace.server.http.sse_fallback` sends the frames.
 
     Two asyncio tasks serve a stream. One task reads and sends frames. The other is the task of the request: it waits for the
-    client's disconnect, sends ping comments, and checks the duration of writes. This needs no timer for each write.
+    client's disconnect, sends ping comments, and checks the duration of writes, so that a write needs no timer of its own.
 
     Args:
         frames: The frames. The iterator is closed at the end.
@@ -192,8 +192,8 @@ class EventResponse(StreamingResponse):
         self._sent_at = asyncio.get_running_loop().time()
         with anyio.CancelScope() as stream:
             self._streams.add(stream)
-            # Frames are sent by a separate asyncio task, because each resume of this coroutine would pass through a dozen
-            # callers. There is no task group, because a task group would need a fifth of the memory of a stream. The task is
+            # Frames are sent by a separate asyncio task, because each resumption of this coroutine would pass through a dozen
+            # coroutines. There is no task group, because a task group would need a fifth of the memory of a stream. The task is
             # awaited below.
             sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
             try:

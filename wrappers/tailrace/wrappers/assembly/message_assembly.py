@@ -154,7 +154,7 @@ class MessageAssembly:
             `tailrace.wrappers.decoding.think_tags`).
 
     Attributes:
-        finish: The finish reason; None until a chunk with a finish reason.
+        finish: The finish reason; None until a chunk contains one.
         replaced_calls: The names and ids of the calls that the message replaces, by position (see
             `ToolCallAssembly.lasting_id`). `restart` adds the calls of the message.
     """
@@ -196,7 +196,7 @@ class MessageAssembly:
         # Data about the blocks of buffered text. The text may turn out to be reasoning.
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
-        # Set if reasoning has arrived in another field than the usual field.
+        # Not None after reasoning has arrived in a field other than the usual one.
         self._restated: _Restated | None = None
         self.finish: FinishMessage | None = None
         self.replaced_calls: tuple[tuple[str, str], ...] = ()
@@ -269,7 +269,7 @@ class MessageAssembly:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The fields without an accessor, merged from all chunks (see `ChunkDetails.extra`)."""
+        """The merged `ChunkDetails.extra` of all chunks."""
         return self._extra.to_dict()
 
     @property
@@ -475,7 +475,7 @@ class MessageAssembly:
         """Add a part.
 
         Raises:
-                    UpstreamError: The message would have more than `MAX_PARTS` parts.
+            UpstreamError: The message would have more than `MAX_PARTS` parts.
         """
         if len(self._segments) >= MAX_PARTS:
             raise _too_many(f"{MAX_PARTS} parts")

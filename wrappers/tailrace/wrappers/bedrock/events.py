@@ -235,7 +235,7 @@ class ConverseEvents:
                 self._buffer(wrapper, index, kind, value)
             else:
                 _details(wrapper).extra = {kind: plain_json(wire_json(value))}
-        # Consumers do not call the other accessors of a plain wrapper.
+        # Consumers read only the text and the reasoning of a plain wrapper.
         wrapper.plain = wrapper.details is None and not wrapper.calls
         return wrapper
 

@@ -33,7 +33,7 @@ class _Container:
         self.members: dict[_Step, Any] = {}
 
     def child(self, step: _Step, *, is_list: bool) -> "_Container":
-        """Return the container at a step. If there is none, create it. A complete value is converted to a container."""
+        """Return the container at a step. If there is none, create it. A complete value at the step is converted."""
         existing = self.members.get(step)
         if isinstance(existing, _Container):
             return existing
@@ -51,7 +51,7 @@ class _Container:
         return {str(step): _plain(value) for step, value in self.members.items()}
 
     def _items(self) -> list[Any]:
-        """Return the items in order. Missing items become null. If many items are missing, they are omitted."""
+        """Return the items in order. Missing items become null, but if many items are missing, they are omitted."""
         positions = sorted(step for step in self.members if isinstance(step, int))
         if positions and positions[-1] <= 2 * len(positions) + 8:
             positions = range(positions[-1] + 1)

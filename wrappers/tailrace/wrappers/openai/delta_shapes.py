@@ -59,7 +59,7 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
-    """Read a delta from a JSON object. Return the delta, and a dict of the fields that have no accessor."""
+    """Read a delta from a JSON object. Return the delta, and a dict of the other fields."""
     unmapped: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     delta = ChoiceDelta(model_extra=unmapped)
