@@ -172,6 +172,38 @@ def weather(city: str, days: int) -> str:
 """
 
 
+async def test_a_call_of_a_new_response_has_the_id_that_was_published_before_a_kill(tmp_path: Path) -> None:
+    def calling(call_id: str, arguments: str) -> bytes:
+        function = {"name": "weather", "arguments": arguments}
+        call = {"index": 0, "id": call_id, "type": "function", "function": function}
+        return sse(openai_chunk({"tool_calls": [call]}))
+
+    scripts: list[Sequence[Step]] = [
+        [Head(), calling("c1", '{"city": "Z'), Hang()],
+        [
+            Head(),
+            calling("c9", '{"city": "Zug", "days": 1}'),
+            sse(openai_chunk({}, finish="tool_calls"), "[DONE]"),
+        ],
+        [Head(), ContinuingServer("other", PIECES).first_body],
+    ]
+    (tmp_path / "weather_tool.py").write_text(WEATHER)
+    tools, path = ("--tools", "weather_tool:weather"), {"PYTHONPATH": str(tmp_path)}
+    async with ScriptedUpstream(*scripts) as upstream:
+        events = await across_a_kill(
+            tmp_path, upstream, "openai", lambda events: len(texts_of(events)[0]) == 1, *tools, **path
+        )
+        [*_, call, result] = upstream.requests[-1].json["messages"]
+    assert (call["tool_calls"][0]["id"], result["tool_call_id"]) == ("c1", "c1")
+    updates = [each["artifactUpdate"]["artifact"] for _, each in events if "artifactUpdate" in each]
+    ids = [
+        each["metadata"][EXTENSION_URI].get("callId")
+        for each in updates
+        if each["artifactId"] == "tool-call-1" and "metadata" in each
+    ]
+    assert set(ids) - {None} == {"c1"}
+
+
 @pytest.mark.parametrize("cut_at", ["before the text", "in the text", "in a call"])
 async def test_a_response_that_the_provider_holds_is_received_again(cut_at: str, tmp_path: Path) -> None:
     """Nothing is generated twice, and the artifacts only grow."""
