@@ -651,6 +651,25 @@ async def test_a_store_that_fails_for_a_moment_costs_a_webhook_nothing(
     assert [each.state for each in deliveries] == [*WORKED[:2], "TASK_STATE_INPUT_REQUIRED", *WORKED[1:]]
 
 
+class DeletedTasks(Engine):
+    """An engine whose tasks are deleted before their webhooks read them."""
+
+    async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
+        await anyio.lowlevel.checkpoint()
+        raise TaskNotFoundError(metadata={"taskId": task_id})
+
+
+async def test_the_deletion_of_a_task_ends_its_deliveries_without_a_warning(
+    webhook: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store("sqlite://")
+    push = PushNotifier(store, WebhookClient(WebhookGuard(allow_private=True)))
+    async with DeletedTasks(store, FunctionHandler(ask_back), push=push).running() as engine:
+        with pytest.raises(TaskNotFoundError):
+            await send(Operations(engine, push), webhook=webhook.url)
+    assert [each for each in caplog.messages if "have to wait" in each] == []
+
+
 async def test_deliveries_continue_after_a_restart_without_duplicates(
     tmp_path: Path, webhook: Receiver
 ) -> None:

@@ -391,6 +391,9 @@ class PushNotifier:
                         await self._send_change(webhook, number, state)
                     if webhook.is_over:
                         break
+            except TaskNotFoundError:  # the task was deleted with its webhooks in the meantime
+                webhook.is_gone = True
+                return
             except (StoreError, A2AError) as error:
                 logger.warning("notifications of task %s have to wait: %s", webhook.config.task_id, error)
                 await self._client.pause(_STORE_PAUSE)
