@@ -286,7 +286,9 @@ async def fuzz(
             )
             for _ in range(1 if services is None else 2)
         ]
-        http = await stack.enter_async_context(aiohttp.ClientSession())
+        # Without keep-alive, because the server may close an idle connection when the client reuses it.
+        connector = aiohttp.TCPConnector(force_close=True)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(await grpc_address(urls[0])))
         stub = cast("Any", a2a_pb2_grpc).A2AServiceStub(channel)
         wires = Wires((urls[0], urls[-1]), http, stub, search, receiver.url)
@@ -364,7 +366,8 @@ async def _process(
                 except aiohttp.ClientError:
                     return False
 
-            await until(responds, 60)
+            if not await until(responds, 180):  # a busy machine starts servers slowly
+                raise RuntimeError(f"the server does not respond: {await anyio.Path(log).read_text()}")
         yield f"http://127.0.0.1:{port}", process
     finally:
         process.terminate()
