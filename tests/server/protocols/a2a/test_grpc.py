@@ -669,7 +669,8 @@ async def test_the_program_serves_both_and_ends_both_in_good_order(tmp_path: Pat
                 with anyio.fail_after(20):
                     events += await rest_of(call)
                     assert await anyio.to_thread.run_sync(server.process.wait) == 0
-    assert kinds(events)[-1] == "failed"
+    assert kinds(events)[-1] == "working"
+    assert facts(events[-1])["suspended"] is True  # the next server continues the turn
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
