@@ -7,9 +7,9 @@ MAX_PYTHON_CALLS = 30.0
 """Python calls per token, if the server receives tokens in groups."""
 MAX_C_CALLS = 46.5
 """C calls per token, if the server receives tokens in groups."""
-MAX_PATH_CALLS = 46
+MAX_PATH_CALLS = 45
 """Python calls on the path of a single token, including its commit."""
-MAX_FILES = 16
+MAX_FILES = 17
 """Files on that path, of tailrace and of its libraries."""
 
 
