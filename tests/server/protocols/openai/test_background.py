@@ -355,7 +355,7 @@ async def test_a_response_that_waits_too_long_fails_with_a_code_of_the_api() -> 
         async with facade_over(upstream, bounds=bounds) as facade, raw_client(facade.url) as raw:
             first = await raw.json("POST", "/responses", {"model": MODEL, "input": "1", "background": True})
             await reached.wait()
-            following = {"model": MODEL, "input": "2", "previous_response_id": first["id"]}
+            following: dict[str, Any] = {"model": MODEL, "input": "2", "previous_response_id": first["id"]}
             created = await raw.json("POST", "/responses", {**following, "background": True})
             assert created["status"] == "queued"
             failed = (await raw.resumed(created["id"])).response
