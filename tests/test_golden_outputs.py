@@ -57,7 +57,7 @@ _DIALECTS: Mapping[str, Callable[[], Dialect]] = {
 }
 _ENCODERS: Mapping[str, Callable[[], Encoder]] = {
     "openai-chat": lambda: ChatCompletionEncoder(EventTranslator(), _REQUEST),
-    "openai-responses": lambda: ResponsesEncoder(StoredRequest.of(_REQUEST, "response")),
+    "openai-responses": lambda: ResponsesEncoder(StoredRequest.from_chat_request(_REQUEST, "response")),
     "ai-sdk": lambda: UiMessageEncoder(EventTranslator()),
     "ag-ui": lambda: AgUiEncoder(EventTranslator(), "thread", "run"),
 }

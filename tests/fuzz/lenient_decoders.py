@@ -23,7 +23,7 @@ from tailrace.wrappers.decoding.framing import JSONDecoder
 class _LongMessageEvents(MessageEvents):
     __slots__ = ()
 
-    def wrap_usual(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
+    def wrap_common(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
         return []
 
 
@@ -68,10 +68,10 @@ def _without_fast_tier(kind: Any) -> type:
     def close(self: Any) -> list[Any]:
         return _unpromised(kind.close(self))
 
-    def wrap_usual(self: Any, payload: bytes) -> list[Any]:
+    def wrap_common(self: Any, payload: bytes) -> list[Any]:
         return []
 
-    members = {"__slots__": (), "feed": feed, "close": close, "wrap_usual": wrap_usual}
+    members = {"__slots__": (), "feed": feed, "close": close, "wrap_common": wrap_common}
     return type(f"Long{kind.__name__}", (kind,), members)
 
 

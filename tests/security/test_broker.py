@@ -398,12 +398,12 @@ async def test_a_replayed_command_is_never_carried_out(valkey: ValkeyServer, att
         talking(valkey, keys, keys, keys) as (a, b, c),
         overhearing(attacker, "tailrace:node:b") as receive,
     ):
-        assert await a.commands.ask("b", Cancel("t", "ann")) == b"done"
+        assert await a.commands.send_request("b", Cancel("t", "ann")) == b"done"
         recorded = await receive()
         for channel in ("tailrace:node:b", "tailrace:node:c", "tailrace:node:a"):
             await attacker.publish(channel, recorded)
-        await a.commands.ask("b", Cancel("u", "ann"))
-        await a.commands.ask("c", Cancel("v", "ann"))
+        await a.commands.send_request("b", Cancel("u", "ann"))
+        await a.commands.send_request("c", Cancel("v", "ann"))
         assert b.carried_out == [Cancel("t", "ann"), Cancel("u", "ann")]
         assert c.carried_out == [Cancel("v", "ann")]
 
@@ -411,7 +411,7 @@ async def test_a_replayed_command_is_never_carried_out(valkey: ValkeyServer, att
 async def test_the_time_of_a_command_is_signed(valkey: ValkeyServer, attacker: Attacker) -> None:
     keys = SecretKeys(SECRET)
     async with talking(valkey, keys, keys) as (a, b), overhearing(attacker, "tailrace:node:b") as receive:
-        await a.commands.ask("b", Cancel("t", "ann"))
+        await a.commands.send_request("b", Cancel("t", "ann"))
         recorded = await receive()
         for at in range(len(recorded)):  # every byte, including those of the time
             changed = bytearray(recorded)
@@ -428,7 +428,7 @@ async def test_messages_of_nodes_with_another_secret_are_ignored(
     monkeypatch.setattr("tailrace.server.cluster.node_commands.REQUEST_TIMEOUT", 0.5)
     async with talking(valkey, SecretKeys(SECRET), SecretKeys(OTHER_SECRET)) as (a, b):
         with pytest.raises(NoReply):
-            await a.commands.ask("b", Cancel("t", "ann"))
+            await a.commands.send_request("b", Cancel("t", "ann"))
         assert b.carried_out == []
     assert "another TAILRACE_SECRET_KEY" in caplog.text
 
@@ -438,8 +438,8 @@ async def test_a_secret_is_replaced_node_by_node(valkey: ValkeyServer) -> None:
     other_first = SecretKeys(f"{OTHER_SECRET},{SECRET}")
     for pair in ((SecretKeys(SECRET), both), (both, other_first), (other_first, SecretKeys(OTHER_SECRET))):
         async with talking(valkey, *pair) as (a, b):
-            assert await a.commands.ask("b", Cancel("t", "ann")) == b"done"
-            assert await b.commands.ask("a", Cancel("t", "ann")) == b"done"
+            assert await a.commands.send_request("b", Cancel("t", "ann")) == b"done"
+            assert await b.commands.send_request("a", Cancel("t", "ann")) == b"done"
 
 
 async def event_stream(attacker: Attacker) -> str:

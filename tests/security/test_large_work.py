@@ -60,7 +60,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     watch(msgspec.json, "decode", lambda arguments, _: len(arguments[0]))
     watch(json, "loads", lambda arguments, _: len(arguments[0]))
     watch(EventTranslator, "feed", lambda arguments, _: len(arguments[1].body))
-    watch(ToolNames, "in_parameters", lambda arguments, _: len(repr(arguments[1])))
+    watch(ToolNames, "replace_in_parameters", lambda arguments, _: len(repr(arguments[1])))
     watch(ToolNames, "in_history", lambda arguments, _: len(repr(arguments[1])))
     return found
 
@@ -233,7 +233,7 @@ async def test_events_that_repeat_a_large_output_have_its_cost() -> None:
             for _piece in range(200):
                 yield TextDelta(name, "x" * 10_000)
 
-    request = StoredRequest.of(read_responses_request({"input": "hi"}), "response")
+    request = StoredRequest.from_chat_request(read_responses_request({"input": "hi"}), "response")
     encoder = ResponsesEncoder(request)
     repeated = 0
     async with engine_with(work) as engine:

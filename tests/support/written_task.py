@@ -32,7 +32,7 @@ class Written:
         self.record = TaskRecord.create(MESSAGE)
         self._store = store
         self._active = ActiveTask(self.record, "me", log)
-        self._tasks = TaskRegistry(store, lost=lambda live: None)
+        self._tasks = TaskRegistry(store, end_task=lambda live: None)
         self._tasks.add(self._active)
 
     async def begin(self) -> None:

@@ -12,7 +12,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.conversion.tool_ids import unmatched_tools, with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import unmatched_tools, with_repaired_results, with_matched_ids
 from tailrace.wrappers.providers import FORMATS
 
 
@@ -53,7 +53,7 @@ JOURNEY = History(
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_conversation_moves_to_any_provider_and_back(name: str) -> None:
     converter = FORMATS[name].create_converter()
-    repaired = with_answers(with_matched_ids(JOURNEY, pattern=converter.id_pattern))
+    repaired = with_repaired_results(with_matched_ids(JOURNEY, pattern=converter.id_pattern))
     assert unmatched_tools(repaired).calls == ()
     messages = converter.from_history(repaired)
     assert "sealed" not in str(messages) or name == "anthropic"

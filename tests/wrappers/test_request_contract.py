@@ -244,7 +244,7 @@ def test_an_option_stands_where_the_api_has_it(name: str, option: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 async def test_a_tool_is_sent_under_another_name_and_called_under_its_own(name: str) -> None:
     case = CASES[name]
-    sent = ToolNames(case.converter.name_rule).sent(ODD)
+    sent = ToolNames(case.converter.name_rule).request_name(ODD)
     options = RequestOptions(
         tools=(WEATHER,),
         tool_choice=ToolChoice(mode="tool", name=ODD),

@@ -70,7 +70,9 @@ def test_all_options_become_json(name: str, options: RequestOptions) -> None:
             members_of(name, options)
         return
     members = members_of(name, options)
-    parameters = ToolNames(FORMATS[name].create_converter().name_rule).in_parameters(merged({}, members))
+    parameters = ToolNames(FORMATS[name].create_converter().name_rule).replace_in_parameters(
+        merged({}, members)
+    )
     assert json.loads(json.dumps(parameters, allow_nan=False)) == parameters
     assert all(value is not None for value in parameters.values())
 

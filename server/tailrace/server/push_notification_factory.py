@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tailrace.server.protocols.openai.webhook_events import FORM, ResponseNotifications
+from tailrace.server.protocols.openai.webhook_events import FORMAT_NAME, ResponseNotifications
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 from tailrace.server.runtime.webhooks.client import WebhookClient
@@ -43,7 +43,7 @@ def create_notifier(
             guard.check_url(settings.openai_webhook.url)
         except InvalidParamsError as error:
             raise ConfigurationError(f"TAILRACE_OPENAI_WEBHOOK: {error}") from None
-        forms[FORM] = ResponseNotifications(settings.openai_webhook)
+        forms[FORMAT_NAME] = ResponseNotifications(settings.openai_webhook)
     client = WebhookClient(
         guard,
         timeout=settings.bounds.push_timeout,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import TracerProvider
 
-from tailrace.server.auth.authentication import Anonymous, Authenticator, Reporting
+from tailrace.server.auth.authentication import Anonymous, Authenticator, LoggingAuthenticator
 from tailrace.server.auth.authenticator_factory import create_authenticator
 from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
 from tailrace.server.http.operator_endpoints import OperatorEndpoints
@@ -103,7 +103,7 @@ class ServerCore:
         self.schemes = authenticator.schemes()
         self.authenticated = not isinstance(authenticator, Anonymous)
         self.authenticator = authenticator
-        self.authentication = Reporting(authenticator)
+        self.authentication = LoggingAuthenticator(authenticator)
         self.guard = RequestGuard(settings, authenticated=self.authenticated)
         self._uploads = Uploads(bounds.body_timeout)
         self.streams = OpenStreams()
@@ -237,7 +237,7 @@ def _watch_state(metrics: Metrics, engine: Engine, limits: Limits, gate: Upstrea
     metrics.watch("tailrace_streams_open", "Open streams", lambda: limits.streams.used)
     metrics.watch("tailrace_tasks_running", "Running tasks", lambda: limits.tasks.used)
     metrics.watch(
-        "tailrace_upstream_calls_running", "Calls to the provider in progress", lambda: gate.under_way
+        "tailrace_upstream_calls_running", "Calls to the provider in progress", lambda: gate.running_calls
     )
     metrics.watch("tailrace_upstream_calls_waiting", "Waiting calls to the provider", lambda: gate.waiting)
     metrics.watch(

@@ -29,7 +29,7 @@ from tailrace.server.auth.agent_authentication import (
     ReplaceableKeys,
     parse_callers,
 )
-from tailrace.server.auth.authentication import Reporting
+from tailrace.server.auth.authentication import LoggingAuthenticator
 from tailrace.server.auth.authenticator_factory import create_authenticator, create_keys
 from tailrace.server.config_file import AgentConfig, ServerConfig
 from tailrace.server.http.agents_page import AgentsPage, ListedAgent
@@ -185,7 +185,9 @@ class _SeveralAgents:
         """Create the routes of an agent."""
         core, prepared = self._core, agent.prepared
         router = core.create_router()
-        authentication = Reporting(AgentAuthenticator(core.authenticator, agent.name, agent.permits))
+        authentication = LoggingAuthenticator(
+            AgentAuthenticator(core.authenticator, agent.name, agent.permits)
+        )
         names = agent_names(prepared.settings)
         native_tools = prepared.served.handler.accepts_native_tools
         models = ServedModels(prepared.settings, names, {}, accepts_native_tools=native_tools)

@@ -17,12 +17,12 @@ from support.upstream import Head, ScriptedUpstream
 from tailrace.server import JwtSettings, Settings, Turn, create_app
 from tailrace.server.auth.authentication import (
     Anonymous,
-    AnyOf,
+    CombinedAuthenticator,
     ApiKeys,
     Authenticator,
     Credentials,
     Identity,
-    Reporting,
+    LoggingAuthenticator,
 )
 from tailrace.server.auth.authenticator_factory import create_authenticator
 from tailrace.server.auth.bearer import JwtBearer
@@ -145,7 +145,7 @@ async def test_an_unreachable_issuer_admits_no_caller() -> None:
 
 
 async def test_any_one_of_several_ways_lets_a_caller_in(keys_url: str) -> None:
-    either = AnyOf(ApiKeys({"bob": "k2"}), JwtBearer(keys_url, scopes=["admin"]))
+    either = CombinedAuthenticator(ApiKeys({"bob": "k2"}), JwtBearer(keys_url, scopes=["admin"]))
     assert (await either.authenticate(Credentials({"x-api-key": "k2"}))).user == "bob"
     with pytest.raises(AuthError) as unknown:
         await either.authenticate(Credentials())
@@ -168,7 +168,7 @@ async def test_settings_define_the_permitted_callers() -> None:
         create_authenticator(Settings(caller_jwt=JwtSettings(jwks_url="http://127.0.0.1:1/"))), JwtBearer
     )
     both = Settings.model_validate({"caller_keys": "a:b", "caller_jwt": {"jwks_url": "http://127.0.0.1:1/"}})
-    assert isinstance(create_authenticator(both), AnyOf)
+    assert isinstance(create_authenticator(both), CombinedAuthenticator)
     with pytest.raises(ConfigurationError, match="TAILRACE_CALLER_KEYS"):
         create_authenticator(Settings.model_validate({"caller_keys": "alice"}))
 
@@ -264,7 +264,7 @@ async def test_a_caller_may_have_two_keys_while_one_takes_the_place_of_the_other
 
 
 async def test_an_invalid_token_is_named_in_the_error(keys_url: str) -> None:
-    either = AnyOf(ApiKeys({"bob": "k2"}), JwtBearer(keys_url))
+    either = CombinedAuthenticator(ApiKeys({"bob": "k2"}), JwtBearer(keys_url))
     with pytest.raises(AuthError, match="the bearer token is not valid") as caught:
         await either.authenticate(bearer(token(exp=time.time() - 5)))
     assert "ApiKey" in caught.value.challenge
@@ -303,7 +303,7 @@ async def test_a_way_of_ones_own_is_a_class() -> None:
 async def test_a_refusal_is_logged_without_the_credentials(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    authenticator = Reporting(ApiKeys({"alice": "k1"}))
+    authenticator = LoggingAuthenticator(ApiKeys({"alice": "k1"}))
     with pytest.raises(AuthError):
         await authenticator.authenticate(Credentials({"x-api-key": "guessed-secret"}))
     [record] = caplog.records

@@ -95,7 +95,7 @@ async def test_many_tasks_are_added_to_at_once_and_read_from_any_number(streams:
 
 async def test_a_try_whose_answer_was_lost_is_not_added_twice(streams: TaskStreams) -> None:
     await streams.add("a", [addition("t", 1, 3, begins=True)])
-    assert await streams.add("a", [addition("t", 1, 3, begins=True)]) == [Outcome.THERE]
+    assert await streams.add("a", [addition("t", 1, 3, begins=True)]) == [Outcome.ALREADY_PRESENT]
     assert await numbers(streams, "t") == [1, 2, 3]
 
 

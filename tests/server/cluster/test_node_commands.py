@@ -55,7 +55,7 @@ async def test_a_command_reaches_a_node_that_subscribes_later(node: Make) -> Non
     answers: list[bytes] = []
 
     async def ask() -> None:
-        answers.append(await asker.ask("b", CANCEL))
+        answers.append(await asker.send_request("b", CANCEL))
         group.cancel_scope.cancel()
 
     with anyio.fail_after(10):
@@ -90,7 +90,7 @@ async def test_a_repeated_request_is_carried_out_once(
             spy = broker.subscriber(lambda _: listening.set(), overhear)
             group.start_soon(spy.run, lambda: [b"tailrace:node:b"])
             await listening.wait()
-            assert await asker.ask("b", CANCEL) == b"done"
+            assert await asker.send_request("b", CANCEL) == b"done"
             group.cancel_scope.cancel()
     assert len(received) >= 4
     assert office.received == [CANCEL]
@@ -107,7 +107,7 @@ async def test_a_refusal_of_a_node_is_raised_at_the_sender(node: Make) -> None:
             group.start_soon(receiver.run, "b")
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(NotHere):
-                await asker.ask("b", CANCEL)
+                await asker.send_request("b", CANCEL)
             group.cancel_scope.cancel()
 
 
@@ -124,7 +124,7 @@ async def test_a_request_that_is_too_old_is_not_begun(node: Make, monkeypatch: p
             group.start_soon(receiver.run, "b")
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(NoReply):
-                await asker.ask("b", CANCEL)
+                await asker.send_request("b", CANCEL)
             group.cancel_scope.cancel()
     assert not office.received
 
@@ -148,7 +148,7 @@ async def test_a_request_is_as_old_as_its_first_publication(
 
             group.start_soon(listen_late)
             with pytest.raises(NoReply):
-                await asker.ask("b", CANCEL)
+                await asker.send_request("b", CANCEL)
             group.cancel_scope.cancel()
     assert not office.received
 
@@ -173,7 +173,7 @@ async def test_the_requests_that_run_at_the_same_time_are_limited(
     answers: list[bytes] = []
 
     async def ask() -> None:
-        answers.append(await asker.ask("b", CANCEL))
+        answers.append(await asker.send_request("b", CANCEL))
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:

@@ -7,7 +7,7 @@ from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.store_objects import write
 from support.valkey import ValkeyServer
-from tailrace.server.store.records import NotOurs
+from tailrace.server.store.records import NotOwnedError
 from tailrace.server.store.schema import events as events_table
 from tailrace.streaming import TaskState
 
@@ -42,7 +42,7 @@ async def test_a_node_that_was_declared_dead_takes_over_no_task(
     async with nodes.store_of_one() as (dead, node), nodes.store_of_one() as (other, _):
         await dead.commit([write("t", 1, state=TaskState.WORKING), write("u", 1, state=TaskState.WORKING)])
         await postgres.execute(f"DELETE FROM nodes WHERE id = '{node.id}'", "nodes")
-        with pytest.raises(NotOurs):
+        with pytest.raises(NotOwnedError):
             await dead.take_over()
         tasks, _ = await other.take_over()
         assert {task_id for task_id, _ in tasks} == {"t", "u"}

@@ -18,7 +18,7 @@ from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import Turn
-from tailrace.server.store.store import NotOurs, TasksRefused
+from tailrace.server.store.store import NotOwnedError, TasksNotWrittenError
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.wrappers import StoreError
@@ -201,14 +201,14 @@ async def test_a_node_does_not_wait_for_connections_that_were_cut_silently(nodes
 async def test_what_was_begun_under_a_name_that_was_lost_is_not_begun_under_the_next(nodes: Nodes) -> None:
     """The task was abandoned while its first write was in transit: no node would run it or take it over."""
     async with nodes.store_of_one() as (store, node), nodes.store_of_one() as (other, _):
-        store.forget_ours(["t"])
+        store.forget_own_tasks(["t"])
         await node.join(store.database)
-        with pytest.raises(TasksRefused) as caught:
+        with pytest.raises(TasksNotWrittenError) as caught:
             await store.commit(
                 [write("t", 1, state=TaskState.WORKING), write("u", 1, state=TaskState.WORKING)]
             )
         assert set(caught.value.tasks) == {"t"}
-        assert isinstance(caught.value.tasks["t"], NotOurs)
+        assert isinstance(caught.value.tasks["t"], NotOwnedError)
         assert await other.load_task("t", "me") is None
         assert await numbers_of(other, "t") == []
         assert await numbers_of(other, "u") == [1]

@@ -413,7 +413,7 @@ async def test_calls_wait_at_the_gate():
             assert state(task) == "failed"
             assert "try again later" in words(task)
             scripted.go_on.set()
-        assert gate.under_way == 0
+        assert gate.running_calls == 0
 
 
 # --- several turns --------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ async def test_further_calls_wait_in_order_and_beyond_that_are_refused() -> None
             ends[number].set()
             await anyio.wait_all_tasks_blocked()
             assert begun == [0, 1, 2][: number + 2]
-    assert (gate.waiting, gate.under_way) == (0, 0)
+    assert (gate.waiting, gate.running_calls) == (0, 0)
     async with gate.call(""):
         pass
 
@@ -590,4 +590,4 @@ async def test_a_request_that_the_model_refuses_holds_no_permit_of_the_gate() ->
         with pytest.raises(ProtocolError, match="not that"):
             async with model.stream(History()):
                 pass
-    assert gate.under_way == 0
+    assert gate.running_calls == 0

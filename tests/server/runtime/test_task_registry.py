@@ -38,7 +38,7 @@ async def test_a_task_that_is_taken_over_while_it_is_read_belongs_to_this_proces
     remote = FirstRead()
     async with open_store(sqlite_url) as store:
         await store.commit([TaskWrite(record.id, "me", "c", [record.submitted()], record.snapshot())])
-        registry = TaskRegistry(store, lost=lambda _: None, remote_tasks=remote)
+        registry = TaskRegistry(store, end_task=lambda _: None, remote_tasks=remote)
 
         async def find() -> None:
             found.append(await registry.find(record.id, "me"))
@@ -48,4 +48,4 @@ async def test_a_task_that_is_taken_over_while_it_is_read_belongs_to_this_proces
             await checkpoint()
             registry.end_following(record.id, "me")
     assert len(remote.reads) == 2
-    assert not found[0].followed
+    assert not found[0].runs_elsewhere

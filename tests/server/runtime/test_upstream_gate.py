@@ -61,7 +61,7 @@ async def test_callers_with_waiting_calls_take_turns() -> None:
         for at, name in enumerate(order):
             assert calls.begun == order[: at + 1]
             await calls.end(name)
-    assert (gate.waiting, gate.under_way) == (0, 0)
+    assert (gate.waiting, gate.running_calls) == (0, 0)
 
 
 async def test_a_caller_has_its_share_of_the_calls_and_waits_for_more() -> None:
@@ -121,12 +121,12 @@ async def test_a_call_that_is_cancelled_as_it_begins_gives_its_permit_to_the_nex
         await anyio.wait_all_tasks_blocked()
         await calls.start("b", "b1")
         gate.leave("a")  # the cancelled call has the permit, and has not run yet
-        assert gate.under_way == 1
+        assert gate.running_calls == 1
         scope.cancel()
         await anyio.wait_all_tasks_blocked()
         assert calls.begun == ["b1"]
         await calls.end("b1")
-    assert (gate.waiting, gate.under_way) == (0, 0)
+    assert (gate.waiting, gate.running_calls) == (0, 0)
 
 
 async def test_slow_tasks_of_one_caller_do_not_stop_another_one() -> None:

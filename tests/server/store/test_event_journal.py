@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.store_objects import first_kept, numbers_of, open_store, write
-from tailrace.server.store.event_journal import KEPT_ROWS, TAIL_BYTES, Journal
+from tailrace.server.store.event_journal import MOVE_AFTER_WRITES, TAIL_BYTES, Journal
 from tailrace.server.store.event_rows import Row
 from tailrace.server.store.store import EventsDropped, Retention, TaskWrite
 from tailrace.streaming import Event, TaskState
@@ -83,11 +83,11 @@ def test_old_rows_are_dropped_when_what_is_in_them_has_moved():
     journal, driver = Journal(), a_database()
     journal.write(driver, [row("quiet", 1), row("quiet", 2)])
     number = 0
-    for _ in range(3 * KEPT_ROWS):
+    for _ in range(3 * MOVE_AFTER_WRITES):
         number += 1
         journal.write(driver, [row("busy", number, 1)])
     [count] = driver.execute("SELECT count(*) FROM journal").fetchone()
-    assert count <= 2 * KEPT_ROWS
+    assert count <= 2 * MOVE_AFTER_WRITES
     assert [each[1] for each in in_table(driver, "quiet")] == [1, 2]
     assert [each[1] for each in known(journal, driver, "busy")] == list(range(1, number + 1))
 
@@ -120,7 +120,7 @@ class Many:
                 self.kept[each[0]].append(each)
         else:
             self.driver.rollback()
-            self.journal.undo(self.driver)
+            self.journal.reload_after_rollback(self.driver)
         return moved
 
     def write_into(self, step: int) -> None:
@@ -148,14 +148,14 @@ def test_with_each_write_a_little_of_what_is_old_moves_however_many_tasks_have_s
     many = Many(tasks, at_once)
     moved_of: set[str] = set()
     before: list[int] = []
-    for _ in range(6 * KEPT_ROWS):
+    for _ in range(6 * MOVE_AFTER_WRITES):
         moved = {each[0] for each in many.write()}
         assert len(moved) <= 10
         moved_of |= moved
         before = many.positions()
-        assert len(before) <= 2 * KEPT_ROWS
+        assert len(before) <= 2 * MOVE_AFTER_WRITES
     assert len(moved_of) > tasks / 2
-    assert before == list(range(2 * KEPT_ROWS))  # every row was used
+    assert before == list(range(2 * MOVE_AFTER_WRITES))  # every row was used
     many.check()
 
 
@@ -164,10 +164,10 @@ def test_the_journal_keeps_within_its_bound_and_loses_nothing_though_transaction
     tasks: int, failing: int
 ):
     many = Many(tasks, 5)
-    for number in range(1, 8 * KEPT_ROWS):
+    for number in range(1, 8 * MOVE_AFTER_WRITES):
         many.write(is_kept=number % failing != 0)
-        assert len(many.positions()) <= 2 * KEPT_ROWS
-        if number % (2 * KEPT_ROWS) == 0:
+        assert len(many.positions()) <= 2 * MOVE_AFTER_WRITES
+        if number % (2 * MOVE_AFTER_WRITES) == 0:
             many.check()
     many.check()
 
@@ -196,7 +196,7 @@ def test_a_transaction_changes_few_pages(tmp_path: Path, at_once: int, pages: fl
     names = cycle(numbers)
     log = tmp_path / "tasks.db-wal"
     sizes: list[int] = []
-    for _ in range(4 * KEPT_ROWS):
+    for _ in range(4 * MOVE_AFTER_WRITES):
         rows: list[Row] = []
         for name in islice(names, at_once):
             numbers[name] += 1
@@ -205,7 +205,7 @@ def test_a_transaction_changes_few_pages(tmp_path: Path, at_once: int, pages: fl
         driver.commit()
         sizes.append(log.stat().st_size)
     driver.close()
-    written = (sizes[-1] - sizes[2 * KEPT_ROWS]) / 4096 / (2 * KEPT_ROWS)
+    written = (sizes[-1] - sizes[2 * MOVE_AFTER_WRITES]) / 4096 / (2 * MOVE_AFTER_WRITES)
     assert written < pages
 
 
@@ -220,7 +220,7 @@ def test_a_program_that_ends_while_what_is_old_moves_loses_nothing(step: int):
     many.journal = Journal()
     many.journal.load(many.driver)
     many.check()
-    for _ in range(2 * KEPT_ROWS):
+    for _ in range(2 * MOVE_AFTER_WRITES):
         many.write()
     many.check()
     many.write_into(step)
@@ -260,7 +260,7 @@ def test_a_transaction_that_came_to_nothing_leaves_nothing():
     driver.commit()
     journal.write(driver, [row("a", 3), row("b", 1)])
     driver.rollback()
-    journal.undo(driver)
+    journal.reload_after_rollback(driver)
     assert known(journal, driver, "a") == [row("a", 1), row("a", 2)]
     assert known(journal, driver, "b") == []
     journal.write(driver, [row("a", 3), row("a", 4), row("b", 1)])
@@ -279,16 +279,16 @@ def test_nothing_is_lost_when_the_journal_cannot_be_read_for_once():
     journal.write(driver, [row("quiet", 3)])
     driver.rollback()
     driver.set_authorizer(no_journal)
-    journal.undo(driver)
+    journal.reload_after_rollback(driver)
     with pytest.raises(sqlite3.DatabaseError):
         journal.write(driver, [row("quiet", 3)])
     driver.rollback()
-    journal.undo(driver)
+    journal.reload_after_rollback(driver)
     assert not journal.is_known
     driver.set_authorizer(None)
     journal.write(driver, [row("quiet", 3)])
     assert journal.is_known
-    for number in range(2, 3 * KEPT_ROWS):  # until the journal rows of "quiet" are deleted
+    for number in range(2, 3 * MOVE_AFTER_WRITES):  # until the journal rows of "quiet" are deleted
         journal.write(driver, [row("busy", number, 1)])
     assert in_table(driver, "quiet") == [row("quiet", number) for number in range(1, 4)]
 
@@ -360,7 +360,7 @@ def test_whatever_happens_what_was_kept_is_read_whole_and_in_order(
         journal.write(driver, rows, tasks)
         if outcome == "lost":
             driver.rollback()
-            journal.undo(driver)
+            journal.reload_after_rollback(driver)
         else:
             driver.commit()
             for each in rows:
@@ -371,7 +371,7 @@ def test_whatever_happens_what_was_kept_is_read_whole_and_in_order(
                 first = kept[task][0][1] if kept[task] else 0
                 driver.execute("DELETE FROM events WHERE task_id = ? AND number < ?", (task, first))
             driver.commit()
-            journal.undo(driver)
+            journal.reload_after_rollback(driver)
         if outcome == "killed":  # then restarted
             journal = Journal()
             journal.empty(driver)

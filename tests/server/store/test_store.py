@@ -55,8 +55,8 @@ async def test_only_the_owner_finds_a_task(store_url: str) -> None:
         await store.commit([write("t", 1, state=TaskState.SUBMITTED)])
         assert await store.load_task("t", "somebody") is None
         assert await store.load_task("nothing", "me") is None
-        assert await store.holds_task("t")
-        assert not await store.holds_task("nothing")
+        assert await store.task_id_exists("t")
+        assert not await store.task_id_exists("nothing")
 
 
 async def test_a_conversation_is_kept_in_order_and_apart_from_others(store_url: str) -> None:

@@ -62,7 +62,7 @@ async def test_a_long_task_is_deleted_in_bounded_steps(store_url: str) -> None:
         assert (sum(texts), max(texts)) == (MESSAGES, BATCH)
         assert await store.load_task("t", "me") is None
         assert await store.load_conversation("c", "me", 9) == []
-        assert not await store.holds_task("t")
+        assert not await store.task_id_exists("t")
         assert await numbers_of(store, "u") == [1, 2]
 
 
@@ -93,7 +93,7 @@ async def test_the_events_of_a_deleted_task_are_deleted_after_a_crash(store_url:
             await store.delete_task("t", "me")
         assert await store.load_task("t", "me") is None
         assert await store.load_conversation("c", "me", 9) == []
-        assert await store.holds_task("t")  # no other task gets the id, and with it the events
+        assert await store.task_id_exists("t")  # no other task gets the id, and with it the events
     async with open_store(store_url, Retention(events=None)) as store:
         assert await store.load_task("t", "me") is None
         with deletions("events") as counts:
@@ -101,7 +101,7 @@ async def test_the_events_of_a_deleted_task_are_deleted_after_a_crash(store_url:
                 pass
         assert sum(counts) == EVENTS - (number - 1) * BATCH
         assert max(counts) <= BATCH
-        assert not await store.holds_task("t")
+        assert not await store.task_id_exists("t")
         assert await numbers_of(store, "u") == [1, 2]
 
 

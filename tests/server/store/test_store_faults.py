@@ -142,7 +142,7 @@ async def test_a_locked_database_is_written_to_once_it_is_unlocked(sqlite_url: s
 
         writer = GroupWriter(store, retry_delays=(0,) * 1000)
         async with anyio.create_task_group() as group:
-            writer.put(write("t", 2), lambda _events: outcomes.append(None), outcomes.append)
+            writer.add_write(write("t", 2), lambda _events: outcomes.append(None), outcomes.append)
             writer.close()
             group.start_soon(writer.run)
             # Another attempt is in progress, and fails, while this one waits.

@@ -224,7 +224,7 @@ async def test_the_writer_drops_between_writes_while_others_write(store_url: str
         nonlocal number
         if not store.dropped.is_set():
             number += 1
-            writer.put(write("u", number), write_on, unexpected)
+            writer.add_write(write("u", number), write_on, unexpected)
 
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)

@@ -45,7 +45,7 @@ class Outcomes:
 
     def put(self, writer: GroupWriter, write: TaskWrite) -> None:
         """Enqueue a write and record its outcome."""
-        writer.put(write, lambda _events: self.add(write, None), lambda error: self.add(write, error))
+        writer.add_write(write, lambda _events: self.add(write, None), lambda error: self.add(write, error))
 
     def add(self, write: TaskWrite, error: StoreError | None) -> None:
         self.reported += [(event.number, error) for event in write.events]
@@ -88,7 +88,7 @@ async def test_nothing_is_reported_before_it_is_persisted(store_url: str) -> Non
 
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)
-        writer.put(write("t", 1), lambda _events: group.start_soon(look), unexpected)
+        writer.add_write(write("t", 1), lambda _events: group.start_soon(look), unexpected)
         await done.wait()
         writer.close()
     assert kept == [[1]]
@@ -118,7 +118,7 @@ async def test_writes_that_cannot_be_kept_are_given_up_and_later_ones_are_not(
 
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)
-        writer.put(write("t", 1), unexpected, give_up)
+        writer.add_write(write("t", 1), unexpected, give_up)
         await given_up.wait()
         outcomes.put(writer, write("u", 1))
         writer.close()
@@ -174,7 +174,7 @@ async def test_producers_wait_while_too_much_is_waiting(store_url: str, outcomes
     passed: list[bool] = []
 
     async def produce() -> None:
-        await writer.room()
+        await writer.wait_for_room()
         passed.append(True)
 
     async with anyio.create_task_group() as group:
@@ -205,7 +205,7 @@ async def test_a_writer_that_is_to_hurry_tries_once_more_and_then_gives_up_all_t
         group.start_soon(writer.run)
         await anyio.wait_all_tasks_blocked()
         writer.stop_retries()
-        writer.put(write("t", 1), unexpected, on_error)
+        writer.add_write(write("t", 1), unexpected, on_error)
         with anyio.fail_after(10):
             await failed.wait()
             writer.close()

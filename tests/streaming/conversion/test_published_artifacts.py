@@ -9,7 +9,7 @@ from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.conversion.published_artifacts import (
     PublishedArtifact,
     PublishedArtifacts,
-    emptied,
+    emptying_updates,
 )
 from tailrace.streaming.task.updates import ArtifactUpdate, TextDelta, Update
 
@@ -101,7 +101,7 @@ def test_another_response_empties_what_it_does_not_replace() -> None:
         PublishedArtifact(artifact("Water", "text"), is_open=True),
         PublishedArtifact(artifact("river.png", "file-1"), is_open=False),
     ]
-    (update,) = emptied(published, streamed("Rivers", random.Random(5)))
+    (update,) = emptying_updates(published, streamed("Rivers", random.Random(5)))
     assert isinstance(update, ArtifactUpdate)
     assert (update.artifact.artifact_id, update.last) == ("reasoning", False)
     assert update.artifact.parts == (Part(text=""),)

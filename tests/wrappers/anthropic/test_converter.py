@@ -28,7 +28,7 @@ from tailrace.wrappers import (
     Role,
 )
 from tailrace.wrappers.anthropic import AnthropicConverter, AnthropicEventWrapper
-from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
 
 converter = AnthropicConverter()
 package_messages: TypeAdapter[Any] = TypeAdapter(list[BetaMessageParam])
@@ -289,7 +289,7 @@ def test_a_conversation_that_others_began_is_one_that_this_api_takes() -> None:
             model(say(text=""), refusal="I won't."),
         )
     )  # fmt: skip
-    repaired = with_answers(with_matched_ids(foreign, pattern=converter.id_pattern))
+    repaired = with_repaired_results(with_matched_ids(foreign, pattern=converter.id_pattern))
     messages = cast("list[dict[str, Any]]", converter.from_history(repaired))
     package_messages.validate_python(messages)
     assert messages[1:] == [

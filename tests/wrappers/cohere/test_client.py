@@ -12,7 +12,7 @@ async def test_a_free_choice_among_tools_takes_the_operators_out() -> None:
     async with ScriptedUpstream(COHERE.whole_response()) as upstream:
         await ask(COHERE.model_at(upstream), RequestOptions(tools=(WEATHER,), tool_choice=ToolChoice()))
         request = (await upstream.received()).json
-    sent = ToolNames(COHERE.converter.name_rule).sent(ODD)
+    sent = ToolNames(COHERE.converter.name_rule).request_name(ODD)
     assert [tool["function"]["name"] for tool in request["tools"]] == ["now", sent]
     assert "tool_choice" not in request
 

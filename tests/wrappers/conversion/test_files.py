@@ -10,8 +10,8 @@ from tailrace.wrappers import ContentPartFile
 from tailrace.wrappers.conversion.files import (
     data_url,
     ending_type,
-    essence,
-    file_note,
+    bare_media_type,
+    file_description,
     read_data_url,
     sound_type,
 )
@@ -59,8 +59,8 @@ def test_further_endings() -> None:
 
 
 def test_types_are_compared_without_parameters() -> None:
-    assert essence(" Text/Plain ; charset=utf-8") == "text/plain"
-    assert essence("") == ""
+    assert bare_media_type(" Text/Plain ; charset=utf-8") == "text/plain"
+    assert bare_media_type("") == ""
 
 
 def test_formats_of_sound_that_are_not_known_are_types_all_the_same() -> None:
@@ -81,7 +81,7 @@ def test_formats_of_sound_that_are_not_known_are_types_all_the_same() -> None:
     ],
 )
 def test_a_file_in_words(part: ContentPartFile, note: str) -> None:
-    assert file_note(part) == note
+    assert file_description(part) == note
 
 
 @pytest.mark.parametrize("text", ["%41%42", "a%4", "%%41", "é%C3%A9", "%zz%"])

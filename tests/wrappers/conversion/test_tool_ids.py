@@ -26,7 +26,7 @@ from tailrace.wrappers.conversion.tool_ids import (
     ToolPart,
     UnmatchedTools,
     unmatched_tools,
-    with_answers,
+    with_repaired_results,
     with_matched_ids,
 )
 from tailrace.wrappers.openai import OpenAIConverter
@@ -71,7 +71,7 @@ def ids_of(
 
 
 def answered(*messages: Message) -> tuple[Message, ...]:
-    found = with_answers(history(*messages))
+    found = with_repaired_results(history(*messages))
     assert (found.system_message, found.context) == ("Be brief.", "It is noon.")
     return found.conversation
 
@@ -92,7 +92,7 @@ EMPTY = history(user(), model(), tool(), model(), model())
 @pytest.mark.parametrize("given", [History(), history(), history(user(say(text="hi"))), EMPTY, WHOLE])
 def test_a_conversation_that_needs_no_repair_is_the_same_object(given: History) -> None:
     assert with_matched_ids(given) is given
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
 
 
 # --- reporting --------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_tool_of_the_provider_may_answer_when_the_model_goes_on() -> None:
         model(result("s", "run"), say(text="done")),
     )
     assert unmatched_tools(given) == UnmatchedTools()
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
     late = history(model(call("", "run", kind="server")), user(say(text="a")), model(result("", "run")))
     assert unmatched_tools(late).results == (ToolPart(2, 0, "", "run"),)
 
@@ -326,12 +326,12 @@ def test_the_message_that_goes_on_keeps_its_metadata() -> None:
 
 def test_calls_at_the_very_end_stay_open() -> None:
     given = history(user(say(text="hi")), model(call("a")), model(say(text="…"), call("b")))
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
 
 
 def test_a_call_that_the_provider_runs_needs_no_answer() -> None:
     given = history(model(call("a", kind="server")), user(say(text="hi")))
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
 
 
 def test_results_among_the_models_words_are_put_behind_them() -> None:
@@ -376,7 +376,7 @@ def test_text_of_the_model_before_its_last_result_stays_before_the_results() -> 
 def test_results_of_the_providers_tools_stay_among_the_models_words() -> None:
     search = call("s", kind="server")
     given = history(model(search, result("s"), say(text="done"), call("a")), tool(result("a")))
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
     assert answered(model(search, call("a"), result("s"), result("a"), say(text="done"))) == (
         model(search, call("a"), result("s")),
         tool(result("a")),
@@ -414,7 +414,7 @@ def test_results_in_several_messages_become_one() -> None:
 def test_results_beside_a_users_words_stay_there_when_they_are_all() -> None:
     both = user(say(text="here"), result("a"), result("b"))
     given = history(model(call("a"), call("b")), both)
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
     request = model(call("a"), call("b"), call("c"))
     assert answered(request, both) == (
         request,
@@ -437,9 +437,9 @@ def test_messages_of_the_model_become_one_where_an_earlier_one_is_answered_behin
 
 def test_messages_of_the_model_whose_calls_are_answered_where_they_stand_stay_apart() -> None:
     given = history(model(call("s", kind="server")), model(result("s"), call("a")), tool(result("a")))
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
     given = history(model(call("s", kind="server")), model(call("a")), tool(result("a")))
-    assert with_answers(given) is given
+    assert with_repaired_results(given) is given
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,10 @@ def test_ids_and_answers_may_be_repaired_in_either_order() -> None:
         model(call(), call()),
         tool(result()),
     )
-    one, other = with_answers(with_matched_ids(given)), with_matched_ids(with_answers(given))
+    one, other = (
+        with_repaired_results(with_matched_ids(given)),
+        with_matched_ids(with_repaired_results(given)),
+    )
     assert one == other
     assert [part.id for part in calls_and_results(one)] == [f"call0000{n}" for n in (0, 1, 1, 0, 2, 3, 2, 3)]
 
@@ -576,10 +579,10 @@ def test_ids_that_fit_and_are_unique_are_never_changed(
 @given(any_histories)
 @settings(deadline=None, max_examples=300)
 def test_every_call_is_answered_right_behind_it_and_every_result_has_a_call(given: History) -> None:
-    found = with_answers(with_matched_ids(given))
-    assert with_answers(found) is found
+    found = with_repaired_results(with_matched_ids(given))
+    assert with_repaired_results(found) is found
     assert with_matched_ids(found) is found
-    assert with_answers(with_matched_ids(given)) == found
+    assert with_repaired_results(with_matched_ids(given)) == found
     unmatched = unmatched_tools(found)
     end = len(found.conversation)
     while end and found.conversation[end - 1].role is Role.MODEL:
@@ -621,8 +624,8 @@ def runs_at_provider(part: ContentPart, found: History) -> bool:
 @given(any_histories)
 @settings(deadline=None)
 def test_answering_keeps_everything_else_in_its_order(given: History) -> None:
-    found = with_answers(given)
-    assert with_answers(found) is found
+    found = with_repaired_results(given)
+    assert with_repaired_results(found) is found
     unmatched = unmatched_tools(given)
     strays = {(each.message, each.part) for each in unmatched.results}
     results = [
@@ -652,6 +655,6 @@ def test_answering_keeps_everything_else_in_its_order(given: History) -> None:
 @given(strategies.histories)
 @settings(deadline=None)
 def test_any_conversation_can_be_repaired(given: History) -> None:
-    found = with_answers(with_matched_ids(given))
-    assert with_answers(with_matched_ids(found)) == found
+    found = with_repaired_results(with_matched_ids(given))
+    assert with_repaired_results(with_matched_ids(found)) == found
     assert unmatched_tools(found).results == ()

@@ -58,7 +58,7 @@ def fragment(
 def names_for(*names: str) -> ToolNames:
     tools = ToolNames(LETTERS_DIGITS_DASHES)
     for name in names:
-        tools.sent(name)
+        tools.request_name(name)
     return tools
 
 
@@ -67,8 +67,8 @@ def restored(tools: ToolNames, *chunks: Any) -> list[tuple[str, str]]:
     wrappers: list[ChunkWrapper[Any]] = []
     decoder = ChatCompletionsDecoder()
     for chunk in chunks:
-        wrappers += tools.restored(decoder.feed(sse(chunk)))
-    wrappers += tools.restored(decoder.close())
+        wrappers += tools.restore_names(decoder.feed(sse(chunk)))
+    wrappers += tools.restore_names(decoder.close())
     wrappers += tools.close()
     return [
         (call.name, call.arguments_text or str(call.arguments))
@@ -93,7 +93,7 @@ def test_a_repaired_name_fits_and_is_stable(name: str, tool: str) -> None:
 @given(st.lists(st.text(min_size=1, max_size=90), max_size=8, unique=True))
 def test_different_tools_stay_different_and_come_back(names: list[str]) -> None:
     tools = ToolNames(LETTERS_DIGITS_DASHES)
-    sent = [tools.sent(name) for name in names]
+    sent = [tools.request_name(name) for name in names]
     assert len(set(sent)) == len(names)
     chunks = [fragment(each, index, f"c{index}", "{}") for index, each in enumerate(sent)]
     assert restored(tools, *chunks) == [(name, "{}") for name in names]
@@ -127,17 +127,17 @@ def test_what_each_provider_takes(provider: str, name: str, fits: bool) -> None:
 def test_ollama_takes_any_name() -> None:
     assert RULES["ollama"] is None
     history = conversation(tool_call(ODD))
-    assert ToolNames(None).in_history(history) is history
-    assert ToolNames(None).in_parameters({"tools": [{"name": ODD}]}) == {"tools": [{"name": ODD}]}
+    assert ToolNames(None).replace_in_history(history) is history
+    assert ToolNames(None).replace_in_parameters({"tools": [{"name": ODD}]}) == {"tools": [{"name": ODD}]}
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_tool_without_a_name_gets_one(name: str) -> None:
     tools = ToolNames(RULES[name])
-    assert tools.sent("") == NAMELESS
+    assert tools.request_name("") == NAMELESS
     history = conversation(tool_call("")).with_message(Message(role=Role.TOOL, content=(answered("", "a"),)))
-    assert tools.in_history(history).conversation[1].tool_calls[0].name == NAMELESS
-    assert tools.in_parameters({"tools": [{"name": ""}]}) == {"tools": [{"name": NAMELESS}]}
+    assert tools.replace_in_history(history).conversation[1].tool_calls[0].name == NAMELESS
+    assert tools.replace_in_parameters({"tools": [{"name": ""}]}) == {"tools": [{"name": NAMELESS}]}
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_a_tool_without_a_name_gets_one(name: str) -> None:
 def test_a_history_gets_the_same_names_everywhere() -> None:
     history = conversation(ContentPartReasoning(text="hm"), tool_call(ODD), tool_call("fine", "b"))
     results = Message(role=Role.TOOL, content=(answered(ODD), answered("fine", "b"), answered("", "c")))
-    repaired = names_for().in_history(history.with_message(results))
+    repaired = names_for().replace_in_history(history.with_message(results))
     assert [call.name for call in repaired.conversation[1].tool_calls] == [VALID, "fine"]
     assert [result.name for result in repaired.conversation[2].tool_results] == [VALID, "fine", ""]
     assert repaired.conversation[0] is history.conversation[0]
@@ -154,12 +154,12 @@ def test_a_history_gets_the_same_names_everywhere() -> None:
 
 def test_a_history_that_fits_is_left_alone() -> None:
     history = conversation(tool_call("fine"), tool_call("fine_too", "b"))
-    assert names_for().in_history(history) is history
+    assert names_for().replace_in_history(history) is history
 
 
 def test_tools_that_a_provider_ran_keep_their_names() -> None:
     history = conversation(tool_call("code execution", kind="server"), answered("code execution"))
-    assert names_for().in_history(history) is history
+    assert names_for().replace_in_history(history) is history
 
 
 # The parameters of a request in each format, before and after replacement.
@@ -221,7 +221,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_tools_are_sent_under_their_repaired_names(form: str) -> None:
     parameters, expected = PARAMETERS[form]
     before = str(parameters)
-    assert names_for().in_parameters(parameters) == expected
+    assert names_for().replace_in_parameters(parameters) == expected
     assert str(parameters) == before
 
 
@@ -271,7 +271,7 @@ def test_other_fields_of_a_chunk_are_unchanged() -> None:
     chunk["choices"][0]["finish_reason"] = "tool_calls"
     chunk["usage"] = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     (before,) = decode(sse(chunk))
-    (after,) = names_for(ODD).restored([before])
+    (after,) = names_for(ODD).restore_names([before])
     assert after.get_tool_calls()[0].name == ODD
     assert (after.get_text(), after.get_reasoning()) == ("hi", "hm")
     assert (after.raw, after.choice, after.details) == (before.raw, before.choice, before.details)
@@ -282,7 +282,7 @@ def test_other_fields_of_a_chunk_are_unchanged() -> None:
 
 def test_an_answer_to_names_that_fit_is_the_very_same() -> None:
     wrappers = decode(sse(fragment("fine", 0, "a", "{}")))
-    assert names_for("fine").restored(wrappers) is wrappers
+    assert names_for("fine").restore_names(wrappers) is wrappers
 
 
 async def test_requests_and_responses_use_names_that_the_model_accepts() -> None:
@@ -350,14 +350,14 @@ def test_two_calls_keep_both_names(first: Any, second: Any, apart: bool) -> None
 def test_a_name_is_given_with_the_finish_of_its_own_chunk() -> None:
     chunk = fragment("weather", 0, "a", "")
     chunk["choices"][0]["finish_reason"] = "tool_calls"
-    (given,) = names_for(ODD).restored(decode(sse(chunk)))
+    (given,) = names_for(ODD).restore_names(decode(sse(chunk)))
     assert [call.name for call in given.get_tool_calls()] == ["weather"]
 
 
 def test_a_call_that_waits_for_its_name_stays_before_what_follows() -> None:
     tools = names_for(ODD)
     text_chunk = {"id": "x", "choices": [{"index": 0, "delta": {"content": "so"}}]}
-    chunks = tools.restored(decode(sse(fragment("weather", 0, "a", ""), text_chunk)))
+    chunks = tools.restore_names(decode(sse(fragment("weather", 0, "a", ""), text_chunk)))
     message = assemble_message([*chunks, *tools.close()])
     assert [part.type for part in message.content] == ["tool_call", "text"]
     assert message.tool_calls[0].name == "weather"
@@ -367,7 +367,7 @@ def test_each_choice_holds_its_own_name() -> None:
     tools = names_for(ODD)
     begun = [fragment("weather", 0, f"c{number}", "") for number in range(2)]
     begun[1]["choices"][0]["index"] = 1
-    chunks = [*tools.restored(decode(sse(*begun))), *tools.close()]
+    chunks = [*tools.restore_names(decode(sse(*begun))), *tools.close()]
     for number in range(2):
         (call,) = assemble_message(chunks, choice=number).tool_calls
         assert (call.id, call.name) == (f"c{number}", "weather")
@@ -376,7 +376,7 @@ def test_each_choice_holds_its_own_name() -> None:
 
 def test_an_error_gives_what_is_held_first() -> None:
     tools = names_for(ODD)
-    chunks = tools.restored(decode(sse(fragment("weather", 0, "a", ""), {"error": {"message": "no"}})))
+    chunks = tools.restore_names(decode(sse(fragment("weather", 0, "a", ""), {"error": {"message": "no"}})))
     assert [call.name for chunk in chunks for call in chunk.get_tool_calls()] == ["weather"]
     assert chunks[-1].details is not None
     assert chunks[-1].details.error is not None
@@ -398,7 +398,7 @@ def test_nothing_is_lost_whatever_the_fragments_are(pieces: list[tuple[str, Any,
     chunks = [fragment(name, index, call_id, arguments) for name, index, call_id, arguments in pieces]
     plain = assemble_message(decode(sse(*chunks))).tool_calls
     tools = names_for(ODD)
-    given = assemble_message([*tools.restored(decode(sse(*chunks))), *tools.close()]).tool_calls
+    given = assemble_message([*tools.restore_names(decode(sse(*chunks))), *tools.close()]).tool_calls
     assert [(call.id, call.arguments, call.arguments_text) for call in given] == [
         (call.id, call.arguments, call.arguments_text) for call in plain
     ]

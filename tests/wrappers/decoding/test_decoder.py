@@ -37,7 +37,7 @@ class QuickNumberDecoder(NumberDecoder):
         super().__init__(max_event_bytes=max_event_bytes)
         self.quick: list[bytes] = []
 
-    def wrap_usual(self, payload: bytes) -> list[Delta]:
+    def wrap_common(self, payload: bytes) -> list[Delta]:
         if not (payload.startswith(b'{"n":') and payload[5:-1].strip().isdigit() and payload.endswith(b"}")):
             return []
         self.quick.append(payload)

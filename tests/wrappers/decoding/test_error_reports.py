@@ -6,7 +6,7 @@ import pytest
 
 from support.chat import decode, error_of, fold, sse
 from tailrace.wrappers import UpstreamFault
-from tailrace.wrappers.decoding.error_reports import finish_error, provider_error, take_error
+from tailrace.wrappers.decoding.error_reports import finish_error, provider_error, pop_error
 
 
 def nested_errors(levels: int, inner: object) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_errors_within_errors_without_end_do_no_harm() -> None:
 
 def test_an_error_member_is_taken_out_of_its_chunk() -> None:
     fields: dict[str, Any] = {"id": "x", "error": {"message": "no"}, "choices": []}
-    error = take_error(fields, "", error_event=False)
+    error = pop_error(fields, "", error_event=False)
     assert error is not None
     assert error.message == "no"
     assert fields == {"id": "x", "choices": []}
@@ -88,14 +88,14 @@ def test_an_error_member_is_taken_out_of_its_chunk() -> None:
 @pytest.mark.parametrize("empty", [None, "", {}, False])
 def test_an_empty_error_member_is_none(empty: object) -> None:
     fields: dict[str, Any] = {"id": "x", "error": empty}
-    assert take_error(fields, "", error_event=False) is None
+    assert pop_error(fields, "", error_event=False) is None
     assert fields == {"id": "x"}
 
 
 @pytest.mark.parametrize("report", [{"object": "error"}, {"type": "error"}])
 def test_a_chunk_with_an_error_is_an_error_and_has_its_choices(report: dict[str, Any]) -> None:
     fields: dict[str, Any] = {**report, "message": "no", "code": 400, "choices": [1], "usage": {}}
-    error = take_error(fields, "vllm", error_event=False)
+    error = pop_error(fields, "vllm", error_event=False)
     assert error is not None
     assert (error.message, error.status, error.provider) == ("no", 400, "vllm")
     assert fields == {"choices": [1], "usage": {}}
@@ -103,14 +103,14 @@ def test_a_chunk_with_an_error_is_an_error_and_has_its_choices(report: dict[str,
 
 def test_any_payload_of_an_error_event_is_an_error() -> None:
     fields: dict[str, Any] = {"reason": "overloaded"}
-    error = take_error(fields, "", error_event=True)
+    error = pop_error(fields, "", error_event=True)
     assert error is not None
     assert error.message == '{"reason": "overloaded"}'
 
 
 def test_a_chunk_is_no_error() -> None:
     fields: dict[str, Any] = {"id": "x", "choices": []}
-    assert take_error(fields, "", error_event=False) is None
+    assert pop_error(fields, "", error_event=False) is None
     assert fields == {"id": "x", "choices": []}
 
 

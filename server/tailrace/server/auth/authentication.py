@@ -178,7 +178,7 @@ class ApiKeys(Authenticator):
         return {"apiKey": {"apiKeySecurityScheme": {"location": "header", "name": API_KEY_HEADER}}}
 
 
-class AnyOf(Authenticator):
+class CombinedAuthenticator(Authenticator):
     """Accepts callers that any of several authenticators accepts.
 
     If all authenticators reject a caller, one of their errors is raised. The order of preference is: an error that reports
@@ -221,7 +221,7 @@ class AnyOf(Authenticator):
             yield
 
 
-class Reporting(Authenticator):
+class LoggingAuthenticator(Authenticator):
     """Logs each rejected caller and the reason, without credentials (A2A 1.0, section 13.1).
 
     Args:

@@ -1,6 +1,6 @@
 """Creates the authenticator of a server from its settings."""
 
-from tailrace.server.auth.authentication import Anonymous, AnyOf, ApiKeys, Authenticator
+from tailrace.server.auth.authentication import Anonymous, CombinedAuthenticator, ApiKeys, Authenticator
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError
 
@@ -27,7 +27,7 @@ def create_authenticator(settings: Settings, keys: Authenticator | None = None) 
         authenticators.append(JwtBearer(tokens.jwks_url, issuer=tokens.issuer, audience=tokens.audience))
     if not authenticators:
         return Anonymous()
-    return authenticators[0] if len(authenticators) == 1 else AnyOf(*authenticators)
+    return authenticators[0] if len(authenticators) == 1 else CombinedAuthenticator(*authenticators)
 
 
 def create_keys(settings: Settings) -> ApiKeys | None:

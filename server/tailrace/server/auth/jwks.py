@@ -152,7 +152,7 @@ class IssuerKeys:
         self._failing_until = -math.inf
         self._unknown_until = -math.inf
         self._fetches = 0  # the number of fetches that ended, successfully or not
-        self._under_way: anyio.Event | None = None
+        self._running_fetch: anyio.Event | None = None
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
@@ -213,17 +213,17 @@ class IssuerKeys:
     async def _renew(self) -> None:
         """Fetch the keys again; in the background if `running` is active."""
         if self._tasks is None:
-            if self._under_way is None:
+            if self._running_fetch is None:
                 await self._fetch()
-        elif self._under_way is None and not self._is_failing:
+        elif self._running_fetch is None and not self._is_failing:
             self._tasks.start_soon(self._run_fetch, self._begin_fetch())
 
     async def _fetch(self) -> None:
         """Wait for the current fetch or for a new fetch. During the pause after a failure, return immediately."""
         before = self._fetches
         while self._fetches == before:
-            if self._under_way is not None:
-                await self._under_way.wait()  # if the fetch is cancelled, the loop starts another fetch
+            if self._running_fetch is not None:
+                await self._running_fetch.wait()  # if the fetch is cancelled, the loop starts another fetch
             elif self._is_failing:
                 return
             elif self._tasks is not None:
@@ -232,8 +232,8 @@ class IssuerKeys:
                 await self._run_fetch(self._begin_fetch())
 
     def _begin_fetch(self) -> anyio.Event:
-        self._under_way = anyio.Event()
-        return self._under_way
+        self._running_fetch = anyio.Event()
+        return self._running_fetch
 
     async def _run_fetch(self, ended: anyio.Event) -> None:
         try:
@@ -254,8 +254,8 @@ class IssuerKeys:
                 reason,
             )
         finally:
-            if self._under_way is ended:
-                self._under_way = None
+            if self._running_fetch is ended:
+                self._running_fetch = None
             ended.set()
 
     async def _load(self) -> bytes:

@@ -301,16 +301,18 @@ async def _broker(settings: Settings) -> list[Finding]:
         async with AsyncExitStack() as stack:
             broker = Broker(settings.events)
             stack.push_async_callback(broker.close)
-            weaknesses = await broker.weaknesses()
+            durability_risks = await broker.durability_risks()
     except ReplyError as error:
         details = f"{where} responds, but its durability settings cannot be read: {error.reply}"
         return [Finding("broker", "warning", details, "docs/scaling.md lists the required settings")]
     except TailraceError as error:
         advice = "check that it runs, and host, port and password in TAILRACE_EVENTS"
         return [Finding("broker", "problem", f"{where} cannot be used: {error}", advice)]
-    if not weaknesses:
+    if not durability_risks:
         return [Finding("broker", "ok", f"{where} responds, and its settings prevent data loss")]
-    return [Finding("broker", "warning", f"{where}: {details}", advice) for details, advice in weaknesses]
+    return [
+        Finding("broker", "warning", f"{where}: {details}", advice) for details, advice in durability_risks
+    ]
 
 
 # --- model and agent ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tailrace.streaming.a2a.models import Artifact, Message, Part, StreamRespons
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.conversion.approval_parts import approval_requests
 from tailrace.wrappers import ContentPartText
-from tailrace.wrappers.conversion.text_joining import BLANK_LINE, is_same_text
+from tailrace.wrappers.conversion.text_joining import BLANK_LINE, belong_to_one_text
 
 ANSWER = "text"
 """The channel of the response itself. Other channels are ``reasoning`` and ``refusal``."""
@@ -190,7 +190,7 @@ def shown_texts(parts: Iterable[Part], *, is_joined: bool = False) -> Iterator[t
             yield part, ""
             continue
         text = ContentPartText(text=part.text, metadata=part.metadata)
-        is_apart = not is_joined and before is not None and not is_same_text(before, text)
+        is_apart = not is_joined and before is not None and not belong_to_one_text(before, text)
         yield part, BLANK_LINE + part.text if is_apart else part.text
         before = text
 

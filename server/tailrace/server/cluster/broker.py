@@ -63,7 +63,7 @@ class Broker:
         self._connections: WeakSet[Link | Subscriber] = WeakSet()
         self.writing = self.link()
         self.reading = self.link()
-        self.refuses = False
+        self.rejects_writes = False
         self._failed = anyio.Event()
         self._works = True
 
@@ -87,7 +87,7 @@ class Broker:
             connection.drop_buffer()
 
     @property
-    def works(self) -> bool:
+    def is_usable(self) -> bool:
         """Return whether the broker can be used: no failure was recorded since the last successful probe."""
         return self._works
 
@@ -100,7 +100,7 @@ class Broker:
         if isinstance(
             error, ReplyError
         ):  # other errors are lost connections, which the callers of `Subscriber.run` log
-            self.refuses = True
+            self.rejects_writes = True
             logger.warning(
                 "the broker (TAILRACE_EVENTS) rejects events; until it accepts them, they are stored only in the database: %s",
                 error.reply,
@@ -115,11 +115,11 @@ class Broker:
                 await anyio.sleep(PROBE_INTERVAL)
                 # The probe is a write, because a broker that is out of memory still replies to PING.
                 if await _does(probe, (b"SET", _PROBE_KEY, b"", b"PX", 1000)):
-                    if self.refuses:
+                    if self.rejects_writes:
                         logger.info("the broker (TAILRACE_EVENTS) accepts events again")
-                    self._failed, self.refuses = anyio.Event(), False
+                    self._failed, self.rejects_writes = anyio.Event(), False
                     self._works = True
-                    await self.warn()
+                    await self.log_durability_risks()
         finally:
             with anyio.CancelScope(shield=True):
                 await probe.close()
@@ -128,7 +128,7 @@ class Broker:
         """Return whether the broker accepts requests now. For example, it rejects requests while it loads its data."""
         return await _does(self.reading, (b"PING",))
 
-    async def weaknesses(self) -> list[tuple[str, str]]:
+    async def durability_risks(self) -> list[tuple[str, str]]:
         """Return the settings of the broker that risk data loss, each with advice.
 
         Raises:
@@ -148,10 +148,10 @@ class Broker:
                     break  # the fsync policy does not matter without an append-only file
         return found
 
-    async def warn(self) -> None:
+    async def log_durability_risks(self) -> None:
         """Log the risks of data loss in the broker's configuration."""
         try:
-            for weakness in await self.weaknesses():
+            for weakness in await self.durability_risks():
                 logger.warning("the broker (TAILRACE_EVENTS): %s; %s", *weakness)
         except ReplyError as error:
             logger.info(

@@ -16,14 +16,14 @@ import msgspec
 
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.message_authentication import Authentication
-from tailrace.server.cluster.node import BEATS, Node
+from tailrace.server.cluster.node import HEARTBEATS_PER_TTL, Node
 from tailrace.server.cluster.node_commands import (
     Cancel,
     Command,
     Commands,
     DeleteWebhook,
-    Forget,
-    Look,
+    RemoveFromMemory,
+    GetSnapshot,
     NoReply,
     NotHere,
     Send,
@@ -31,8 +31,8 @@ from tailrace.server.cluster.node_commands import (
     SetWebhook,
 )
 from tailrace.server.cluster.store import ClusterStore, TaskLocation, conversation_claim
-from tailrace.server.cluster.task_follower import Following
-from tailrace.server.runtime.active_task import PLAIN_CALL, ActiveTask, CallContext, Subscription
+from tailrace.server.cluster.task_follower import TaskFollower
+from tailrace.server.runtime.active_task import DEFAULT_CALL, ActiveTask, CallContext, Subscription
 from tailrace.server.runtime.client_task_ids import possible_ids
 from tailrace.server.runtime.engine import HEALTH_TIMEOUT, Engine
 from tailrace.server.runtime.handlers import Handler
@@ -40,7 +40,7 @@ from tailrace.server.runtime.health import Health
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.task_registry import TasksOfOtherProcesses
-from tailrace.server.store.store import NotOurs, StoredTask
+from tailrace.server.store.store import NotOwnedError, StoredTask
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
@@ -84,8 +84,8 @@ class ClusterEngine(Engine):
         self._shared = store
         self._node = node
         self._broker = broker
-        self._following = Following(store, store.streams, self._reload)
-        self._commands = Commands(broker, authentication, self._carry_out)
+        self._following = TaskFollower(store, store.streams, self._reload)
+        self._commands = Commands(broker, authentication, self._execute_command)
         self._known_nodes: set[str] | None = None
         # Tasks of dead nodes that this node has claimed but not recovered yet: the caller of each task, by task id.
         self._orphans: dict[str, str] = {}
@@ -99,7 +99,7 @@ class ClusterEngine(Engine):
         self,
         request: SendMessageRequest,
         owner: str = "",
-        call: CallContext = PLAIN_CALL,
+        call: CallContext = DEFAULT_CALL,
         *,
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
@@ -114,7 +114,9 @@ class ClusterEngine(Engine):
             if location is None:
                 break
             try:
-                answer = await self._ask(location, Send(location.task_id, owner, request.to_json(), call))
+                answer = await self._request_from_node(
+                    location, Send(location.task_id, owner, request.to_json(), call)
+                )
             except NotHere:
                 continue
             sent = msgspec.msgpack.decode(answer, type=Sent)
@@ -122,7 +124,7 @@ class ClusterEngine(Engine):
             first = Event(sent.after, sent.first) if sent.first is not None else None
             return self.subscription(active, sent.after, first)
         else:
-            raise _moving()
+            raise _moving_error()
         names = [f"key:{call.send_key}"] if call.send_key else []
         if call.named_in and task_id:
             names.append(f"task:{task_id}")
@@ -145,10 +147,12 @@ class ClusterEngine(Engine):
             if location is None:
                 return await super().cancel_task(task_id, owner)
             try:
-                return Task.model_validate_json(await self._ask(location, Cancel(location.task_id, owner)))
+                return Task.model_validate_json(
+                    await self._request_from_node(location, Cancel(location.task_id, owner))
+                )
             except NotHere:
                 continue
-        raise _moving()
+        raise _moving_error()
 
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
@@ -164,10 +168,12 @@ class ClusterEngine(Engine):
                 return await super().set_webhook(config, owner, dialect)
             command = SetWebhook(location.task_id, owner, config.to_json(), dialect)
             try:
-                return TaskPushNotificationConfig.model_validate_json(await self._ask(location, command))
+                return TaskPushNotificationConfig.model_validate_json(
+                    await self._request_from_node(location, command)
+                )
             except NotHere:
                 continue
-        raise _moving()
+        raise _moving_error()
 
     async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
         """Delete a webhook as `Engine.delete_webhook` does, on the node that runs the task.
@@ -180,11 +186,11 @@ class ClusterEngine(Engine):
             if location is None:
                 return await super().delete_webhook(task_id, config_id, owner)
             try:
-                await self._ask(location, DeleteWebhook(location.task_id, owner, config_id))
+                await self._request_from_node(location, DeleteWebhook(location.task_id, owner, config_id))
             except NotHere:
                 continue
             return None
-        raise _moving()
+        raise _moving_error()
 
     async def health(self) -> Health:
         """Return the health as `Engine.health` does. Also check the broker, and whether this node may write."""
@@ -192,9 +198,9 @@ class ClusterEngine(Engine):
         problems = dict(known.problems)
         is_connected = False
         with anyio.move_on_after(HEALTH_TIMEOUT):
-            is_connected = self._broker.works and await self._broker.is_available()
+            is_connected = self._broker.is_usable and await self._broker.is_available()
         if not is_connected:
-            problems["broker"] = "it rejects writes" if self._broker.refuses else "it does not respond"
+            problems["broker"] = "it rejects writes" if self._broker.rejects_writes else "it does not respond"
         if not self._node.may_write:
             problems.setdefault("store", "this node may not write now")
         return Health(problems, (*known.parts, "broker"), known.warnings)
@@ -212,7 +218,7 @@ class ClusterEngine(Engine):
         """
         for each in possible_ids(self._shared.keys, task_id, owner):
             active = self._tasks.in_memory(each, owner)
-            if active is not None and not active.followed:
+            if active is not None and not active.runs_elsewhere:
                 return None
             location = await self._shared.locate(each, owner)
             if location is None:
@@ -228,23 +234,23 @@ class ClusterEngine(Engine):
             if location.node != self._node.id:
                 webhooks = await self._shared.claim_task(each)
                 if webhooks is None:
-                    raise _moving()
+                    raise _moving_error()
                 if self._push is not None:
                     self._push.schedule([(webhook, True) for webhook in webhooks])
             self._tasks.end_following(each, owner)
             return None
         return None
 
-    async def _ask(self, location: TaskLocation, command: Command) -> bytes:
-        return await self._commands.ask(location.node or "", command)
+    async def _request_from_node(self, location: TaskLocation, command: Command) -> bytes:
+        return await self._commands.send_request(location.node or "", command)
 
-    async def _carry_out(self, command: Command) -> bytes:
+    async def _execute_command(self, command: Command) -> bytes:
         """Execute the command of another node.
 
         Raises:
             NotHere: This node does not run the task.
         """
-        if isinstance(command, Forget):
+        if isinstance(command, RemoveFromMemory):
             await self._forget_here(command.task_id, command.owner)
             return b""
         if await self._locate(command.task_id, command.owner) is not None:
@@ -252,7 +258,7 @@ class ClusterEngine(Engine):
         match command:
             case Cancel():
                 return (await super().cancel_task(command.task_id, command.owner)).to_json()
-            case Look():
+            case GetSnapshot():
                 return (await super().get_task(command.task_id, command.owner)).to_json()
             case SetWebhook():
                 config = TaskPushNotificationConfig.model_validate_json(command.config)
@@ -274,7 +280,7 @@ class ClusterEngine(Engine):
     def _remote_tasks(self) -> TasksOfOtherProcesses | None:
         return self
 
-    def has(self, stored: StoredTask) -> bool:
+    def is_remote(self, stored: StoredTask) -> bool:
         """See `TasksOfOtherProcesses.has`."""
         return stored.node != self._node.id or stored.task.id in self._orphans
 
@@ -294,7 +300,9 @@ class ClusterEngine(Engine):
         """
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
-            task = Task.model_validate_json(await self._ask(location, Look(location.task_id, owner)))
+            task = Task.model_validate_json(
+                await self._request_from_node(location, GetSnapshot(location.task_id, owner))
+            )
             return StoredTask(task, extension_metadata(task.metadata)["number"], stored.node)
         again = await self._shared.load_task(stored.task.id, owner)
         if again is not None and again.number > stored.number:
@@ -313,7 +321,7 @@ class ClusterEngine(Engine):
 
         async def forget_at(node: str) -> None:
             try:
-                await self._commands.ask(node, Forget(task_id, owner))
+                await self._commands.send_request(node, RemoveFromMemory(task_id, owner))
             except (NoReply, StoreError) as error:
                 logger.warning("a node has a deleted task in memory for a while longer: %s", error)
 
@@ -374,7 +382,7 @@ class ClusterEngine(Engine):
         with anyio.CancelScope(shield=True):
             try:
                 await self._shared.release(owner, name)
-            except NotOurs:
+            except NotOwnedError:
                 pass
             except StoreError as error:
                 logger.warning("a claim is held for a while longer: %s", error)
@@ -400,7 +408,7 @@ class ClusterEngine(Engine):
         try:
             async with anyio.create_task_group() as group:
                 for each in (
-                    self._broker.warn,
+                    self._broker.log_durability_risks,
                     self._broker.watch,
                     self._following.run,
                     self._listen,
@@ -420,13 +428,13 @@ class ClusterEngine(Engine):
                     logger.warning(
                         "the end of this node was not announced; other nodes will detect it: %s", error
                     )
-                self._shared.forget_ours()
+                self._shared.forget_own_tasks()
                 self._orphans.clear()
                 await self._broker.close()
 
     @property
     def _interval(self) -> float:
-        return min(MAX_BEAT_INTERVAL, self._node.ttl / BEATS)
+        return min(MAX_BEAT_INTERVAL, self._node.ttl / HEARTBEATS_PER_TTL)
 
     async def _listen(self) -> None:
         while True:
@@ -457,16 +465,18 @@ class ClusterEngine(Engine):
             "other nodes declared this node dead and took over its tasks: it continues under a new name"
         )
         ours = [
-            active for active in self._tasks.all() if not active.followed and not active.record.state.terminal
+            active
+            for active in self._tasks.all()
+            if not active.runs_elsewhere and not active.record.state.terminal
         ]
         unkept = [active.record.id for active in ours if not active.log.number]
         for active in ours:
-            self._turns.fail(active, NotOurs("other nodes declared this node dead"))
+            self._turns.fail(active, NotOwnedError("other nodes declared this node dead"))
         if self._push is not None:
             self._push.release_all()
         self._orphans.clear()
         self._to_release.clear()
-        self._shared.forget_ours(unkept)
+        self._shared.forget_own_tasks(unkept)
         await self._node.join(self._shared.database)
 
     async def _run_takeovers(self) -> None:
@@ -486,7 +496,7 @@ class ClusterEngine(Engine):
             await anyio.sleep(self._interval)
 
     async def _take_over(self) -> None:
-        while self._broker.works:  # some events of dead nodes are only in the broker
+        while self._broker.is_usable:  # some events of dead nodes are only in the broker
             taken, webhooks = await self._shared.take_over()
             self._orphans.update(taken)
             if self._push is not None:
@@ -508,7 +518,7 @@ class ClusterEngine(Engine):
         orphans = dict(self._orphans)
         for task_id, owner in orphans.items():
             await self._shared.streams.fence(self._node.id, task_id)
-            self._shared.note_fenced(task_id)
+            self._shared.record_fence(task_id)
             self._tasks.end_following(task_id, owner)
         try:
             interrupted = await self._interrupted.read(self._without_orphans())
@@ -537,5 +547,5 @@ class ClusterEngine(Engine):
             active.holds_conversation = await self._shared.claim(active.owner, name, active.record.id)
 
 
-def _moving() -> OverloadedError:
+def _moving_error() -> OverloadedError:
     return OverloadedError("the task is moving to another server; try again")

@@ -59,7 +59,7 @@ class Addition(msgspec.Struct, frozen=True):
 
     task_id: str
     events: Sequence[Event]
-    begins: bool
+    is_first: bool
     ttl: int
 
 
@@ -67,7 +67,7 @@ class Outcome(IntEnum):
     """The result of an addition."""
 
     ADDED = 0
-    THERE = 1
+    ALREADY_PRESENT = 1
     """The stream already has the events, because the reply to an earlier attempt was lost."""
     REFUSED = 2
     """Nothing was added, because the last entry was not written by this node."""
@@ -177,7 +177,7 @@ class TaskStreams:
         for each in additions:
             key, number = stream_key(each.task_id), b"%d" % each.events[-1].number
             signed = await self._signed(_encode_events(each.events), key, number, writer)
-            calls.append((key, writer, number, signed, int(each.begins), each.ttl))
+            calls.append((key, writer, number, signed, int(each.is_first), each.ttl))
         replies = await _ADD_SCRIPT.run(self.broker.writing, *calls, accept=_is_key_error)
         outcomes: list[Outcome] = []
         for call, reply in zip(calls, replies, strict=True):

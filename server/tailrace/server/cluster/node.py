@@ -16,11 +16,11 @@ from sqlalchemy.engine import URL
 
 from tailrace.server.store.database import Work
 from tailrace.server.store.postgresql import PostgresqlDatabase, T
-from tailrace.server.store.records import NotOurs
+from tailrace.server.store.records import NotOwnedError
 from tailrace.server.store.schema import nodes
 from tailrace.wrappers import StoreError
 
-BEATS = 5
+HEARTBEATS_PER_TTL = 5
 """Number of heartbeats within the time to live of a node, so that some heartbeats may fail."""
 
 _TAKE_SHARED_LOCK = text(
@@ -61,7 +61,7 @@ class Node:
             StoreError: The row cannot be written.
         """
         name, now = uuid4().hex, time.monotonic()
-        await database.beside(
+        await database.write_in_parallel(
             lambda connection: connection.execute(insert(nodes).values(id=name, beat=func.now()))
         )
         self.id, self._beat = name, now
@@ -76,7 +76,7 @@ class Node:
         """
         now = time.monotonic()
         change = update(nodes).where(nodes.c.id == self.id).values(beat=func.now())
-        if not await database.beside(lambda connection: connection.execute(change).rowcount):
+        if not await database.write_in_parallel(lambda connection: connection.execute(change).rowcount):
             return False
         self._beat = now
         return True
@@ -91,7 +91,7 @@ class Node:
         # A node with a running transaction has its row locked. The row is skipped, and a later call removes it.
         dead = select(nodes.c.id).where(nodes.c.beat < oldest).with_for_update(skip_locked=True)
         gone = delete(nodes).where(nodes.c.id.in_(dead.scalar_subquery())).returning(nodes.c.id)
-        return list(await database.beside(lambda connection: connection.scalars(gone).all()))
+        return list(await database.write_in_parallel(lambda connection: connection.scalars(gone).all()))
 
     async def leave(self, database: "NodeDatabase") -> None:
         """Remove the row of this node, so that other nodes can take over its tasks immediately.
@@ -100,13 +100,15 @@ class Node:
             StoreError: The database is not available. Other nodes will detect the end of this node by the age of its heartbeat.
         """
         name, self.id = self.id, ""
-        await database.beside(lambda connection: connection.execute(delete(nodes).where(nodes.c.id == name)))
+        await database.write_in_parallel(
+            lambda connection: connection.execute(delete(nodes).where(nodes.c.id == name))
+        )
 
     def check(self, connection: Connection) -> None:
         """Check that this node is alive, and lock its row until the transaction ends.
 
         Raises:
-            NotOurs: Another node has removed this node.
+            NotOwnedError: Another node has removed this node.
             StoreError: The last heartbeat is too old, so another node may have removed this node.
         """
         if not self.may_write:
@@ -115,7 +117,7 @@ class Node:
             )
         place = select(nodes.c.id).where(nodes.c.id == self.id).with_for_update(read=True, key_share=True)
         if connection.scalar(place) is None:
-            raise NotOurs("other nodes declared this node dead")
+            raise NotOwnedError("other nodes declared this node dead")
 
 
 class NodeDatabase(PostgresqlDatabase):
@@ -134,7 +136,7 @@ class NodeDatabase(PostgresqlDatabase):
         self._node = node
         self._seconds = node.ttl  # a node that waits longer than this is dead
 
-    async def beside(self, work: Work[T]) -> T:
+    async def write_in_parallel(self, work: Work[T]) -> T:
         """Run a short write transaction in parallel with other transactions, and without a check of the node.
 
         Cancellation rolls the transaction back.
@@ -158,7 +160,7 @@ class NodeDatabase(PostgresqlDatabase):
         connection.execute(_ONE_AT_A_TIME)  # nodes may be started at the same time
         super()._migrate_schema(connection)
 
-    def _check_place(self, connection: Connection) -> None:
+    def _check_write_permission(self, connection: Connection) -> None:
         if "tailrace" not in connection.info:
             if not connection.scalar(_TAKE_SHARED_LOCK):
                 raise StoreError(

@@ -51,7 +51,7 @@ ABSENCE_PAUSE = 0.05
 MAX_REQUESTS = 1_000
 """Maximum number of waiting and running requests. Further requests are ignored; their requesters publish them again."""
 
-REMEMBERED = 10_000
+MAX_REQUEST_IDS = 10_000
 """Number of request ids that a node stores."""
 
 
@@ -99,21 +99,21 @@ class DeleteWebhook(msgspec.Struct, tag=True, frozen=True):
     config_id: str
 
 
-class Look(msgspec.Struct, tag=True, frozen=True):
+class GetSnapshot(msgspec.Struct, tag=True, frozen=True):
     """Return the current state of a task."""
 
     task_id: str
     owner: str
 
 
-class Forget(msgspec.Struct, tag=True, frozen=True):
+class RemoveFromMemory(msgspec.Struct, tag=True, frozen=True):
     """Remove a deleted task from memory. The reply is empty."""
 
     task_id: str
     owner: str
 
 
-Command = Cancel | Send | SetWebhook | DeleteWebhook | Look | Forget
+Command = Cancel | Send | SetWebhook | DeleteWebhook | GetSnapshot | RemoveFromMemory
 
 
 class _Request(msgspec.Struct, tag=True, frozen=True):
@@ -122,7 +122,7 @@ class _Request(msgspec.Struct, tag=True, frozen=True):
     command: Command
 
 
-class _Fault(msgspec.Struct, frozen=True):
+class _ErrorReply(msgspec.Struct, frozen=True):
     kind: str
     detail: str
     metadata: dict[str, str] = {}
@@ -132,7 +132,7 @@ class _Fault(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, tag=True, frozen=True):
     id: str
     body: bytes
-    fault: _Fault | None = None
+    fault: _ErrorReply | None = None
 
 
 _TIME_BYTES = 8  # size of the time before each message: milliseconds since 1970, by the broker's clock
@@ -155,7 +155,7 @@ class NoReply(OverloadedError):
     """The node that runs the task did not reply in time. It is unknown whether the request was executed."""
 
 
-CarryOut = Callable[[Command], Awaitable[bytes]]
+ExecuteCommand = Callable[[Command], Awaitable[bytes]]
 
 
 class Commands:
@@ -167,7 +167,7 @@ class Commands:
         carry_out: Executes a request, and returns the reply.
     """
 
-    def __init__(self, broker: Broker, authentication: Authentication, carry_out: CarryOut) -> None:
+    def __init__(self, broker: Broker, authentication: Authentication, carry_out: ExecuteCommand) -> None:
         self._broker = broker
         self._authentication = authentication
         self._carry_out = carry_out
@@ -180,7 +180,7 @@ class Commands:
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._node = ""
 
-    async def ask(self, node: str, command: Command) -> bytes:
+    async def send_request(self, node: str, command: Command) -> bytes:
         """Send a request to another node, and return the reply.
 
         Raises:
@@ -218,7 +218,7 @@ class Commands:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._serve_all, group)
                 while True:
-                    if not self._broker.works:
+                    if not self._broker.is_usable:
                         await anyio.sleep(PROBE_INTERVAL)
                         continue
                     try:
@@ -244,7 +244,7 @@ class Commands:
             if message.id not in self._seen and self._open < MAX_REQUESTS:
                 self._open += 1
                 self._seen[message.id] = None
-                if len(self._seen) > REMEMBERED:
+                if len(self._seen) > MAX_REQUEST_IDS:
                     self._seen.popitem(last=False)
                 self._requests.append((sent_at, message))
                 self._has_requests.set()
@@ -312,16 +312,16 @@ def _channel(node: str) -> bytes:
     return f"tailrace:node:{node}".encode()
 
 
-def _fault(error: Exception) -> _Fault:
+def _fault(error: Exception) -> _ErrorReply:
     if isinstance(error, A2AError):
         violations = [(each.field, each.description) for each in error.violations]
-        return _Fault(type(error).__name__, error.detail, error.metadata, violations)
+        return _ErrorReply(type(error).__name__, error.detail, error.metadata, violations)
     if isinstance(error, TailraceError):
-        return _Fault(type(error).__name__, str(error))
-    return _Fault("InternalError", "the server that works on the task failed")
+        return _ErrorReply(type(error).__name__, str(error))
+    return _ErrorReply("InternalError", "the server that works on the task failed")
 
 
-def _raised(fault: _Fault) -> TailraceError:
+def _raised(fault: _ErrorReply) -> TailraceError:
     kind = _ERRORS.get(fault.kind)
     if kind is None:
         if fault.kind == NotHere.__name__:

@@ -24,15 +24,15 @@ from tailrace.server.store.retention import drop_deleted, drop_expired, pending_
 from tailrace.server.store.schema import claims, events, nodes, push_configs, tasks
 from tailrace.server.store.store import (
     EventsDropped,
-    NotOurs,
+    NotOwnedError,
     PushConfig,
     Retention,
     Store,
-    TasksRefused,
+    TasksNotWrittenError,
     TaskWrite,
 )
-from tailrace.server.store.task_rows import Bodies, has_running_turn, keep_tasks
-from tailrace.server.store.writer import further_writes, is_large_batch, rows_of
+from tailrace.server.store.task_rows import Bodies, has_running_turn, write_tasks
+from tailrace.server.store.writer import writes_beyond_events, is_large_batch, rows_of
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import StoreError
@@ -104,10 +104,10 @@ class ClusterStore(Store):
         self.streams = streams
         self._stream_ttl = max(1, round(stream_ttl))
         # For each task whose turn this node runs: whether this node has added to the task's stream.
-        self._ours: dict[str, bool] = {}
+        self._own_tasks: dict[str, bool] = {}
         # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._persisted: list[TaskWrite] = []
-        self._foreign: set[str] = set()
+        self._taken_over_tasks: set[str] = set()
         # Tasks that began while this node had an earlier id, and had no persisted event when the id changed. Their writes are
         # refused.
         self._abandoned: set[str] = set()
@@ -118,18 +118,18 @@ class ClusterStore(Store):
         """Persist writes like `Store.commit`.
 
         Raises:
-            TasksRefused: Other nodes have taken over some of the tasks. The writes of the other tasks are persisted.
+            TasksNotWrittenError: Other nodes have taken over some of the tasks. The writes of the other tasks are persisted.
             StoreError: It is unknown whether any write was persisted.
         """
         if not self._node.may_write:
             raise StoreError(
                 f"this node could not write a heartbeat within {self._node.ttl:g} s, so it may not write"
             )
-        bound_ids = {write.task_id for write in further_writes(writes)}
-        bound_ids |= {write.task_id for write in writes if write.task_id not in self._ours}
+        bound_ids = {write.task_id for write in writes_beyond_events(writes)}
+        bound_ids |= {write.task_id for write in writes if write.task_id not in self._own_tasks}
         refused: dict[str, StoreError] = {}
         bound = [write for write in writes if write.task_id in bound_ids]
-        free = _additions([write for write in writes if write.task_id not in bound_ids], self._ours)
+        free = _additions([write for write in writes if write.task_id not in bound_ids], self._own_tasks)
         if bound:
             failure: list[StoreError] = []
             async with anyio.create_task_group() as group:
@@ -140,24 +140,24 @@ class ClusterStore(Store):
                 except StoreError as error:
                     failure.append(error)
             if failure and free and failure[0].temporary:
-                raise TasksRefused(dict.fromkeys(bound_ids, failure[0]), temporary=True)
+                raise TasksNotWrittenError(dict.fromkeys(bound_ids, failure[0]), temporary=True)
             if failure:
                 raise failure[0]
-            for task_id in self._foreign:
-                refused[task_id] = NotOurs("another node has taken over the task")
-            self._abandoned -= self._foreign
-            await self._add(self._behind_complete(bound), refused, are_kept=True)
+            for task_id in self._taken_over_tasks:
+                refused[task_id] = NotOwnedError("another node has taken over the task")
+            self._abandoned -= self._taken_over_tasks
+            await self._add(self._stream_additions(bound), refused, are_kept=True)
         else:
             await self._add(free, refused)
         for write in bound:
             if write.snapshot is not None and not _is_running(write.snapshot.status.state):
-                self._ours.pop(write.task_id, None)
+                self._own_tasks.pop(write.task_id, None)
         self._persisted.clear()
-        self._foreign.clear()
+        self._taken_over_tasks.clear()
         if refused:
             for task_id in refused:
-                self._ours.pop(task_id, None)
-            raise TasksRefused(refused)
+                self._own_tasks.pop(task_id, None)
+            raise TasksNotWrittenError(refused)
 
     async def _write_bound(self, bound: list[TaskWrite]) -> None:
         """Write PostgreSQL's part of a batch in one transaction.
@@ -178,10 +178,10 @@ class ClusterStore(Store):
         node = self._node.id
         created = {write.task_id for write in writes if write.events and write.events[0].number == 1}
         known = {write.task_id for write in writes if write.task_id} - created
-        self._foreign = (known - _ours_of(connection, known, node)) | (created & self._abandoned)
-        writes = [write for write in writes if write.task_id not in self._foreign]
+        self._taken_over_tasks = (known - _owned_ids(connection, known, node)) | (created & self._abandoned)
+        writes = [write for write in writes if write.task_id not in self._taken_over_tasks]
         insert_events(connection, rows_of(writes))
-        keep_tasks(connection, writes, bodies, self._webhook_rows, node)
+        write_tasks(connection, writes, bodies, self._webhook_rows, node)
         for write in writes:
             if not write.holds_conversation:
                 continue
@@ -192,11 +192,13 @@ class ClusterStore(Store):
             if write.snapshot is not None and not _is_running(write.snapshot.status.state):
                 _release(connection, write.owner, conversation_claim(write.context_id), node)
 
-    def _behind_complete(self, bound: list[TaskWrite]) -> list[Addition]:
-        additions = _additions([write for write in bound if write.task_id not in self._foreign], self._ours)
+    def _stream_additions(self, bound: list[TaskWrite]) -> list[Addition]:
+        additions = _additions(
+            [write for write in bound if write.task_id not in self._taken_over_tasks], self._own_tasks
+        )
         for write in bound:
-            if write.task_id and write.task_id not in self._foreign:
-                self._ours.setdefault(write.task_id, False)
+            if write.task_id and write.task_id not in self._taken_over_tasks:
+                self._own_tasks.setdefault(write.task_id, False)
         ended = {
             write.task_id: write.snapshot.status.state.terminal
             for write in bound
@@ -206,7 +208,7 @@ class ClusterStore(Store):
             Addition(
                 each.task_id,
                 each.events,
-                each.begins,
+                each.is_first,
                 self._stream_ttl if ended.get(each.task_id) else WORKING_TTL,
             )
             for each in additions
@@ -226,7 +228,7 @@ class ClusterStore(Store):
             return
         unkept = [] if are_kept else additions
         missing: list[Addition] = []
-        if self.streams.broker.works:
+        if self.streams.broker.is_usable:
             try:
                 outcomes = await self.streams.add(self._node.id, additions)
             except BrokerError as error:
@@ -234,7 +236,7 @@ class ClusterStore(Store):
             else:
                 contested: list[Addition] = []
                 for each, outcome in zip(additions, outcomes, strict=True):
-                    self._ours[each.task_id] = True
+                    self._own_tasks[each.task_id] = True
                     if outcome is Outcome.REFUSED:
                         # Either another node took the task over, or the last entry is forged. PostgreSQL has the answer.
                         contested.append(each)
@@ -242,13 +244,13 @@ class ClusterStore(Store):
                         missing.append(each)
                 if are_kept:
                     for task_id in await self._taken_over(contested):
-                        refused[task_id] = NotOurs("another node has taken over the task")
+                        refused[task_id] = NotOwnedError("another node has taken over the task")
                 else:
                     unkept = contested + missing
         if unkept:
             await self._add_to_database(unkept, refused)
         for each in missing:  # the broker has lost its data; the next addition may start a new stream
-            self._ours[each.task_id] = False
+            self._own_tasks[each.task_id] = False
 
     async def _add_to_database(self, additions: list[Addition], refused: dict[str, StoreError]) -> None:
         rows = [
@@ -260,7 +262,7 @@ class ClusterStore(Store):
 
         def work(connection: Connection) -> set[str]:
             ids = {each.task_id for each in additions}
-            foreign = ids - _ours_of(connection, ids, node)
+            foreign = ids - _owned_ids(connection, ids, node)
             mine = [row for row in rows if row["task_id"] not in foreign]
             if mine:
                 # An earlier attempt may have succeeded, although its reply was lost.
@@ -268,7 +270,7 @@ class ClusterStore(Store):
             return foreign
 
         for task_id in await self._database.write(work):
-            refused[task_id] = NotOurs("another node has taken over the task")
+            refused[task_id] = NotOwnedError("another node has taken over the task")
 
     async def _taken_over(self, additions: list[Addition]) -> list[str]:
         """Return the ids of the tasks that other nodes have taken over."""
@@ -277,18 +279,18 @@ class ClusterStore(Store):
         of_others = tasks.c.id.in_([each.task_id for each in additions]) & (tasks.c.node != self._node.id)
         return [row.id for row in await self._read(select(tasks.c.id).where(of_others))]
 
-    def note_fenced(self, task_id: str) -> None:
+    def record_fence(self, task_id: str) -> None:
         """Record that this node has fenced the stream of a task (`TaskStreams.fence`)."""
-        self._ours[task_id] = True
+        self._own_tasks[task_id] = True
 
-    def forget_ours(self, unkept: Collection[str] = ()) -> None:
+    def forget_own_tasks(self, unkept: Collection[str] = ()) -> None:
         """Forget the tasks of this node, because it has a new id.
 
         Args:
             unkept: Tasks without persisted events. Their turns no longer run. Later writes of these tasks are refused: otherwise,
                 the first persisted event would assign the task to this node under its new id.
         """
-        self._ours.clear()
+        self._own_tasks.clear()
         self._abandoned.update(unkept)
 
     async def delete_task(self, task_id: str, owner: str) -> bool:
@@ -353,7 +355,7 @@ class ClusterStore(Store):
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
         """Return consecutive events from a stream after a number."""
-        if not self.streams.broker.works:
+        if not self.streams.broker.is_usable:
             raise BrokerError("the broker (TAILRACE_EVENTS) does not work at present")
         found: list[Event] = []
         size = 0
@@ -563,7 +565,7 @@ def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addit
     ]
 
 
-def _ours_of(connection: Connection, task_ids: set[str], node: str) -> set[str]:
+def _owned_ids(connection: Connection, task_ids: set[str], node: str) -> set[str]:
     """Return the ids of the given tasks that belong to this node."""
     if not task_ids:
         return set()

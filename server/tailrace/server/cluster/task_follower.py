@@ -50,10 +50,10 @@ class _Followed:
     def task(self) -> ActiveTask | None:
         """Return the task; None if it has no subscribers, has moved, or has ended."""
         active = self.reference()
-        return None if active is None or active.moved or active.log.ended else active
+        return None if active is None or active.is_taken_over or active.log.ended else active
 
 
-class Following:
+class TaskFollower:
     """Adds the events of followed tasks to their logs.
 
     Args:
@@ -100,7 +100,7 @@ class Following:
 
     async def _listen(self) -> None:
         while True:
-            if not self._broker.works:
+            if not self._broker.is_usable:
                 await anyio.sleep(PROBE_INTERVAL)
                 continue
             try:
@@ -220,7 +220,7 @@ class Following:
             followed.is_repairing = False
 
     async def _catch_up(self, active: ActiveTask) -> None:
-        while not (active.log.ended or active.moved):
+        while not (active.log.ended or active.is_taken_over):
             try:
                 events = await self._store.load_events(active.record.id, active.record.number)
             except EventsDropped:
@@ -237,7 +237,7 @@ def feed(active: ActiveTask, events: Sequence[Event]) -> bool:
         False if there is a gap before or between the events. Events after the gap are not added.
     """
     record = active.record
-    if active.moved or active.log.ended or not events or events[-1].number <= record.number:
+    if active.is_taken_over or active.log.ended or not events or events[-1].number <= record.number:
         return True
     new = [event for event in events if event.number > record.number]
     is_complete = True

@@ -24,7 +24,8 @@ def names_remote_client(headers: Iterable[tuple[str, str]]) -> bool:
         headers: Pairs of the lower-case name and the value.
     """
     return any(
-        name in _HEADERS and not all(_is_here(name, element) for element in value.split(",", _MAX_PROXIES))
+        name in _HEADERS
+        and not all(_is_local_node(name, element) for element in value.split(",", _MAX_PROXIES))
         for name, value in headers
     )
 
@@ -43,7 +44,7 @@ def _parse_short(host: str) -> IPv4Address | IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _is_here(header: str, element: str) -> bool:
+def _is_local_node(header: str, element: str) -> bool:
     address = parse_address(_host_of(_node_of(element) if header == "forwarded" else element))
     return address is not None and address.is_loopback
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth.authentication import Authenticator
 from tailrace.server.http.error_responses import Problem, encode_ascii
-from tailrace.server.http.request_guard import RequestGuard, answers_every_host
+from tailrace.server.http.request_guard import RequestGuard, exempt_from_guard
 from tailrace.server.http.request_headers import credentials_of
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.runtime.auth_error import AuthError
@@ -59,12 +59,12 @@ class OperatorEndpoints:
                 path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
             )
 
-    @answers_every_host
+    @exempt_from_guard
     async def _live(self, _request: Request) -> Response:
         """Return 200. Other components are not checked, because a restart of this process would not repair them."""
         return _json({"status": "ok"}, 200)
 
-    @answers_every_host
+    @exempt_from_guard
     async def _ready(self, _request: Request) -> Response:
         health = await self._health()
         return _json(health.to_dict(), 200 if health.ready else 503)

@@ -51,7 +51,7 @@ class _Authority(NamedTuple):
     port: int | None
 
 
-def answers_every_host(endpoint: _Endpoint) -> _Endpoint:
+def exempt_from_guard(endpoint: _Endpoint) -> _Endpoint:
     """Exempt an endpoint from all checks. It is for health probes, which use the IP address of a pod as the host."""
     setattr(endpoint, EXEMPT, True)
     return endpoint

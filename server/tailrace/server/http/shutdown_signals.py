@@ -15,7 +15,7 @@ from types import FrameType
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _HANDLERS = ("handle_exit", "handle_quit")
-"""Names of the signal handler methods of `uvicorn.Server`, of gunicorn's workers, and of `_Listener`."""
+"""Names of the signal handler methods of `uvicorn.Server`, of gunicorn's workers, and of `_SignalInterceptor`."""
 
 
 @contextmanager
@@ -30,7 +30,9 @@ def handle_signals(stop: Callable[[], object]) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    listeners = [listener for number in SIGNALS if (listener := _Listener.before(number, stop)) is not None]
+    listeners = [
+        listener for number in SIGNALS if (listener := _SignalInterceptor.before(number, stop)) is not None
+    ]
     try:
         yield
     finally:
@@ -38,7 +40,7 @@ def handle_signals(stop: Callable[[], object]) -> Generator[None]:
             listener.leave()
 
 
-class _Listener:
+class _SignalInterceptor:
     """Intercepts one signal."""
 
     def __init__(
@@ -53,7 +55,7 @@ class _Listener:
         self._loop = asyncio.get_running_loop()
 
     @classmethod
-    def before(cls, number: signal.Signals, stop: Callable[[], object]) -> "_Listener | None":
+    def before(cls, number: signal.Signals, stop: Callable[[], object]) -> "_SignalInterceptor | None":
         handler = signal.getsignal(number)
         # The handler may also be a function of another application in this process.
         if not (inspect.ismethod(handler) and handler.__name__ in _HANDLERS):

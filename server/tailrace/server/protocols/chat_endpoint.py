@@ -20,10 +20,10 @@ from tailrace.server.http.request_body import read_json
 from tailrace.server.http.request_headers import credentials_of, requested_extensions
 from tailrace.server.http.sse import EventResponse
 from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.server.protocols.conversation_lookup import Conversations, Placed, branches_of
+from tailrace.server.protocols.conversation_lookup import Conversations, Placed, branch_context_ids
 from tailrace.server.protocols.encoder import Encoder, encode_json
 from tailrace.server.protocols.event_translator import EventTranslator
-from tailrace.server.protocols.openai_error import OpenAIError, server_stops
+from tailrace.server.protocols.openai_error import OpenAIError, server_stopping_error
 from tailrace.server.protocols.turn_events import RepeatedTurn, repeat_turn
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
@@ -144,7 +144,7 @@ class ChatEndpoint:
         if not context_id:
             return await self._place(request, caller)
         # During the block, no other request can be assigned to the same position in the conversation.
-        async with self.operations.placing(context_id, caller):
+        async with self.operations.assignment_lock(context_id, caller):
             stream, call_ids = await self._place(request, replace(caller, is_placed=True))
             try:
                 await stream.wait_for_start()
@@ -189,7 +189,7 @@ class ChatEndpoint:
             running: True to consider only running tasks.
         """
         found: list[Task] = []
-        for context_id in branches_of(key):
+        for context_id in branch_context_ids(key):
             tasks = await self._newest_tasks(context_id, caller)
             if not tasks:
                 break
@@ -283,7 +283,7 @@ class ChatEndpoint:
         try:
             first = await anext(batches, None)
             if first is None:
-                raise server_stops()
+                raise server_stopping_error()
             frames = await _encoded(encoder, first)
         except BaseException:
             await batches.aclose()
@@ -330,10 +330,10 @@ async def _frames(
                         break
                     batch = await anext(batches, None)
                     if batch is None:
-                        raise server_stops()
+                        raise server_stopping_error()
                     frames = await _encoded(encoder, batch)
             except Exception as error:
-                yield encoder.fail(OpenAIError.of(error))
+                yield encoder.fail(OpenAIError.from_exception(error))
                 return
         if encoder.failed:
             return
@@ -405,7 +405,7 @@ def add_routes(
             except ClientDisconnect:
                 return Response(status_code=400)  # the client does not receive this response
             except Exception as error:
-                return refuse(OpenAIError.of(error))
+                return refuse(OpenAIError.from_exception(error))
 
         return guard
 

@@ -106,7 +106,7 @@ class ChatRequest:
         """Return one request for each choice."""
         return [replace(self, choice=choice) for choice in range(self.choices)]
 
-    def with_stored_questions(self) -> "ChatRequest | None":
+    def with_unanswered_as_earlier(self) -> "ChatRequest | None":
         """Return a copy that has the unanswered messages as earlier messages; None if there are no unanswered messages."""
         if self.last is None:
             return None

@@ -109,16 +109,16 @@ class Conversations:
             key = request.choices_key
             return await placement.start(choice_context(key, request.choice) if key else "")
         if request.decided:
-            placed = await placement.after_request(await self.context_of(request, caller))
+            placed = await placement.continue_decided_task(await self.context_of(request, caller))
             if placed is not None:
                 return placed
         if request.previous:
-            return await placement.after_response()
+            return await placement.continue_after_response()
         if request.continues:
             return await placement.continue_context(request.key, await placement.stored(request.key))
         if request.key:
-            return await placement.under_key()
-        found = await placement.after_pending_calls(skipped) if request.new.tool_results else None
+            return await placement.continue_by_key()
+        found = await placement.continue_pending_task(skipped) if request.new.tool_results else None
         return found or await placement.start("")
 
     async def still_waits(self, message: Message, caller: Caller) -> bool:
@@ -140,14 +140,14 @@ class _Placement:
     request: ChatRequest
     caller: Caller
 
-    async def under_key(self) -> Placed:
+    async def continue_by_key(self) -> Placed:
         """Continue the first context of the key that contains the request's earlier messages, or start a new context."""
-        for context_id in branches_of(self.request.key):
+        for context_id in branch_context_ids(self.request.key):
             stored = await self.stored(context_id)
             if not stored:
                 return await self.start(context_id)
             task = await self._last_task(stored)
-            same = await self._same(stored, task)
+            same = await self._find_equal_conversation(stored, task)
             if same is None:
                 continue
             placed = await same._continue(context_id, stored, task)
@@ -155,7 +155,9 @@ class _Placement:
                 return placed
         return await self.start(f"{self.request.key}~{uuid4().hex}")
 
-    async def _same(self, stored: Sequence[Message], task: Task | None) -> "_Placement | None":
+    async def _find_equal_conversation(
+        self, stored: Sequence[Message], task: Task | None
+    ) -> "_Placement | None":
         """Return a placement whose earlier messages equal the stored conversation, or None.
 
         If the response to a message failed, the store contains the message without a response. Some clients repeat the message
@@ -163,11 +165,11 @@ class _Placement:
         """
         if await self._is_same(stored, task):
             return self
-        request = self.request.with_stored_questions()
+        request = self.request.with_unanswered_as_earlier()
         other = replace(self, request=request) if request is not None else None
         return other if other is not None and await other._is_same(stored, task) else None
 
-    async def after_pending_calls(self, skipped: Collection[str]) -> Placed | None:
+    async def continue_pending_task(self, skipped: Collection[str]) -> Placed | None:
         """Continue the newest pending task that waits for exactly these results and has the same conversation, or return None."""
         results = {result.id for result in self.request.new.tool_results}
         async for task in self._pending_tasks():
@@ -179,7 +181,7 @@ class _Placement:
                 return await self._continue(task.context_id, stored, task)
         return None
 
-    async def after_request(self, context_id: str) -> Placed | None:
+    async def continue_decided_task(self, context_id: str) -> Placed | None:
         """Continue the task with the calls to which the decisions apply; None if the task is not in this conversation."""
         task_id, _ = read_response_id(self.request.decided)
         task = await _find_task(self.operations, task_id, self.caller) if task_id else None
@@ -201,7 +203,7 @@ class _Placement:
             token = page.next_page_token
             wanted = wanted.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
 
-    async def after_response(self) -> Placed:
+    async def continue_after_response(self) -> Placed:
         """Continue the conversation of a response.
 
         If the conversation has already continued after the response, start a branch.
@@ -333,7 +335,7 @@ async def _find_task(operations: Operations, task_id: str, caller: Caller) -> Ta
         return None
 
 
-def branches_of(key: str) -> Iterator[str]:
+def branch_context_ids(key: str) -> Iterator[str]:
     """Yield the context id of the conversation with a key, and then the ids of its branches in the order of their creation."""
     yield key
     for number in range(2, MAX_BRANCHES + 1):

@@ -8,7 +8,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from tailrace.server.auth.authentication import API_KEY_HEADER
 from tailrace.server.protocols.openai import CONVERSATION_HEADER, TASK_HEADER
 
-_SENT = (
+_REQUEST_HEADERS = (
     "A2A-Extensions",
     "A2A-Version",
     "Authorization",
@@ -18,7 +18,7 @@ _SENT = (
     API_KEY_HEADER,
     CONVERSATION_HEADER,
 )
-_SHOWN = ("A2A-Extensions", "Retry-After", "WWW-Authenticate", CONVERSATION_HEADER, TASK_HEADER)
+_EXPOSED_HEADERS = ("A2A-Extensions", "Retry-After", "WWW-Authenticate", CONVERSATION_HEADER, TASK_HEADER)
 
 
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
             CORSMiddleware,
             allow_origins=list(origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=list(_SENT),
-            expose_headers=list(_SHOWN),
+            allow_headers=list(_REQUEST_HEADERS),
+            expose_headers=list(_EXPOSED_HEADERS),
             max_age=600,
         )

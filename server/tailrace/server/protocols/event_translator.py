@@ -157,7 +157,7 @@ class EventTranslator:
         if channel is None:
             channel = self._channels[artifact_id] = task_events.channel_of(artifact.metadata)
             facts = extension_metadata(artifact.metadata)
-            turn = task_events.number_of(facts.get("turn"))
+            turn = task_events.turn_or_round_number(facts.get("turn"))
             if is_copy and (artifact_id in self._earlier or turn < self._first_turn):
                 self._earlier.add(artifact_id)
                 return []
@@ -165,7 +165,7 @@ class EventTranslator:
             if channel != "tool_result":
                 # Artifacts of agents without the extension have no turn number, and `number_of` returns 1.
                 turn = turn if is_copy else max(turn, self._turn)
-                events = self._start_round(turn, task_events.number_of(facts.get("round")))
+                events = self._start_round(turn, task_events.turn_or_round_number(facts.get("round")))
         else:
             is_copy = False
         if channel == "tool_call":
@@ -231,9 +231,9 @@ class EventTranslator:
         call_id = extension_metadata(artifact.metadata).get("callId")
         if not isinstance(call_id, str) or not call_id or call_id in self._known_ids:
             return []
-        return [] if self._is_held(call, call_id) else self._start_call(call, call_id)
+        return [] if self._is_deferred(call, call_id) else self._start_call(call, call_id)
 
-    def _is_held(self, call: _Call, call_id: str) -> bool:
+    def _is_deferred(self, call: _Call, call_id: str) -> bool:
         """Return whether a call is reported only at the end of the response."""
         is_live = self._texts.is_live and call.declared and call_id not in self._known_ids
         return self._texts.only_pending_calls and not is_live
@@ -260,7 +260,7 @@ class EventTranslator:
         events: list[ui_events.UiEvent] = []
         if not call.is_started:
             call.id = complete.id
-            if self._is_held(call, complete.id) and not is_pending:
+            if self._is_deferred(call, complete.id) and not is_pending:
                 return []
             if call.name != complete.name or not task_events.is_same_arguments(call.text.pending, complete):
                 call.name = complete.name
@@ -326,7 +326,7 @@ class EventTranslator:
         is_failed = state in (TaskState.REJECTED, TaskState.CANCELED, TaskState.FAILED)
         if is_failed:
             is_truncated = state is TaskState.FAILED and finish and "error" not in facts
-            error = None if is_truncated else OpenAIError.of_task(state, text, facts)
+            error = None if is_truncated else OpenAIError.from_task(state, text, facts)
             text = ""
         # For a failed turn, `close` is not called: it could raise `DivergedError`, which would hide the error of the turn.
         events = self._texts.close(pending_calls=bool(calls)) if error is None else self._texts.abort()

@@ -86,7 +86,7 @@ def _query_refusal(size: int, path: str) -> Response:
 
 def _refusal(error: AuthError, path: str) -> Response:
     if any(part in path for part in _OPENAI_PATHS):
-        return OpenAIError.of(error).response()
+        return OpenAIError.from_exception(error).response()
     problem = Problem.of(error)
     body = write_problem(problem) if any(part in path for part in _V0_3_PATHS) else problem.body()
     return Response(body, problem.code, headers=problem.headers, media_type="application/json")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
-from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
+from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_texts
 
 # Matches the end of a link or image. The beginning is searched backwards, because one expression for both takes quadratic time.
 _DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
@@ -47,7 +47,7 @@ def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
     before: ContentPart | None = None  # the last text part in the last block
     for part in parts:
         if isinstance(part, ContentPartText):
-            if before is not None and is_same_text(before, part):
+            if before is not None and belong_to_one_text(before, part):
                 blocks[-1] += part.text
             elif part.text:
                 blocks.append(part.text)

@@ -68,7 +68,7 @@ class OpenAIError(TailraceError):
         self._upstream = upstream
 
     @classmethod
-    def of(cls, error: Exception) -> "OpenAIError":
+    def from_exception(cls, error: Exception) -> "OpenAIError":
         """Convert an exception to an `OpenAIError`. Log errors that the server caused."""
         if isinstance(error, cls):
             drop_frames(error)
@@ -81,7 +81,7 @@ class OpenAIError(TailraceError):
         return cls(found.http_status, str(found), code=found.reason.lower(), headers=error_headers(found))
 
     @classmethod
-    def of_validation(cls, error: ValidationError, prefix: str = "") -> "OpenAIError":
+    def from_validation_error(cls, error: ValidationError, prefix: str = "") -> "OpenAIError":
         """Return the error for an invalid request.
 
         Args:
@@ -99,7 +99,7 @@ class OpenAIError(TailraceError):
         return cls(400, f"Invalid value for '{where}': {reason}", param=where, code="invalid_value")
 
     @classmethod
-    def of_task(cls, state: TaskState, message: str, facts: Mapping[str, Any]) -> "OpenAIError":
+    def from_task(cls, state: TaskState, message: str, facts: Mapping[str, Any]) -> "OpenAIError":
         """Return the error for a task that ended without a complete response.
 
         Args:
@@ -119,7 +119,7 @@ class OpenAIError(TailraceError):
         return cls._of_upstream(message, cast("Mapping[str, Any]", given))
 
     @classmethod
-    def of_upstream(cls, error: UpstreamError) -> "OpenAIError":
+    def from_upstream(cls, error: UpstreamError) -> "OpenAIError":
         """Return the error for a failed request to a provider."""
         facts = {
             "type": str(error.fault),
@@ -175,13 +175,13 @@ class OpenAIError(TailraceError):
 
 @contextmanager
 def reject_invalid(prefix: str = "") -> Generator[None]:
-    """Convert pydantic's validation errors to `OpenAIError`. See `OpenAIError.of_validation` for ``prefix``."""
+    """Convert pydantic's validation errors to `OpenAIError`. See `OpenAIError.from_validation_error` for ``prefix``."""
     try:
         yield
     except ValidationError as error:
-        raise OpenAIError.of_validation(error, prefix) from None
+        raise OpenAIError.from_validation_error(error, prefix) from None
 
 
-def server_stops() -> OpenAIError:
+def server_stopping_error() -> OpenAIError:
     """Return the error (503) for a response that ends before its task because the server stops."""
     return OpenAIError(503, "the server is stopping; send the request again shortly", code="server_stopping")

@@ -29,7 +29,7 @@ _OPTIONS = {
 }
 
 
-def facts_of(options: Mapping[str, Any], tools: object, instructions: str) -> CallerOptions:
+def parse_ui_options(options: Mapping[str, Any], tools: object, instructions: str) -> CallerOptions:
     """Return the options of an AI SDK or AG-UI request.
 
     Args:
@@ -42,7 +42,7 @@ def facts_of(options: Mapping[str, Any], tools: object, instructions: str) -> Ca
     """
     choice: object = options.get("toolChoice")
     name = choice.get("toolName") if is_mapping(choice) else None
-    return request_facts(
+    return create_caller_options(
         tools=tuple(_tool(fields, f"tools.{at}") for at, fields in enumerate(_listed(tools))),
         tool_choice=tool_choice(choice, name, "toolChoice"),
         instructions=instructions or None,
@@ -69,7 +69,7 @@ def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
     return function_definition({**fields, "parameters": schema}, where)
 
 
-def request_facts(**facts: object) -> CallerOptions:
+def create_caller_options(**facts: object) -> CallerOptions:
     """Return the options of a request. Options that are None or empty are omitted.
 
     Raises:

@@ -116,7 +116,7 @@ class SerialChannel:
         return texts[0] if len(texts) == 1 else "".join(texts)
 
 
-class _HeldText:
+class _BufferedText:
     """The text of a round. It is held back until it is known whether it belongs to the response."""
 
     __slots__ = ("first", "is_complete", "texts")
@@ -156,7 +156,7 @@ class SerialTexts:
         self._by_name = {"": self._text, "text": self._text}
         self._by_name |= {"reasoning": self._reasoning, "refusal": self._refusal}
         self._round = 0
-        self._held: dict[str, _HeldText] = {}
+        self._held: dict[str, _BufferedText] = {}
         self._assigned: dict[str, SerialChannel] = {}  # the channel of each text of a round, by artifact id
         self._response_round = 0  # the first round whose text was sent as the response; 0 if there is none
 
@@ -187,7 +187,7 @@ class SerialTexts:
         artifact_id = update.artifact.artifact_id
         held = self._held.get(artifact_id)
         if held is None:
-            held = self._held[artifact_id] = _HeldText()
+            held = self._held[artifact_id] = _BufferedText()
         held.feed(update, text)
         if not (self.is_live and held.first):
             return []

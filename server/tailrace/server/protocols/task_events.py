@@ -122,7 +122,7 @@ def channel_of(metadata: Mapping[str, Any]) -> str:
     return channel if isinstance(channel, str) else ""
 
 
-def number_of(fact: object) -> int:
+def turn_or_round_number(fact: object) -> int:
     """Return the number of a turn or round in the metadata; 1 if the metadata has none."""
     return fact if isinstance(fact, int) else 1
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from tailrace.server.protocols.task_events import number_of
+from tailrace.server.protocols.task_events import turn_or_round_number
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
@@ -160,11 +160,11 @@ class RepeatedTurn:
 def snapshot_of_turn(task: Task, turn: int) -> Event:
     """Return an event with a task at the end of a turn. If the turn is running, the task has its current state."""
     if turn != callers_messages(task):
-        task = _as_of_turn(task, turn)
+        task = _task_at_turn(task, turn)
     return Event(0, StreamResponse(task=task).to_json(), task.status.state)
 
 
-def _as_of_turn(task: Task, turn: int) -> Task:
+def _task_at_turn(task: Task, turn: int) -> Task:
     """Return the task at the end of an earlier turn.
 
     The metadata is empty, because only the metadata of the task's last status is stored.
@@ -180,7 +180,7 @@ def _as_of_turn(task: Task, turn: int) -> Task:
     artifacts = tuple(
         artifact
         for artifact in task.artifacts
-        if number_of(extension_metadata(artifact.metadata).get("turn")) <= turn
+        if turn_or_round_number(extension_metadata(artifact.metadata).get("turn")) <= turn
     )
     return task.model_copy(
         update={"history": history, "status": status, "artifacts": artifacts, "metadata": {}}

@@ -22,7 +22,7 @@ from tailrace.streaming.a2a.stream_extension import is_answer
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError, Toolset
 from tailrace.wrappers import ContentPartText, UpstreamError
-from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
+from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_texts
 from tailrace.wrappers.request_options import ToolDefinition
 
 DEFAULT_TIMEOUT = 600.0
@@ -208,7 +208,7 @@ def _join_texts(parts: Iterable[Part]) -> list[Part]:
         if part.text == "":
             continue
         text = ContentPartText(text=part.text, metadata=part.metadata) if part.text is not None else None
-        if text is not None and before is not None and is_same_text(before, text):
+        if text is not None and before is not None and belong_to_one_text(before, text):
             joined[-1] = Part(text=(joined[-1].text or "") + text.text)
         else:
             joined.append(part)

@@ -72,8 +72,8 @@ class ActiveTask:
     completion: StoredCompletion | None = None
     holds_conversation: bool = False
     error: StoreError | None = None
-    followed: bool = False
-    moved: bool = False
+    runs_elsewhere: bool = False
+    is_taken_over: bool = False
 
     def begin_turn(self) -> None:
         """Mark a turn as running, so that it can be cancelled."""
@@ -152,7 +152,7 @@ class CallContext(msgspec.Struct, frozen=True):
         return self.protocol_version
 
 
-PLAIN_CALL = CallContext()
+DEFAULT_CALL = CallContext()
 """The default call context."""
 
 
@@ -283,7 +283,7 @@ class Subscription(LogCursor):
             if events:
                 self.after = events[-1].number
                 self.has_caught_up = self.has_caught_up or self.after >= self._active.log.number
-            if events or not self._active.moved:
+            if events or not self._active.is_taken_over:
                 return events
             try:
                 self._active = await self._tasks.find(self.task_id, self._active.owner)

@@ -25,7 +25,7 @@ from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
-from tailrace.wrappers.conversion.tool_ids import unanswered_calls
+from tailrace.wrappers.conversion.tool_ids import calls_without_result
 
 
 class AgentHandler(Handler):
@@ -109,8 +109,8 @@ class AgentHandler(Handler):
         translator = TurnTranslator(
             fold,
             turn=turn.number,
-            rounds=sum(message.role is Role.MODEL for message in _behind(turn)),
-            results=sum(len(message.tool_results) for message in _behind(turn)),
+            rounds=sum(message.role is Role.MODEL for message in _messages_before_crash(turn)),
+            results=sum(len(message.tool_results) for message in _messages_before_crash(turn)),
             reader=reader,
             max_event_bytes=turn.max_event_bytes,
             opening=opening,
@@ -165,7 +165,7 @@ async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
     yield items
 
 
-def _behind(turn: Turn) -> Sequence[Message]:
+def _messages_before_crash(turn: Turn) -> Sequence[Message]:
     """Return the messages that the turn had added to the conversation before a crash interrupted the turn."""
     conversation = turn.history.conversation
     return conversation[len(conversation) - turn.resumed :]
@@ -180,4 +180,4 @@ def _open_calls(history: History) -> Sequence[ContentPartToolCall]:
     """Return the calls of the last round that have no result."""
     conversation = history.conversation
     last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=0)
-    return unanswered_calls(history, since=last)
+    return calls_without_result(history, since=last)

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from tailrace.server.runtime.active_task import (
-    PLAIN_CALL,
+    DEFAULT_CALL,
     ActiveTask,
     CallContext,
     Subscription,
@@ -210,7 +210,7 @@ class Engine(TaskAccess):
         self,
         request: SendMessageRequest,
         owner: str = "",
-        call: CallContext = PLAIN_CALL,
+        call: CallContext = DEFAULT_CALL,
         *,
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
@@ -252,7 +252,9 @@ class Engine(TaskAccess):
             await self._agents.check_conversation(call.agent, (*accepted.begun, *accepted.waiting))
         return await self._intake.start(request, owner, call, preceding)
 
-    def placing(self, context_id: str, owner: str, agent: str = "") -> AbstractAsyncContextManager[object]:
+    def assignment_lock(
+        self, context_id: str, owner: str, agent: str = ""
+    ) -> AbstractAsyncContextManager[object]:
         """Return the lock to hold while a message is assigned to a conversation or branch and accepted.
 
         For a handler that may respond directly, the returned context manager does nothing, because a message to such a handler is
@@ -285,10 +287,10 @@ class Engine(TaskAccess):
         if active.running:
             active.ending = canceled
             active.scope.cancel()
-            await self._tasks.until_ended(active)
+            await self._tasks.wait_until_ended(active)
         else:
             self._turns.end(active, canceled)
-        await self._tasks.until_persisted(active, active.record.number)
+        await self._tasks.wait_until_persisted(active, active.record.number)
         if active.record.state is not TaskState.CANCELED:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
         return await self.read(active)
@@ -396,8 +398,8 @@ class Engine(TaskAccess):
 
         async with self._placing_lock(owner, root_of(task.context_id)):
             self._tasks.add(active)
-            self.writer.put(write, publish, partial(self._turns.fail, active))
-            await self._tasks.until_persisted(active, event.number)
+            self.writer.add_write(write, publish, partial(self._turns.fail, active))
+            await self._tasks.wait_until_persisted(active, event.number)
 
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, owner: str

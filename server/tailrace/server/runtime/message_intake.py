@@ -275,7 +275,7 @@ class MessageIntake:
         if not active.running:
             self._turns.run_soon(active, permit)
         first = Event(number, await encode_task(snapshot))
-        await self._tasks.until_persisted(active, number)
+        await self._tasks.wait_until_persisted(active, number)
         return self._access.subscription(active, number, first)
 
     async def _check_conversation(self, active: ActiveTask) -> None:

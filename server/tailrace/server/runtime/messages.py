@@ -28,7 +28,7 @@ from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST
-from tailrace.wrappers.conversion.tool_ids import unanswered_calls
+from tailrace.wrappers.conversion.tool_ids import calls_without_result
 from tailrace.wrappers.messages import shortened
 
 MAX_PARTS = 2_000
@@ -121,7 +121,7 @@ def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Messa
     answered = answered_ids(message)
     if not answered:
         return message
-    calls = unanswered_calls(History(conversation=tuple(map(to_common_message, preceding))))
+    calls = calls_without_result(History(conversation=tuple(map(to_common_message, preceding))))
     return with_tools_named(message, answered, calls)
 
 

@@ -355,12 +355,12 @@ class Operations:
         """
         return await self._engine.accepted_messages(context_id, caller.owner, limit)
 
-    def placing(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
+    def assignment_lock(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
         """Return a lock (see `Engine.placing`).
 
         A message is accepted when its stream has begun (`EventStream.wait_for_start`).
         """
-        return self._engine.placing(context_id, caller.owner, caller.receiver)
+        return self._engine.assignment_lock(context_id, caller.owner, caller.receiver)
 
     async def _start(
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
@@ -387,7 +387,7 @@ class Operations:
         if not context_id:
             return await self._engine.start(send, caller.owner, call, preceding=preceding)
         # Otherwise, the message could be accepted between a request's message and the response that the request continues.
-        async with self.placing(context_id, caller):
+        async with self.assignment_lock(context_id, caller):
             started = await self._engine.start(send, caller.owner, call, preceding=preceding)
             if isinstance(started, Subscription):
                 await started.wait_for_start()

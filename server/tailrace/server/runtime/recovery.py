@@ -145,7 +145,7 @@ class InterruptedTasks:
         again = with_extension_metadata({}, restarts=restarts, restartedTurn=number, suspended=False)
         self._turns.persist(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
         # The messages in `ActiveTask.new_messages` are persisted with this event.
-        await self._tasks.until_persisted(active, record.number)
+        await self._tasks.wait_until_persisted(active, record.number)
         self._turns.run_soon(active, Permit.none())
 
     async def _publish_missing_results(self, active: ActiveTask) -> None:

@@ -13,7 +13,7 @@ import anyio
 from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.runtime.client_task_ids import id_of_named, possible_ids
 from tailrace.server.runtime.identifier_bounds import MAX_TASK_ID_LENGTH
-from tailrace.server.store.store import EventsDropped, NotOurs, Store, StoredTask
+from tailrace.server.store.store import EventsDropped, NotOwnedError, Store, StoredTask
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Task
@@ -31,7 +31,7 @@ RETRY_DELAY = 1.0
 class TasksOfOtherProcesses(Protocol):
     """Access to tasks of other processes with the same store."""
 
-    def has(self, stored: StoredTask) -> bool:
+    def is_remote(self, stored: StoredTask) -> bool:
         """Return whether another process writes, or may write, this task."""
         ...
 
@@ -63,17 +63,17 @@ class TaskRegistry:
     def __init__(
         self,
         store: Store,
-        lost: Callable[[ActiveTask], None],
+        end_task: Callable[[ActiveTask], None],
         remote_tasks: TasksOfOtherProcesses | None = None,
     ) -> None:
         self._remote_tasks = remote_tasks
         self._store = store
-        self._lost = lost
+        self._lost = end_task
         # All tasks that a turn, a subscriber or a pending write references. There must not be two objects of one task, because
         # they would assign the same event numbers twice. The key includes the owner. A lookup of another caller's task therefore
         # reads the store, like a lookup of an unknown task, and takes the same time.
         self._active: WeakValueDictionary[tuple[str, str], ActiveTask] = WeakValueDictionary()
-        self._retirements = 0  # number of calls of `end_following`
+        self._followings_ended = 0  # number of calls of `end_following`
         # Removed tasks that are still running according to the store: the owner of each task, by task id.
         self._failed: dict[str, str] = {}
         self._has_failed = anyio.Event()
@@ -88,11 +88,11 @@ class TaskRegistry:
 
     def drop(self, active: ActiveTask) -> None:
         """Remove a task after its events could not be persisted. Later lookups load the state in the store."""
-        active.moved = isinstance(active.error, NotOurs)
+        active.is_taken_over = isinstance(active.error, NotOwnedError)
         key = active.owner, active.record.id
         if self._active.get(key) is active:
             del self._active[key]
-            if not active.moved:
+            if not active.is_taken_over:
                 self._failed[active.record.id] = active.owner
                 self._has_failed.set()
 
@@ -104,14 +104,14 @@ class TaskRegistry:
 
     def end_following(self, task_id: str, owner: str) -> None:
         """Remove a followed task, because another process now writes it. Its subscribers then look the task up again."""
-        self._retirements += 1
+        self._followings_ended += 1
         active = self._active.get((owner, task_id))
-        if active is not None and active.followed:
+        if active is not None and active.runs_elsewhere:
             del self._active[owner, task_id]
-            active.moved = True
+            active.is_taken_over = True
             active.log.end()
 
-    def in_order(self, task_ids: Collection[str], owner: str) -> list[str]:
+    def ids_in_memory(self, task_ids: Collection[str], owner: str) -> list[str]:
         """Return the ids of tasks of this owner that are in memory, in the order in which the tasks were added."""
         return [each for of_owner, each in self._active if of_owner == owner and each in task_ids]
 
@@ -151,18 +151,18 @@ class TaskRegistry:
             raise TaskNotFoundError(metadata={"taskId": task_id})
         ids = tuple(possible_ids(self._store.keys, task_id, owner))
         active = self._first_active(ids, owner)
-        if active is not None and active.followed and self._remote_tasks is not None:
+        if active is not None and active.runs_elsewhere and self._remote_tasks is not None:
             await self._remote_tasks.refresh(active)
             active = self._first_active(ids, owner)
         while active is None:
-            retirements = self._retirements
+            retirements = self._followings_ended
             stored = await self._store.load_task(ids[0], owner, *ids[1:])
             # The task may have been loaded while the store was read.
             active = self._first_active(ids, owner)
             if active is None and stored is None:
                 raise TaskNotFoundError(metadata={"taskId": task_id})
             if active is None and stored is not None:
-                active = await self._revive(stored, owner, retirements)
+                active = await self._activate(stored, owner, retirements)
         return active
 
     def _first_active(self, ids: Iterable[str], owner: str) -> ActiveTask | None:
@@ -178,7 +178,7 @@ class TaskRegistry:
         try:
             await self.find(task_id, owner)
         except TaskNotFoundError:
-            if await self._store.holds_task(id_of_named(self._store.keys, task_id, owner)):
+            if await self._store.task_id_exists(id_of_named(self._store.keys, task_id, owner)):
                 raise InvalidParamsError("this id cannot be used for a task; choose another") from None
             return True
         return False
@@ -186,7 +186,7 @@ class TaskRegistry:
     async def current(self, stored: Task, owner: str) -> Task:
         """Return the current persisted state of a stored task."""
         active = self._active.get((owner, stored.id))
-        if active is not None and not active.followed:
+        if active is not None and not active.runs_elsewhere:
             return await self.persisted_snapshot(active)
         if self._remote_tasks is None or stored.status.state.terminal:
             return stored
@@ -195,7 +195,7 @@ class TaskRegistry:
     async def persisted_snapshot(self, active: ActiveTask, history_length: int | None = None) -> Task:
         """Wait until all events of a task are persisted, then return the task."""
         task = active.record.snapshot(history_length)
-        await self.until_persisted(active, active.record.number)
+        await self.wait_until_persisted(active, active.record.number)
         return task
 
     async def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
@@ -217,16 +217,16 @@ class TaskRegistry:
                 events = await self._store.load_events(active.record.id, after, max_bytes=MAX_BATCH_BYTES)
             except EventsDropped:
                 return await self._overview(active)
-        if not events and active.error is not None and not active.moved:
+        if not events and active.error is not None and not active.is_taken_over:
             raise active.error
         return events
 
     async def _overview(self, active: ActiveTask) -> list[Event]:
         events = active.record.overview()
-        await self.until_persisted(active, events[-1].number)
+        await self.wait_until_persisted(active, events[-1].number)
         return events
 
-    async def until_persisted(self, active: ActiveTask, number: int) -> None:
+    async def wait_until_persisted(self, active: ActiveTask, number: int) -> None:
         """Wait until the event with this number is persisted.
 
         Raises:
@@ -236,12 +236,12 @@ class TaskRegistry:
         if not await active.log.reach(number):
             raise active.error or InternalError("the server is stopping")
 
-    async def until_ended(self, active: ActiveTask) -> None:
-        """Wait until the task has ended, and its last event is persisted. The errors are the same as for `until_persisted`."""
+    async def wait_until_ended(self, active: ActiveTask) -> None:
+        """Wait until the task has ended, and its last event is persisted. The errors are the same as for `wait_until_persisted`."""
         while not active.record.state.terminal or active.log.number < active.record.number:
-            await self.until_persisted(active, active.log.number + 1)
+            await self.wait_until_persisted(active, active.log.number + 1)
 
-    async def _revive(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
+    async def _activate(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
         """Add a task from the store. Return None if, since the store was read, another process may have begun to write the task.
 
         This process itself may have taken over the task in the meantime. Such a task must not be added as a task of another
@@ -253,16 +253,16 @@ class TaskRegistry:
             return active
         if (
             self._remote_tasks is not None
-            and self._retirements != retirements
-            and self._remote_tasks.has(stored)
+            and self._followings_ended != retirements
+            and self._remote_tasks.is_remote(stored)
         ):
             return None
         active = ActiveTask(record, owner, TaskLog(record.number))
         self._active[owner, record.id] = active
         if record.state.terminal:
             active.log.end()
-        elif self._remote_tasks is not None and self._remote_tasks.has(stored):
-            active.followed = True
+        elif self._remote_tasks is not None and self._remote_tasks.is_remote(stored):
+            active.runs_elsewhere = True
             self._remote_tasks.follow(active)
             return active
         if record.id in self._failed:

@@ -206,7 +206,7 @@ class TurnRunner:
                         if turn.ending is not None:
                             break
                         if self._writer.is_full:
-                            await self._writer.room()
+                            await self._writer.wait_for_room()
                         items = ()  # release the items while waiting for the next batch
                     else:
                         turn.ending = _COMPLETED
@@ -532,7 +532,7 @@ class TurnRunner:
         """Store records of model calls that belong to no task."""
         if usage:
             write = TaskWrite("", owner, "", (), usage=usage)
-            self._writer.put(write, _ignore, partial(logger.error, "the usage of a turn is lost: %s"))
+            self._writer.add_write(write, _ignore, partial(logger.error, "the usage of a turn is lost: %s"))
 
     def persist(
         self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False, is_large: bool = False
@@ -570,7 +570,7 @@ class TurnRunner:
         )
         changes_status = events[-1].state is not None
         publish = partial(self._publish_status, active, webhooks) if changes_status else active.log.publish
-        self._writer.put(write, publish, partial(self.fail, active))
+        self._writer.add_write(write, publish, partial(self.fail, active))
 
     def _publish_status(
         self, active: ActiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]

@@ -50,7 +50,7 @@ class UpstreamGate:
 
     def __init__(self, calls: int, waiting: int, observer: Observer = NO_OBSERVER) -> None:
         self.waiting = 0
-        self.under_way = 0
+        self.running_calls = 0
         self._observer = observer
         self._calls = calls
         self._max_waiting = waiting
@@ -73,7 +73,7 @@ class UpstreamGate:
             return
         if self.waiting >= self._max_waiting:
             raise OverloadedError(
-                f"{self.under_way} calls to the model are in progress and {self.waiting} wait, the maximum of this "
+                f"{self.running_calls} calls to the model are in progress and {self.waiting} wait, the maximum of this "
                 "server; try again later",
                 limit="max_upstream_waiting",
                 allowed=self._max_waiting,
@@ -118,7 +118,7 @@ class UpstreamGate:
         self._end(user_of(owner))
 
     def _end(self, caller: str) -> None:
-        self.under_way -= 1
+        self.running_calls -= 1
         self._by_caller[caller] -= 1
         if not self._by_caller[caller]:
             del self._by_caller[caller]
@@ -135,10 +135,10 @@ class UpstreamGate:
         if not self._calls:
             return True
         has_share = not caller or self._by_caller.get(caller, 0) < share_of(self._calls)
-        return has_share and self.under_way < self._calls
+        return has_share and self.running_calls < self._calls
 
     def _begin(self, caller: str) -> None:
-        self.under_way += 1
+        self.running_calls += 1
         self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
 
     def _next_caller(self) -> str | None:

@@ -121,7 +121,9 @@ class WaitingTurns:
         found = await self._store.load_unended(context_id, owner, prefix)
         if len(found) <= 1:
             return found
-        order = self._tasks.in_order({task.id for task in found}, owner)  # times in milliseconds may be equal
+        order = self._tasks.ids_in_memory(
+            {task.id for task in found}, owner
+        )  # times in milliseconds may be equal
         positions = {task_id: at for at, task_id in enumerate(order)}
         return sorted(found, key=lambda task: (_time_of(task), positions.get(task.id, 0)))
 

@@ -93,7 +93,7 @@ class TaskStore(SdkTaskStore):
         Raises:
             InvalidParamsError: A task with this id exists. The error class is that of the SDK.
         """
-        if await self._store.holds_task(task.id):
+        if await self._store.task_id_exists(task.id):
             raise to_sdk_error(InvalidParamsError("a task with this id already exists"))
         await self.save(task, context)
         return task
@@ -171,7 +171,7 @@ class TaskStore(SdkTaskStore):
             failure = error
             done.set()
 
-        self._writer.put(write, lambda _events: done.set(), fail)
+        self._writer.add_write(write, lambda _events: done.set(), fail)
         await done.wait()
         if failure is not None:
             raise as_sdk_error(failure) from failure

@@ -13,14 +13,14 @@ from tailrace.server.store.event_rows import Row, statements
 TAIL_BYTES = 8192
 """Maximum bytes of a task's events that are only in the journal: about two pages."""
 
-KEPT_ROWS = 512
+MOVE_AFTER_WRITES = 512
 """Number of writes after which the events of a write are moved from the journal to the table.
 
 The journal has twice as many rows, which are overwritten cyclically.
 """
 
-_ROWS = 2 * KEPT_ROWS
-_LOOK_ROWS = KEPT_ROWS // 2  # number of writes between two searches for events to move
+_ROWS = 2 * MOVE_AFTER_WRITES
+_LOOK_ROWS = MOVE_AFTER_WRITES // 2  # number of writes between two searches for events to move
 _PAGE_ROW = 4032  # maximum bytes of a body with a row that fits into one page of 4 KiB
 _HEAD = struct.Struct(
     ">QI"
@@ -86,7 +86,7 @@ class Journal:
         return [] if tail is None else list(tail.rows)
 
     @contextmanager
-    def held(self) -> Generator[None]:
+    def freeze_tails(self) -> Generator[None]:
         """Freeze the results of `tail` until the block ends.
 
         The block runs a transaction, and other threads may call `tail` meanwhile.
@@ -141,7 +141,7 @@ class Journal:
             self._add(driver, added)
         if self._position + 1 - _ROWS > self._moved_to:
             # The next row still has events that were not moved, because too many transactions failed.
-            self._find_old(self._position - KEPT_ROWS)
+            self._find_old(self._position - MOVE_AFTER_WRITES)
             self._old_step = max(1, len(self._old))
         if self._old:
             moved += self._move_old()
@@ -162,7 +162,7 @@ class Journal:
         body = (_HEAD.pack(self._position, len(events)) + events).ljust(size, b"\0")
         driver.execute(statement, (body, place))
         if self._position % _LOOK_ROWS == 0:
-            self._find_old(self._position - KEPT_ROWS)
+            self._find_old(self._position - MOVE_AFTER_WRITES)
 
     def _find_old(self, last: int) -> None:
         """Find the tasks with events in writes up to the number ``last``. These events must be moved to the table."""
@@ -195,7 +195,7 @@ class Journal:
             self._moved_to = self._old_to
         return moved
 
-    def undo(self, driver: Any) -> None:
+    def reload_after_rollback(self, driver: Any) -> None:
         """Discard the writes of a transaction that was rolled back."""
         try:
             self.load(driver)
@@ -231,7 +231,7 @@ class Journal:
         self._tails = {task_id: tail for task_id, tail in tails.items() if tail.rows}
         self.is_known = True
         self._moved_to = min((tail.first for tail in self._tails.values()), default=self._position + 1) - 1
-        self._find_old(self._position - KEPT_ROWS)
+        self._find_old(self._position - MOVE_AFTER_WRITES)
 
     def empty(self, driver: Any) -> None:
         """Move all events of the journal to the table, in the current transaction.

@@ -155,7 +155,7 @@ class PostgresqlDatabase(Database):
             return await connection.run_sync(self._guarded, work)
 
     def _guarded(self, connection: Connection, work: Work[T]) -> T:
-        self._check_place(connection)
+        self._check_write_permission(connection)
         return work(connection)
 
     # --- overridden where several servers share the database ---
@@ -167,7 +167,7 @@ class PostgresqlDatabase(Database):
     def _migrate_schema(self, connection: Connection) -> None:
         migrate_schema(connection)
 
-    def _check_place(self, connection: Connection) -> None:
+    def _check_write_permission(self, connection: Connection) -> None:
         """Check that this server may write. A new connection acquires the lock first.
 
         Two servers on one database would treat each other's running tasks as interrupted, and give different events the same

@@ -34,7 +34,7 @@ class EventsDropped(StoreError):
         self.first = first
 
 
-class NotOurs(StoreError):
+class NotOwnedError(StoreError):
     """A write was rejected, because another node owns the task, or because other nodes have declared this node dead.
 
     The task continues on another node. Subscribers on this node must find the task again.
@@ -44,7 +44,7 @@ class NotOurs(StoreError):
         super().__init__(problem, temporary=False)
 
 
-class TasksRefused(StoreError):
+class TasksNotWrittenError(StoreError):
     """The writes of some tasks in a batch were rejected. The writes of the other tasks are persisted.
 
     Args:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError
 from tailrace.server.store.database import Database, Work
 from tailrace.server.store.event_journal import Journal
 from tailrace.server.store.event_rows import Row
-from tailrace.server.store.sqlite_file import EXPLANATIONS, SqliteFile, copy_log
+from tailrace.server.store.sqlite_file import EXPLANATIONS, SqliteFile, run_checkpoint
 from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
@@ -146,7 +146,7 @@ class SqliteDatabase(Database):
         is_large: bool = False,
     ) -> None:
         """Write events (see `Database.append`). This runs in the event loop, unless other writes wait or the write is large."""
-        write = partial(self._alone, rows, tasks)
+        write = partial(self._write_events_only, rows, tasks)
         if work is not None:
             write = partial(self._with_work, rows, work, tasks)
         if self._is_free() and not is_large:
@@ -169,7 +169,7 @@ class SqliteDatabase(Database):
             )
         return self._journal.tail(task_id)
 
-    def _alone(self, rows: Sequence[Row], tasks: Collection[str]) -> None:
+    def _write_events_only(self, rows: Sequence[Row], tasks: Collection[str]) -> None:
         """Write events in a transaction without the overhead of SQLAlchemy, because this method runs for every token."""
         driver = self._driver
         if driver is None:
@@ -180,7 +180,7 @@ class SqliteDatabase(Database):
         except BaseException:
             with self.translating("write to the store", sqlite3.Error):
                 driver.rollback()
-                self._journal.undo(driver)
+                self._journal.reload_after_rollback(driver)
                 raise
 
     def _with_work(self, rows: Sequence[Row], work: Work[T], tasks: Collection[str]) -> T:
@@ -192,7 +192,7 @@ class SqliteDatabase(Database):
                     self._journal.write(connection.connection.driver_connection, rows, tasks)
                     return work(connection)
             except BaseException:
-                self._journal.undo(connection.connection.driver_connection)
+                self._journal.reload_after_rollback(connection.connection.driver_connection)
                 raise
 
     def _retry_locked(self, write: Callable[[], T], patience: int | None = None) -> T:
@@ -205,7 +205,7 @@ class SqliteDatabase(Database):
         driver: Any = self._connected().connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={self._patience if patience is None else patience}")
         try:
-            with self._journal.held():
+            with self._journal.freeze_tails():
                 return write()
         finally:
             driver.execute("PRAGMA busy_timeout=0")
@@ -251,12 +251,12 @@ class SqliteDatabase(Database):
             return
         self._uncopied = 0
         if self._copying is not None and self._copying.result() > MAX_LOG_PAGES:
-            self._copying = self._writing.submit(lambda: self._copied(self._copy_waited_for))
+            self._copying = self._writing.submit(lambda: self._checkpoint_or_zero(self._run_full_checkpoint))
             self._pending.append(self._copying)
         else:
-            self._copying = self._reading.submit(lambda: self._copied(self._copy))
+            self._copying = self._reading.submit(lambda: self._checkpoint_or_zero(self._copy))
 
-    def _copied(self, copy: Callable[[], int]) -> int:
+    def _checkpoint_or_zero(self, copy: Callable[[], int]) -> int:
         """Run a checkpoint, and return the number of pages of the log; 0 after an error."""
         try:
             return copy()
@@ -265,9 +265,9 @@ class SqliteDatabase(Database):
             return 0
 
     def _copy(self) -> int:
-        return self._read_transaction(lambda connection: copy_log(connection, "PASSIVE")[1])
+        return self._read_transaction(lambda connection: run_checkpoint(connection, "PASSIVE")[1])
 
-    def _copy_waited_for(self, how: str = "RESTART") -> int:
+    def _run_full_checkpoint(self, how: str = "RESTART") -> int:
         """Run a complete checkpoint, so that the next write overwrites the log from its beginning.
 
         ``TRUNCATE`` also empties the log.
@@ -276,7 +276,7 @@ class SqliteDatabase(Database):
         def copy() -> int:
             connection = self._connected()
             with self.translating("write to the store"), connection.begin():
-                is_busy, pages = copy_log(connection, how)
+                is_busy, pages = run_checkpoint(connection, how)
             return pages if is_busy else 0
 
         return self._retry_locked(copy, min(COPY_PATIENCE, self._patience))
@@ -298,7 +298,7 @@ class SqliteDatabase(Database):
     def _is_log_emptied(self) -> bool:
         """Try to copy the complete log into the file, and to truncate the log. Return whether this succeeded."""
         try:
-            return self._copy_waited_for("TRUNCATE") == 0
+            return self._run_full_checkpoint("TRUNCATE") == 0
         except StoreError as error:
             logger.warning("the log of the store cannot be copied into its file at present: %s", error)
             return False
@@ -315,7 +315,7 @@ class SqliteDatabase(Database):
                 driver.commit()
             except BaseException:
                 driver.rollback()
-                self._journal.undo(driver)
+                self._journal.reload_after_rollback(driver)
                 raise
 
     def _renew_connections(self) -> None:

@@ -188,7 +188,7 @@ def _mark(file: IO[bytes], mark: bytes) -> None:
     file.flush()
 
 
-def copy_log(connection: Connection, how: str) -> tuple[bool, int]:
+def run_checkpoint(connection: Connection, how: str) -> tuple[bool, int]:
     """Run a checkpoint. Return whether readers or writers prevented its completion, and the number of pages of the log."""
     is_busy, pages, _ = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
     return bool(is_busy), int(pages)

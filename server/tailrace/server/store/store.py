@@ -18,7 +18,7 @@ from tailrace.server.store.records import (
     INCOMPLETE_STATES,
     AttemptState,
     EventsDropped,
-    NotOurs,
+    NotOwnedError,
     PushConfig,
     Retention,
     SendKey,
@@ -28,7 +28,7 @@ from tailrace.server.store.records import (
     TaskFilter,
     TaskPage,
     TaskPosition,
-    TasksRefused,
+    TasksNotWrittenError,
     TaskWrite,
     UsageRecord,
 )
@@ -51,7 +51,7 @@ __all__ = [
     "AttemptState",
     "Durability",
     "EventsDropped",
-    "NotOurs",
+    "NotOwnedError",
     "PushConfig",
     "Retention",
     "SendKey",
@@ -62,7 +62,7 @@ __all__ = [
     "TaskPage",
     "TaskPosition",
     "TaskWrite",
-    "TasksRefused",
+    "TasksNotWrittenError",
     "UsageRecord",
 ]
 
@@ -185,7 +185,7 @@ class Store(StoreWrites):
         [task] = await _parsed([row.snapshot], Task)
         return StoredTask(task, row.number, row.node)
 
-    async def holds_task(self, task_id: str) -> bool:
+    async def task_id_exists(self, task_id: str) -> bool:
         """Return whether any owner has a task with this id, or events of a deleted task with this id exist."""
         exists = select(tasks.c.id).where(tasks.c.id == task_id)
         return bool(
@@ -373,7 +373,7 @@ class Store(StoreWrites):
         )
         return self._webhook_rows.read_all(await self._read(query))
 
-    async def holds_push_config(self, task_id: str, config_id: str) -> bool:
+    async def has_push_config(self, task_id: str, config_id: str) -> bool:
         """Return whether a webhook exists."""
         conditions = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
         return bool(await self._read(select(push_configs.c.id).where(*conditions)))

@@ -58,7 +58,7 @@ class Bodies:
         return self._bodies[id(value)]
 
 
-def keep_tasks(
+def write_tasks(
     connection: Connection,
     writes: Sequence[TaskWrite],
     bodies: Bodies,
@@ -99,7 +99,7 @@ def keep_tasks(
     insert_usage(connection, writes)
 
 
-def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
+def has_all_events(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
     """Return whether all events of a batch exist with the same content; False for a batch without events."""
     new_events = [(write.task_id, item) for write in writes for item in write.events]
     for task_id, item in new_events:

@@ -15,11 +15,11 @@ from sqlalchemy import Connection, delete, insert
 from tailrace.server.store.database import Database
 from tailrace.server.store.event_rows import Row
 from tailrace.server.store.push_config_rows import PushConfigRows
-from tailrace.server.store.records import Retention, TasksRefused, TaskWrite
+from tailrace.server.store.records import Retention, TasksNotWrittenError, TaskWrite
 from tailrace.server.store.retention import delete_messages, drop_deleted, drop_expired, pending_deletion
 from tailrace.server.store.schema import TABLES_OF_TASKS, claims, deletions, tasks
 from tailrace.server.store.secret_keys import SecretKeys
-from tailrace.server.store.task_rows import Bodies, holds_all, keep_tasks
+from tailrace.server.store.task_rows import Bodies, has_all_events, write_tasks
 from tailrace.server.store.usage_store import forget_tasks
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
@@ -96,13 +96,13 @@ class StoreWrites:
             was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
             if error.temporary or not was_in_doubt:
                 raise
-            if not await self._database.read(lambda connection: holds_all(connection, writes)):
+            if not await self._database.read(lambda connection: has_all_events(connection, writes)):
                 raise
         else:
             self._in_doubt = False
 
     async def _write(self, writes: Sequence[TaskWrite]) -> None:
-        further = further_writes(writes)
+        further = writes_beyond_events(writes)
         is_large = any(map(_has_large_event, writes))
         if further:
             tasks = {write.task_id for write in further}
@@ -110,7 +110,7 @@ class StoreWrites:
             bodies = await self._encoded(further, is_large=is_large)
             await self._database.append(
                 rows_of(writes),
-                lambda connection: keep_tasks(connection, further, bodies, self._webhook_rows),
+                lambda connection: write_tasks(connection, further, bodies, self._webhook_rows),
                 tasks=tasks,
                 is_large=is_large,
             )
@@ -258,7 +258,7 @@ class GroupWriter:
         self._no_retries = False
         self._failed: StoreError | None = None  # the error of the last attempt, if there are no more retries
 
-    def put(self, write: TaskWrite, committed: Committed, failed: Failed) -> None:
+    def add_write(self, write: TaskWrite, committed: Committed, failed: Failed) -> None:
         """Add a write to the next transaction, and return immediately.
 
         Args:
@@ -281,7 +281,7 @@ class GroupWriter:
         """Return the number of waiting events."""
         return self._count
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the number of waiting events is not above the maximum."""
         while self.is_full:
             if self._less is None:
@@ -378,7 +378,7 @@ class GroupWriter:
             for write, committed, _ in batch:
                 committed(write.events)
             return
-        if isinstance(error, TasksRefused):
+        if isinstance(error, TasksNotWrittenError):
             for each in batch:
                 self._settle([each], error.tasks.get(each[0].task_id))
             return
@@ -448,7 +448,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
+def writes_beyond_events(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
     """Return the writes that change more than the table of events: those with a new status, messages, webhooks, keys or usage."""
     further: list[TaskWrite] = []
     for write in writes:  # runs for every token, and a comprehension would be a function call

@@ -100,7 +100,7 @@ class _PublishedText:
         return ()
 
 
-def emptied(artifacts: Iterable[PublishedArtifact], updates: Iterable[Update]) -> Sequence[Update]:
+def emptying_updates(artifacts: Iterable[PublishedArtifact], updates: Iterable[Update]) -> Sequence[Update]:
     """Return updates that empty the open published artifacts, except artifacts that the updates of a new response replace."""
     replaced = {update.artifact.artifact_id for update in updates if isinstance(update, ArtifactUpdate)}
     return [

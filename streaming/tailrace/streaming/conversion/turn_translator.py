@@ -30,7 +30,7 @@ from tailrace.streaming.conversion.message_conversion import results_message, to
 from tailrace.streaming.conversion.published_artifacts import (
     PublishedArtifact,
     PublishedArtifacts,
-    emptied,
+    emptying_updates,
 )
 from tailrace.streaming.conversion.response_translator import ResponseTranslator
 from tailrace.streaming.schemas.structured_output import OutputReader
@@ -113,7 +113,7 @@ class TurnTranslator:
         if self._received_again is not None:
             return self._received_again.unpublished(updates)
         published, self._published = self._published, ()
-        return [*emptied(published, updates), *updates]
+        return [*emptying_updates(published, updates), *updates]
 
     def take(self, step: Step) -> Sequence[Update | MessageAdded]:
         """Return the updates for a step of any type except `Received`."""

@@ -19,7 +19,7 @@ from tailrace.wrappers.chunks import (
     Usage,
 )
 from tailrace.wrappers.decoding.decoder import merged_usage
-from tailrace.wrappers.decoding.error_reports import take_error
+from tailrace.wrappers.decoding.error_reports import pop_error
 from tailrace.wrappers.decoding.extra_fields import json_text, plain_json
 from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mapping, as_text
 from tailrace.wrappers.messages import ContentPart, ContentPartData, ContentPartToolResult
@@ -115,16 +115,16 @@ class MessageEvents:
         """
         # Fast path for deltas with three fields, which are most events.
         if len(event) == 3 and event.get("type") == "content_block_delta":
-            wrappers = self.wrap_usual(event)
+            wrappers = self.wrap_common(event)
             if wrappers:
                 return wrappers
         wrappers = self._wrap(event)
         if error_event or event.get("error") or event.get("type") == "error":
-            error = take_error(dict(event), self._provider, error_event=error_event)
+            error = pop_error(dict(event), self._provider, error_event=error_event)
             wrappers.append(AnthropicEventWrapper(event, details=ChunkDetails(error=error)))
         return wrappers
 
-    def wrap_usual(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
+    def wrap_common(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
         """Return the chunk wrapper of an event that adds text, thinking or call arguments to the open block.
 
         Args:

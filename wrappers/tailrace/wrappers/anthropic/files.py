@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailrace.wrappers.anthropic.events import KEY
-from tailrace.wrappers.conversion.files import IMAGE_TYPES, ending_type, essence, read_data_url
-from tailrace.wrappers.conversion.files import file_note as note
+from tailrace.wrappers.conversion.files import IMAGE_TYPES, ending_type, bare_media_type, read_data_url
+from tailrace.wrappers.conversion.files import file_description as note
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
@@ -79,7 +79,7 @@ def file_part(block: Mapping[str, Any]) -> ContentPartFile | None:
 
 
 def _bytes_block(part: ContentPartFile, data: bytes, media_type: str) -> Fields | None:
-    kind = essence(media_type)
+    kind = bare_media_type(media_type)
     if kind in _IMAGES:
         return {"type": "image", "source": _base64_source(data, _IMAGES[kind])}
     if kind == _PDF:
@@ -97,7 +97,7 @@ def _bytes_block(part: ContentPartFile, data: bytes, media_type: str) -> Fields 
 
 
 def _url_block(part: ContentPartFile, url: str) -> Fields | None:
-    kind = essence(part.media_type)
+    kind = bare_media_type(part.media_type)
     if url.startswith(_FILE_ID):
         source = {"type": "file", "file_id": url.removeprefix(_FILE_ID)}
         return {"type": "image", "source": source} if kind.startswith("image/") else _document(part, source)

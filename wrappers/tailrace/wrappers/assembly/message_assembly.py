@@ -112,7 +112,7 @@ class _Block:
         return ContentPartReasoning(text=text, signature=signature or None, metadata=metadata)
 
 
-class _Restated:
+class _RepeatedReasoning:
     """Removes repeated reasoning. Some servers send the same reasoning in a usual field and in another field."""
 
     __slots__ = ("_at", "_fragments", "_plain", "_text")
@@ -197,7 +197,7 @@ class MessageAssembly:
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
         # Not None after reasoning has arrived in a field other than the usual one.
-        self._restated: _Restated | None = None
+        self._restated: _RepeatedReasoning | None = None
         self.finish: FinishMessage | None = None
         self.replaced_calls: tuple[tuple[str, str], ...] = ()
 
@@ -249,7 +249,7 @@ class MessageAssembly:
             nameless = not call.id
             call.add(delta)
             if nameless and call.id:
-                self._know_id(call)
+                self._register_id(call)
             changes.append(Change(_TOOL_CALL, self._choice, delta.arguments, call.position))
         self._finish(chunk.get_finish_message())
         return changes
@@ -513,7 +513,7 @@ class MessageAssembly:
             return self._open_call()
         return self._calls[-1]
 
-    def _know_id(self, call: ToolCallAssembly) -> None:
+    def _register_id(self, call: ToolCallAssembly) -> None:
         """Register the id of a call. If a later call has the same id, the later call remains registered."""
         call_state = self._by_id.get(call.id)
         if call_state is None or call_state.position < call.position:
@@ -524,7 +524,7 @@ class MessageAssembly:
         state = self._restated
         if state is None:
             block = self._latest(_REASONING)
-            state = self._restated = _Restated(plain=block is not None and bool(block.encoded))
+            state = self._restated = _RepeatedReasoning(plain=block is not None and bool(block.encoded))
         return state.other_form(reasoning) if restates else state.usual_form(reasoning)
 
     def _open_call(self) -> ToolCallAssembly:

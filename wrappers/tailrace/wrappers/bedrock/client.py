@@ -118,7 +118,7 @@ class BedrockModel(DirectModel):
         fields = as_mapping(body) or {}
         if "Message" in fields:
             body = {**fields, "message": fields["Message"]}  # AWS's gateway writes a capital letter
-        error = super()._refused(status, headers, body, message)
+        error = super()._status_error(status, headers, body, message)
         error.code = error.code or headers.get("x-amzn-errortype", "").partition(":")[0] or None
         return error
 

@@ -49,7 +49,7 @@ from tailrace.wrappers.bedrock.content_blocks import FORMATS, KEY, read_part, re
 from tailrace.wrappers.bedrock.decoder import wrap_chunk
 from tailrace.wrappers.bedrock.events import ConverseEvents
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.files import essence, file_note
+from tailrace.wrappers.conversion.files import bare_media_type, file_description
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
 from tailrace.wrappers.conversion.message_objects import (
@@ -256,7 +256,7 @@ class _Request:
             elif isinstance(part, ContentPartReasoning):
                 blocks += _reasoning_blocks(part)
             elif isinstance(part, ContentPartFile):
-                blocks += _text_blocks(file_note(part))
+                blocks += _text_blocks(file_description(part))
             elif isinstance(part, ContentPartData):
                 kind = as_text(own_fields(part.metadata, KEY).get("type"))
                 # Only messages of the user may contain files.
@@ -271,7 +271,7 @@ class _Request:
     def _file_block(self, part: ContentPartFile) -> Fields:
         block_format = _format(part)
         if block_format is None:
-            return {"text": file_note(part)}
+            return {"text": file_description(part)}
         kind, name = block_format
         own = own_fields(part.metadata, KEY)
         location = as_mapping(own.pop("s3Location", None)) or {}
@@ -354,7 +354,7 @@ def _format(part: ContentPartFile) -> tuple[str, str] | None:
         return None
     if part.url is not None and not part.url.startswith(_S3):
         return None
-    media_type = essence(part.media_type)
+    media_type = bare_media_type(part.media_type)
     block_format = _BY_TYPE.get(media_type)
     if block_format is None and (media_type in ("", "application/octet-stream") or media_type.endswith("/*")):
         name = (part.filename or part.url or "").lower()

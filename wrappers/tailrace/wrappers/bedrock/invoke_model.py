@@ -73,7 +73,7 @@ class InvocationEvents:
         """Return the chunk wrappers of one chunk. Missing, null and invalid fields cause no error."""
         if chunk.__class__ is dict and len(chunk) == 3 and chunk.get("type") == "content_block_delta":
             # Fast path for an event without usage and without fields that Bedrock adds.
-            deltas = self._anthropic.wrap_usual(cast("dict[str, Any]", chunk))
+            deltas = self._anthropic.wrap_common(cast("dict[str, Any]", chunk))
             if deltas:
                 return deltas
         fields, facts = chunk, None

@@ -78,9 +78,9 @@ class CassetteModel(Model):
         body = _RecordedBody(cassette, began if self._timed else None)
         wire_format = FORMATS[cassette.format]
         names = ToolNames(wire_format.create_converter().name_rule)
-        names.in_history(history)
+        names.replace_in_history(history)
         for name in options.tool_names:
-            names.sent(name)
+            names.request_name(name)
         decoder = wire_format.create_decoder(provider=cassette.provider)
         chunks = ChunkStream(body, decoder, names if names.has_changes else None, _Failures(cassette))
         return chunks, _leave

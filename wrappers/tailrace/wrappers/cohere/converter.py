@@ -38,7 +38,13 @@ from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.cohere.decoder import CohereDecoder, CohereWrapper, wrap_chunk
-from tailrace.wrappers.conversion.files import data_url, ending_type, essence, file_note, read_data_url
+from tailrace.wrappers.conversion.files import (
+    data_url,
+    ending_type,
+    bare_media_type,
+    file_description,
+    read_data_url,
+)
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
 from tailrace.wrappers.conversion.message_objects import (
@@ -52,7 +58,7 @@ from tailrace.wrappers.conversion.message_objects import (
     text_entry,
 )
 from tailrace.wrappers.conversion.text_joining import join_texts
-from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
 from tailrace.wrappers.messages import (
@@ -89,7 +95,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         if history.context:
             messages.append({"role": "user", "content": [text_entry(history.context)]})
         functions: set[str] = set()
-        for message in with_answers(with_matched_ids(history)).conversation:
+        for message in with_repaired_results(with_matched_ids(history)).conversation:
             functions |= {call.id for call in message.tool_calls if call.kind != "server"}
             results = [_tool_message(result) for result in message.tool_results if result.id in functions]
             if message.role is Role.MODEL:
@@ -169,7 +175,7 @@ def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
     if isinstance(part, ContentPartData):
         return [_data_item(part, own)]
     if isinstance(part, ContentPartFile):
-        return [text_entry(file_note(part))]
+        return [text_entry(file_description(part))]
     return []
 
 
@@ -186,7 +192,7 @@ def _user_message(message: Message) -> list[Fields]:
         elif isinstance(part, ContentPartData):
             content.append(text_entry(_json(part.data)))
         elif isinstance(part, ContentPartFile):
-            content.append(_image_item(part, own) or text_entry(file_note(part)))
+            content.append(_image_item(part, own) or text_entry(file_description(part)))
     return [{**own_fields(message.metadata, "cohere"), "role": "user", "content": content}] if content else []
 
 
@@ -204,7 +210,7 @@ def _data_item(part: ContentPartData, own: Fields) -> Fields:
 
 def _image_item(part: ContentPartFile, own: Fields) -> Fields | None:
     """Return the content item for an image; None if the file is not an image."""
-    media_type = essence(part.media_type)
+    media_type = bare_media_type(part.media_type)
     if media_type == "image/svg+xml":
         return None
     if part.data is not None:

@@ -23,7 +23,7 @@ from tailrace.wrappers.chunks import (
 )
 from tailrace.wrappers.cohere.event_structs import CallDelta, ContentDelta, PlanDelta, read_common_event
 from tailrace.wrappers.decoding.decoder import EventDecoder
-from tailrace.wrappers.decoding.error_reports import provider_error, take_error
+from tailrace.wrappers.decoding.error_reports import provider_error, pop_error
 from tailrace.wrappers.decoding.extra_fields import json_text, plain_json
 from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import (
@@ -118,7 +118,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         self.done = self.done or kind == "message-end"
         return wrappers
 
-    def wrap_usual(self, payload: bytes) -> list[CohereWrapper]:
+    def wrap_common(self, payload: bytes) -> list[CohereWrapper]:
         """Return the chunk wrapper of an event with text, thinking, a plan or call arguments; otherwise an empty list."""
         event = read_common_event(payload)
         if type(event) is ContentDelta and self._pending_block is None:
@@ -198,7 +198,7 @@ def _wrap(fields: dict[str, Any], provider: str, *, error_event: bool = False) -
         or fields.get("type") == "error"
         or ("type" not in fields and isinstance(fields.get("message"), str))
     ):
-        error = take_error(dict(fields), provider, error_event=True)
+        error = pop_error(dict(fields), provider, error_event=True)
         wrappers.append(CohereWrapper(fields, details=ChunkDetails(error=error)))
     return wrappers
 

@@ -30,7 +30,7 @@ _SLICE = 64 * 1024  # number of characters that are decoded in one step
 _OPENAI_SOUND_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
-def essence(media_type: str) -> str:
+def bare_media_type(media_type: str) -> str:
     """Return a media type without its parameters, in lower case."""
     return media_type.partition(";")[0].strip().lower()
 
@@ -92,7 +92,7 @@ def read_base64(text: str) -> bytes:
     return ContentPartFile.model_validate({"data": text}).data or b""
 
 
-def file_note(part: ContentPartFile) -> str:
+def file_description(part: ContentPartFile) -> str:
     """Return a text that describes a file: a link, or the name, type and size of the file."""
     if part.url is not None:
         return f"[{part.filename or part.url}]({part.url})"

@@ -31,14 +31,14 @@ def joined_blocks(parts: Sequence[ContentPartText]) -> list[str]:
     """Return the texts of a model's text parts. Blocks that belong to one text are joined."""
     texts: list[str] = []
     for position, part in enumerate(parts):
-        if position and is_same_text(parts[position - 1], part):
+        if position and belong_to_one_text(parts[position - 1], part):
             texts[-1] += part.text
         else:
             texts.append(part.text)
     return texts
 
 
-def is_same_text(before: ContentPart, after: ContentPart) -> bool:
+def belong_to_one_text(before: ContentPart, after: ContentPart) -> bool:
     """Return True if two adjacent parts of a model's message belong to one text.
 
     This is the case if at least one of them has metadata (a citation, a signature), and the ids in their metadata are

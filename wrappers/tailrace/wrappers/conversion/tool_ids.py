@@ -94,7 +94,7 @@ def unmatched_tools(history: History) -> UnmatchedTools:
     )
 
 
-def unanswered_calls(history: History, since: int = 0) -> list[ContentPartToolCall]:
+def calls_without_result(history: History, since: int = 0) -> list[ContentPartToolCall]:
     """Return the calls without a result, in order; see `UnmatchedTools.calls`.
 
     Args:
@@ -117,7 +117,7 @@ def with_matched_ids(
     A unique and valid id does not change. A missing, duplicate or invalid id is replaced with a new id, which depends
     only on the position of the call. If messages are appended to the conversation, earlier calls therefore get the same
     new ids again, unless an appended message contains one of these ids. A result without a tool name gets the name in
-    its call. A result without a call does not change (see `with_answers`).
+    its call. A result without a call does not change (see `with_repaired_results`).
 
     Args:
         history: The conversation.
@@ -151,7 +151,7 @@ def with_matched_ids(
     return _with_parts(history, replaced)
 
 
-def with_answers(history: History) -> History:
+def with_repaired_results(history: History) -> History:
     """Add missing results, and place all results where providers require them.
 
     - A call without a result gets an error result with the text `NO_RESULT` if a message follows the call. Calls of the

@@ -102,7 +102,7 @@ class ToolNames:
         self._pending: dict[int, _PendingCall] = {}
         self._ids: dict[tuple[int, int], str] = {}  # the id of the latest call, by choice and index
 
-    def sent(self, name: str) -> str:
+    def request_name(self, name: str) -> str:
         """Return the name for a tool in the request."""
         valid = self._rule.valid_name(name) if self._rule is not None else name or NAMELESS
         if valid != name and name:
@@ -114,7 +114,7 @@ class ToolNames:
         """True if a name has been replaced."""
         return bool(self._originals)
 
-    def in_history(self, history: History) -> History:
+    def replace_in_history(self, history: History) -> History:
         """Replace invalid tool names in a history. If all names are valid, return the same object.
 
         Calls of server tools and their results do not change.
@@ -124,14 +124,14 @@ class ToolNames:
             return history
         return history.model_copy(update={"conversation": conversation})
 
-    def in_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def replace_in_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Replace invalid tool names in the members of a request to any provider."""
         return {
             member: self._in_tools(value) if member in _MEMBERS else value
             for member, value in parameters.items()
         }
 
-    def restored(self, chunks: Sequence[ChunkWrapper[Any]]) -> Sequence[ChunkWrapper[Any]]:
+    def restore_names(self, chunks: Sequence[ChunkWrapper[Any]]) -> Sequence[ChunkWrapper[Any]]:
         """Restore the original tool names in the next chunks of the response.
 
         If the received part of a call's name is the beginning of a replacement, the fragments of the call are buffered
@@ -162,7 +162,7 @@ class ToolNames:
             ):
                 # A result without a name is unchanged, because its id determines the call.
                 nameless = isinstance(part, ContentPartToolResult) and not part.name
-                name = part.name if nameless else self.sent(part.name)
+                name = part.name if nameless else self.request_name(part.name)
                 content.append(part if name == part.name else part.model_copy(update={"name": name}))
             else:
                 content.append(part)
@@ -178,9 +178,9 @@ class ToolNames:
         renamed: dict[str, Any] = {}
         for key, member in cast("Mapping[str, object]", value).items():
             if key == "name" and isinstance(member, str):
-                renamed[key] = self.sent(member)
+                renamed[key] = self.request_name(member)
             elif key in _LISTS and isinstance(member, list | tuple):
-                renamed[key] = [self.sent(str(name)) for name in cast("Sequence[object]", member)]
+                renamed[key] = [self.request_name(str(name)) for name in cast("Sequence[object]", member)]
             else:
                 renamed[key] = self._in_tools(member) if key in _NESTED else member
         return renamed

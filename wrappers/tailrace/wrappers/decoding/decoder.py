@@ -128,7 +128,7 @@ class EventDecoder(ResponseDecoder[W]):
             error_event: True if the object is the payload of a server-sent event with the type ``error``.
         """
 
-    def wrap_usual(self, payload: bytes) -> list[W]:
+    def wrap_common(self, payload: bytes) -> list[W]:
         """Return the chunk wrappers of an event with a common shape. This is a fast path.
 
         If the list is empty, the event is decoded and passed to `wrap`. Otherwise, the chunk wrappers must be the same
@@ -156,10 +156,10 @@ class EventDecoder(ResponseDecoder[W]):
                     # `SSEDecoder.complete_events`, inlined for the most common case: a read with one data line.
                     payload = data[6:-2] if data[-2:] == b"\n\n" else data[6:-4]
                     if _LF not in payload and _CR not in payload:
-                        return self.wrap_usual(payload) or self._wrap_object(payload)
+                        return self.wrap_common(payload) or self._wrap_object(payload)
                 kind, payloads = usual.complete_events(data)
                 if len(payloads) == 1 and kind != "error":
-                    return self.wrap_usual(payloads[0]) or self._wrap_object(payloads[0], kind)
+                    return self.wrap_common(payloads[0]) or self._wrap_object(payloads[0], kind)
                 if payloads and kind != "error":
                     return self._wrap_payloads(payloads, kind)
             return self.wrap_events(usual.feed(data))
@@ -168,7 +168,7 @@ class EventDecoder(ResponseDecoder[W]):
             payload = objects.likely_object(data)
             if payload:
                 self._count_bytes(data)
-                wrappers = self.wrap_usual(payload)
+                wrappers = self.wrap_common(payload)
                 if wrappers:
                     return wrappers
                 value = _decoded(payload)
@@ -233,7 +233,7 @@ class EventDecoder(ResponseDecoder[W]):
                 wrappers.append(self.wrap_error(error))
                 self._read_done()
                 break
-            usual = self.wrap_usual(event.data) if event.event != "error" else None
+            usual = self.wrap_common(event.data) if event.event != "error" else None
             if usual:
                 self._seen = True
                 wrappers += usual
@@ -266,7 +266,7 @@ class EventDecoder(ResponseDecoder[W]):
         """Return the chunk wrappers of events with the same type, in order."""
         wrappers: list[W] = []
         for payload in payloads:
-            wrappers += self.wrap_usual(payload) or self._wrap_object(payload, kind)
+            wrappers += self.wrap_common(payload) or self._wrap_object(payload, kind)
             if self._over:
                 break
         return wrappers

@@ -43,7 +43,7 @@ def provider_error(value: object, provider: str = "") -> UpstreamError:
     )
 
 
-def take_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
+def pop_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
     """Remove the error from a chunk, and return the error; None if the chunk has no error.
 
     Args:

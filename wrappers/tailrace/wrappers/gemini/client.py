@@ -67,7 +67,7 @@ class GeminiModel(DirectModel):
         self, status: int, headers: Mapping[str, str], body: object, message: str = ""
     ) -> UpstreamError:
         bodies = as_mappings(body)
-        failure = super()._refused(status, headers, bodies[0] if bodies else body, message)
+        failure = super()._status_error(status, headers, bodies[0] if bodies else body, message)
         for error in as_mappings([each.get("error") for each in bodies[:1]]):
             # Google's name of the status is used instead of the number of the HTTP status.
             failure.code = as_text(error.get("status")) or failure.code

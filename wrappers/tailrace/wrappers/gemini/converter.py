@@ -48,7 +48,7 @@ from pydantic import BaseModel
 from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_object
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.files import file_note, read_data_url
+from tailrace.wrappers.conversion.files import file_description, read_data_url
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
 from tailrace.wrappers.conversion.message_objects import (
@@ -57,7 +57,7 @@ from tailrace.wrappers.conversion.message_objects import (
     merged_fields,
     own_metadata,
 )
-from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
 from tailrace.wrappers.gemini.content_parts import (
@@ -110,7 +110,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
             ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
-        history = with_answers(_separate_results(with_matched_ids(history)))
+        history = with_repaired_results(_separate_results(with_matched_ids(history)))
         writer = _ContentsWriter(history)
         if history.context:
             writer.add("user", [{"text": history.context}])
@@ -312,7 +312,7 @@ def _file_parts(file: ContentPartFile, own: Fields) -> list[Fields]:
         return [merged_fields(own, {"inlineData": inline})]
     url = file.url or ""
     if not url.startswith(_FETCHABLE_SCHEMES):
-        return [{"text": file_note(file)}]
+        return [{"text": file_description(file)}]
     link = {"fileUri": url}
     if media_type and "*" not in media_type:
         link = {"mimeType": media_type, "fileUri": url}

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from tailrace.wrappers.chunks import ChunkDetails, FinishMessage, FinishReason, Usage
 from tailrace.wrappers.decoding.decoder import EventDecoder, merged_usage
-from tailrace.wrappers.decoding.error_reports import take_error
+from tailrace.wrappers.decoding.error_reports import pop_error
 from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_text
 from tailrace.wrappers.errors import UpstreamError
@@ -118,7 +118,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         self._tier = ""
         self._interaction: InteractionReader | None = None
 
-    def wrap_usual(self, payload: bytes) -> list[GeminiPartWrapper]:
+    def wrap_common(self, payload: bytes) -> list[GeminiPartWrapper]:
         """Return the chunk wrapper of a chunk with one text or thought. The chunk must have no new fields of the response."""
         if self._interaction is not None:
             return []
@@ -160,7 +160,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         """Return a chunk wrapper for each part of a chunk. If the chunk has only other content, return one empty wrapper."""
         if "event_type" in fields or fields.get("object") == "interaction":
             return self._wrap_interaction(fields)
-        error = take_error(fields, self._provider, error_event=error_event)
+        error = pop_error(fields, self._provider, error_event=error_event)
         if error is not None:
             # Google's name of the status is used instead of the code, which is only the HTTP status.
             error.code = as_text((as_mapping(error.details) or {}).get("status")) or error.code

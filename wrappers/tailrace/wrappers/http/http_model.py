@@ -27,7 +27,7 @@ from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.continuation import JoinedChunks, Prefill
 from tailrace.wrappers.conversion.request_parameters import has_tools, merged
-from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.decoding.error_reports import provider_error
@@ -203,8 +203,8 @@ class HTTPModel(Model):
             parameters = self._request_members(options)
             if members:
                 parameters = {**parameters, **members}
-            parameters = await run_bounded(json_cost(parameters), names.in_parameters, parameters)
-            history = await run_bounded(history_cost(history), self._matched, history, names)
+            parameters = await run_bounded(json_cost(parameters), names.replace_in_parameters, parameters)
+            history = await run_bounded(history_cost(history), self._repaired_history, history, names)
             sending = self._send(history, parameters)
             body = await sending.__aenter__()
             wrap = BODY_WRAPPER.get()
@@ -223,10 +223,10 @@ class HTTPModel(Model):
         """
         return ChunkStream(body, self._decoder(), names, self), leave
 
-    def _matched(self, history: History, names: ToolNames) -> History:
+    def _repaired_history(self, history: History, names: ToolNames) -> History:
         """Repair a history: match calls with results, and replace invalid ids and tool names."""
-        matched = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
-        return names.in_history(matched)
+        matched = with_repaired_results(with_matched_ids(history, pattern=self.converter.id_pattern))
+        return names.replace_in_history(matched)
 
     def _silent(self) -> UpstreamError:
         return UpstreamError(
@@ -235,7 +235,7 @@ class HTTPModel(Model):
             provider=self.provider,
         )
 
-    def broken(self, error: Exception) -> UpstreamError:
+    def connection_error(self, error: Exception) -> UpstreamError:
         """Convert the exception of a connection that was lost during a response."""
         if is_timeout(error):
             return self._silent()
@@ -298,7 +298,7 @@ class HTTPModel(Model):
             status=status,
         )
 
-    def _refused(
+    def _status_error(
         self, status: int, headers: Mapping[str, str], body: object, message: str = ""
     ) -> UpstreamError:
         """Convert a response with an error status to an exception.
@@ -418,7 +418,7 @@ class DirectModel(HTTPModel):
                         provider=self.provider,
                     )
         except OSError as error:
-            raise self.withheld(self.broken(error), url, headers) from error
+            raise self.withheld(self.connection_error(error), url, headers) from error
         finally:
             response.close()
         return bytes(data)
@@ -498,7 +498,7 @@ class DirectModel(HTTPModel):
             content: object = read_json(bytes(body))
         except (ValueError, RecursionError):
             content = body.decode("utf-8", "replace").strip()
-        refused = self._refused(response.status, response.headers, content, response.reason)
+        refused = self._status_error(response.status, response.headers, content, response.reason)
         return self.withheld(refused, request.url, request.headers)
 
     def _client(self) -> HttpClient:

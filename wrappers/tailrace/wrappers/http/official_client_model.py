@@ -59,7 +59,7 @@ class ClientModel(HTTPModel):
             known = (
                 self._redirected(status, headers, str(request.url))
                 if status < 400
-                else self._refused(status, headers, refused.body, refused.message)
+                else self._status_error(status, headers, refused.body, refused.message)
             )
             known.tries = tries_of(refused.response)
             # ``from None``, because the client's error message contains the body of the response.

@@ -409,7 +409,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
                 if not chunk.plain:
                     self._redact(chunk)
             if names is not None:
-                chunks = names.restored(chunks)
+                chunks = names.restore_names(chunks)
                 if self._is_over:
                     chunks = [*chunks, *names.close()]
             if chunks:

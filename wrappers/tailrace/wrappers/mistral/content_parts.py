@@ -11,7 +11,7 @@ from tailrace.wrappers.conversion.files import (
     IMAGE_TYPES,
     data_url,
     ending_type,
-    essence,
+    bare_media_type,
     read_base64,
     read_data_url,
 )
@@ -58,7 +58,7 @@ def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | Co
 def file_param(file: ContentPartFile) -> dict[str, Any] | None:
     """Return the content part for a file; None if Mistral does not support the media type."""
     own = own_fields(file.metadata, KEY)
-    media_type = essence(file.media_type)
+    media_type = bare_media_type(file.media_type)
     if file.url is not None and file.url.startswith(_FILE_ID):
         return {**own, "type": "file", "file_id": file.url.removeprefix(_FILE_ID)}
     kind = as_text(own.pop("type", "")) or _kind(file, media_type)

@@ -41,7 +41,7 @@ from pydantic import BaseModel
 from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.files import file_note
+from tailrace.wrappers.conversion.files import file_description
 from tailrace.wrappers.conversion.message_objects import (
     Fields,
     check_calls,
@@ -229,7 +229,7 @@ def _user_messages(message: Message) -> list[Fields]:
         if isinstance(part, ContentPartText):
             content.append({**own_fields(part.metadata, KEY), **text_entry(part.text)})
         elif isinstance(part, ContentPartFile):
-            content.append(file_param(part) or text_entry(file_note(part)))
+            content.append(file_param(part) or text_entry(file_description(part)))
         elif isinstance(part, ContentPartData):
             content.append(_data(part))
     if not content and (message.role is Role.TOOL or message.tool_results):
@@ -247,7 +247,7 @@ def _model_content(
     if isinstance(part, ContentPartData):
         return [_data(part)]
     if isinstance(part, ContentPartFile):
-        return [text_entry(file_note(part))]
+        return [text_entry(file_description(part))]
     references = [dict(reference) for reference in as_mappings(own.pop("references", None) or [])]
     return [{**own, **text_entry(part.text)}, *references] if part.text else references
 

@@ -95,7 +95,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         # must be read by `wrap`.
         self._facts: tuple[object, object, bool] = (None, None, False)
 
-    def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
+    def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of a chunk that contains only text, or only thinking of the current block."""
         if self._is_thinking:
             thought = self._wrap_thought(payload)
@@ -104,7 +104,7 @@ class MistralDecoder(ChatCompletionsDecoder):
             # The other fields of this chunk may be different. `_wrap_thought` is used again after `wrap` has read
             # thinking.
             self._is_thinking = False
-        wrappers = super().wrap_usual(payload)
+        wrappers = super().wrap_common(payload)
         if wrappers:
             self._facts = (None, None, False)  # other fields of this chunk may be different
         for wrapper in wrappers:

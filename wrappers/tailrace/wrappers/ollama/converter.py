@@ -38,7 +38,7 @@ import msgspec
 from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_object
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.files import essence, file_note
+from tailrace.wrappers.conversion.files import bare_media_type, file_description
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
 from tailrace.wrappers.conversion.message_objects import (
@@ -49,7 +49,7 @@ from tailrace.wrappers.conversion.message_objects import (
     own_metadata,
     result_text,
 )
-from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
+from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_texts
 from tailrace.wrappers.conversion.tool_ids import with_matched_ids
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_object, as_text
 from tailrace.wrappers.messages import (
@@ -174,7 +174,7 @@ def _content(parts: Iterable[ContentPart], role: Role) -> Fields:
     before: ContentPart | None = None
     for part in parts:
         if isinstance(part, ContentPartText):
-            if role is Role.MODEL and before is not None and is_same_text(before, part):
+            if role is Role.MODEL and before is not None and belong_to_one_text(before, part):
                 texts[-1] += part.text
             else:
                 texts.append(part.text)
@@ -183,7 +183,7 @@ def _content(parts: Iterable[ContentPart], role: Role) -> Fields:
         elif isinstance(part, ContentPartFile) and part.data is not None and _is_image(part.media_type):
             images.append(base64.b64encode(part.data).decode("ascii"))
         elif isinstance(part, ContentPartFile):
-            texts.append(file_note(part))
+            texts.append(file_description(part))
         before = part
     fields: Fields = {"content": join_texts(texts)}
     if images:
@@ -192,7 +192,7 @@ def _content(parts: Iterable[ContentPart], role: Role) -> Fields:
 
 
 def _is_image(media_type: str) -> bool:
-    kind = essence(media_type)
+    kind = bare_media_type(media_type)
     return kind.startswith("image/") and kind != "image/svg+xml"
 
 

@@ -20,7 +20,7 @@ from tailrace.wrappers.chunks import (
     Usage,
 )
 from tailrace.wrappers.decoding.decoder import EventDecoder
-from tailrace.wrappers.decoding.error_reports import take_error
+from tailrace.wrappers.decoding.error_reports import pop_error
 from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import (
@@ -113,7 +113,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
                 wrapper.details = None
         return [wrapper]
 
-    def wrap_usual(self, payload: bytes) -> list[OllamaWrapper]:
+    def wrap_common(self, payload: bytes) -> list[OllamaWrapper]:
         """Return the chunk wrapper of a line that contains only text or reasoning, and no other new fields."""
         model = self._model
         if model is None:
@@ -233,7 +233,7 @@ def image_type(data: bytes) -> str:
 def _read_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
     if not (error_event or fields.get("error")):
         return None
-    error = take_error(dict(fields), provider, error_event=error_event)
+    error = pop_error(dict(fields), provider, error_event=error_event)
     status = as_index(fields.get("status"))  # the status is next to ``error`` in the object
     if error is not None and status is not None and 400 <= status <= 599:
         error.status = status

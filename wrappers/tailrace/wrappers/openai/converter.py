@@ -41,7 +41,7 @@ from pydantic import BaseModel
 from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.files import file_note
+from tailrace.wrappers.conversion.files import file_description
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
 from tailrace.wrappers.conversion.message_objects import (
@@ -56,7 +56,7 @@ from tailrace.wrappers.conversion.message_objects import (
     result_text,
     text_entry,
 )
-from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
+from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_texts
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES, NameRule
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
 from tailrace.wrappers.messages import (
@@ -268,7 +268,7 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
         return text_entry(compact_json(part.data))
     fields = file_param(part)
     if fields is None:
-        return text_entry(file_note(part))
+        return text_entry(file_description(part))
     return merged_fields(own_fields(part.metadata, "openai"), fields)
 
 
@@ -293,10 +293,10 @@ def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[F
     before: ContentPart | None = None
     for part in message.content:
         if isinstance(part, ContentPartFile):
-            content.append(text_entry(file_note(part)))
+            content.append(text_entry(file_description(part)))
         elif isinstance(part, ContentPartText | ContentPartData):
             param = content_param(part)
-            if before is not None and is_same_text(before, part):
+            if before is not None and belong_to_one_text(before, part):
                 param = {**content[-1], **param, "text": content[-1]["text"] + param["text"]}
                 content.pop()
             content.append(param)

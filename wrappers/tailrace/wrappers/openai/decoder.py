@@ -376,7 +376,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         """Return a chunk wrapper that contains only this error."""
         return ChoiceDeltaWrapper(EMPTY_DELTA, details=ChunkDetails(error=error))
 
-    def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
+    def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of a chunk with a common shape; an empty list for other shapes."""
         if self._shape != _PLAIN:
             return self._wrap_other(payload)

@@ -13,7 +13,7 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.decoding.error_reports import finish_error, provider_error, take_error
+from tailrace.wrappers.decoding.error_reports import finish_error, provider_error, pop_error
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings
 from tailrace.wrappers.messages import ContentPart
 from tailrace.wrappers.openai.delta_shapes import (
@@ -239,7 +239,7 @@ def wrap_mapping(
         error_event: True if the object is the payload of a server-sent event with the type ``error``.
     """
     fields = dict(chunk)
-    error = take_error(fields, provider, error_event=error_event)
+    error = pop_error(fields, provider, error_event=error_event)
     groq = as_mapping(fields.get("x_groq")) or {}
     if error is None and groq.get("error"):
         error = provider_error(groq["error"], provider)

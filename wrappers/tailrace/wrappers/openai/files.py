@@ -12,7 +12,7 @@ from tailrace.wrappers.conversion.files import (
     OPENAI_SOUND_FORMATS,
     data_url,
     ending_type,
-    essence,
+    bare_media_type,
     read_data_url,
     sound_type,
 )
@@ -25,7 +25,7 @@ _FILE_ID = "openai-file:"  # in the URL of an uploaded file, this prefix precede
 
 def file_param(part: ContentPartFile) -> dict[str, Any] | None:
     """Return the content part for a file; None if the file has a URL that the API cannot use."""
-    media_type = essence(part.media_type)
+    media_type = bare_media_type(part.media_type)
     if part.url is not None:
         if part.url.startswith(_FILE_ID):
             return {"type": "file", "file": {"file_id": part.url.removeprefix(_FILE_ID)}}

@@ -87,7 +87,7 @@ class OpenAIModel(ChatCompletionsModel):
         try:
             response = await request.__aenter__()
         except openai.APIStatusError as error:
-            failure = self._refused(error.status_code, error.response.headers, error.body, error.message)
+            failure = self._status_error(error.status_code, error.response.headers, error.body, error.message)
             failure.tries = tries_of(error.response)
             # ``from None``: the text of the client's error contains the body of the response, which may have
             # credentials.

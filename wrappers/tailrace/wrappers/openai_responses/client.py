@@ -133,7 +133,7 @@ class ResponsesModel(DirectModel):
     async def _attach_stored(self, response_id: str, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
         names = ToolNames(self.converter.name_rule)
         members = self._request_members(options)
-        await run_bounded(json_cost(members), names.in_parameters, members)
+        await run_bounded(json_cost(members), names.replace_in_parameters, members)
         response = await self._get(response_id)
         names_or_none = names if names.has_changes else None
         stream = BackgroundStream(response.body, self._decoder(), names_or_none, self, response_id)

@@ -129,7 +129,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             return [ResponsesEventWrapper(fields, details=ChunkDetails(error=error))]
         return []  # a ping, or an event of another API
 
-    def wrap_usual(self, payload: bytes) -> list[ResponsesEventWrapper]:
+    def wrap_common(self, payload: bytes) -> list[ResponsesEventWrapper]:
         """Return the chunk wrappers of an event; an empty list if the event is not strictly valid JSON."""
         try:
             return self.wrap(_decode_object(payload))

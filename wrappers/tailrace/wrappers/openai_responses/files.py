@@ -9,7 +9,7 @@ from tailrace.wrappers.conversion.files import (
     OPENAI_SOUND_FORMATS,
     data_url,
     ending_type,
-    essence,
+    bare_media_type,
     read_data_url,
     sound_type,
 )
@@ -25,7 +25,7 @@ Fields = dict[str, Any]
 def file_param(part: ContentPartFile) -> Fields:
     """Return the content part for a user's file."""
     own = as_mapping(part.metadata.get(KEY)) or {}
-    media_type = essence(part.media_type)
+    media_type = bare_media_type(part.media_type)
     if part.url is not None and part.url.startswith(_FILE_ID):
         source: Fields = {"file_id": part.url.removeprefix(_FILE_ID)}
     elif part.url is not None and part.url.startswith("data:"):

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailrace.wrappers.assembly.tool_calls import arguments_json
-from tailrace.wrappers.conversion.files import file_note
+from tailrace.wrappers.conversion.files import file_description
 from tailrace.wrappers.conversion.message_objects import Fields, check_calls, compact_json, own_fields
-from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import (
     ContentPart,
@@ -40,7 +40,7 @@ def input_items(history: History) -> list[Fields]:
         ValueError: A message contains a tool call, but its role is not MODEL.
     """
     check_calls(history)
-    repaired = with_answers(with_matched_ids(history, pattern=_CALL_ID))
+    repaired = with_repaired_results(with_matched_ids(history, pattern=_CALL_ID))
     items: list[Fields] = []
     if repaired.system_message is not None:
         items.append(_message_item("system", [_input_text(repaired.system_message)]))
@@ -150,7 +150,7 @@ class _ModelItems:
                 self._add_text(part.text, own_fields(part.metadata, KEY))
             elif isinstance(part, ContentPartFile):
                 if as_text(own_fields(part.metadata, KEY).get("id")) not in image_ids:
-                    self._add_text(file_note(part), {})
+                    self._add_text(file_description(part), {})
             elif isinstance(part, ContentPartData):
                 item = _own_item(part)
                 if item is not None:

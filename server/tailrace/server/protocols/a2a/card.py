@@ -161,11 +161,11 @@ class CardEndpoint:
 
     def _at(self, path: str) -> Callable[[Request], Awaitable[Response]]:
         async def card(request: Request) -> Response:
-            return self._answer(request, path)
+            return self._send_card(request, path)
 
         return card
 
-    def _answer(self, request: Request, path: str) -> Response:
+    def _send_card(self, request: Request, path: str) -> Response:
         """Return the card in the format of the requested version.
 
         If the request names no version, the path selects the format: `CARD_PATH` the configured format, all other paths 0.3.

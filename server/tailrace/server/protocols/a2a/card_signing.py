@@ -35,7 +35,7 @@ SigningKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _MIN_RSA_BITS = 2048
-_KEPT = 64  # number of cached signatures; the server may have a card for each of its URLs
+_MAX_CACHED_SIGNATURES = 64  # number of cached signatures; the server may have a card for each of its URLs
 
 
 class CardSigner:
@@ -59,7 +59,7 @@ class CardSigner:
         self._header = {"typ": "JOSE", "kid": kid, **({"jku": jku} if jku else {})}
         # With some algorithms, each signature is different. Without this cache, the card would change with each request, and HTTP
         # caches could not store it.
-        self._sign = lru_cache(_KEPT)(self._create_signature)
+        self._sign = lru_cache(_MAX_CACHED_SIGNATURES)(self._create_signature)
 
     def sign(self, card: Mapping[str, Any]) -> list[dict[str, str]]:
         """Return one signature of a card for each canonical form.

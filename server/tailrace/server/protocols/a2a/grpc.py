@@ -36,7 +36,7 @@ from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.protocols.a2a.grpc_bounds import scan_fields
 from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
 from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10
-from tailrace.server.protocols.a2a.grpc_version import MAX_MESSAGE, GrpcVersion, clipped
+from tailrace.server.protocols.a2a.grpc_version import MAX_MESSAGE, GrpcVersion, shortened_to_bytes
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
@@ -266,7 +266,7 @@ class GrpcBinding:
             code = grpc.StatusCode.PERMISSION_DENIED if error.forbidden else grpc.StatusCode.UNAUTHENTICATED
             challenge = error.challenge.encode("ascii", "replace").decode()
             trailers = (("www-authenticate", challenge),) if challenge else ()
-            await context.abort(code, clipped(str(error), MAX_MESSAGE), trailers)
+            await context.abort(code, shortened_to_bytes(str(error), MAX_MESSAGE), trailers)
         status = self._version.write_status(as_a2a_error(error))
         code = _code(status.code)
         await context.abort(code, status.message, (("grpc-status-details-bin", status.SerializeToString()),))

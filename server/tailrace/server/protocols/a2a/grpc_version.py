@@ -84,10 +84,12 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
         message: Message of the status; empty to use the message of the error.
     """
     info, *rest = error.details()
-    metadata = {name: clipped(value, _MAX_FACT) for name, value in info.get("metadata", {}).items()}
+    metadata = {
+        name: shortened_to_bytes(value, _MAX_FACT) for name, value in info.get("metadata", {}).items()
+    }
     status = status_pb2.Status(
         code=grpc.StatusCode[name or error.status].value[0],
-        message=clipped(message or str(error), MAX_MESSAGE),
+        message=shortened_to_bytes(message or str(error), MAX_MESSAGE),
     )
     status.details.add().Pack(fill(error_details_pb2.ErrorInfo(), info | {"metadata": metadata}))
     for detail in rest:
@@ -98,7 +100,7 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
             continue
         bad_request = error_details_pb2.BadRequest()
         for violation in detail["fieldViolations"]:
-            found = {name: clipped(text, _MAX_FACT) for name, text in violation.items()}
+            found = {name: shortened_to_bytes(text, _MAX_FACT) for name, text in violation.items()}
             bad_request.field_violations.append(fill(error_details_pb2.BadRequest.FieldViolation(), found))
             if bad_request.ByteSize() > _MAX_VIOLATIONS:
                 del bad_request.field_violations[-1]
@@ -107,7 +109,7 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
     return status
 
 
-def clipped(text: str, size: int) -> str:
+def shortened_to_bytes(text: str, size: int) -> str:
     """Return a text unchanged if it has at most ``size`` bytes in UTF-8. Otherwise, return its beginning with an ellipsis."""
     encoded = text.encode()
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"

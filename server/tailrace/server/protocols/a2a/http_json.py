@@ -151,15 +151,17 @@ class HttpJsonBinding:
         extensions = self._operations.capabilities.activated(requested_extensions(request))
         headers = extension_headers(request, extensions)
         try:
-            response = await self._answer(request, route, extensions)
+            response = await self._handle_operation(request, route, extensions)
         except ClientDisconnect:
             return Response(status_code=400)  # the client has disconnected
         except Exception as error:
-            response = self._refuse(Problem.of(error))
+            response = self._error_response(Problem.of(error))
         response.headers.update(headers)
         return response
 
-    async def _answer(self, request: Request, route: Route, extensions: tuple[str, ...]) -> Response:
+    async def _handle_operation(
+        self, request: Request, route: Route, extensions: tuple[str, ...]
+    ) -> Response:
         identity = await self._authenticator.authenticate(credentials_of(request))
         operation = route.operation
         self._check_version(request)
@@ -216,7 +218,7 @@ class HttpJsonBinding:
         """Encode the error that ends a stream because the store cannot be read."""
         return self._version.write_problem(Problem.of(error))
 
-    def _refuse(self, problem: Problem) -> Response:
+    def _error_response(self, problem: Problem) -> Response:
         body = self._version.write_problem(problem)
         return Response(body, problem.code, headers=problem.headers, media_type="application/json")
 

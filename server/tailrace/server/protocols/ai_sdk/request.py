@@ -14,7 +14,7 @@ from tailrace.server.protocols.chat_request import (
     split_history,
 )
 from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
-from tailrace.server.protocols.option_parsers import facts_of, file_of
+from tailrace.server.protocols.option_parsers import parse_ui_options, file_of
 from tailrace.server.protocols.task_events import is_mapping
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.streaming.conversion.approval_parts import decisions_data
@@ -99,7 +99,7 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
         new=new,
         unanswered=tuple(unanswered[:-1]),
         last=unanswered[-1] if len(unanswered) > 1 else None,
-        facts=facts_of(body, body.get("tools"), "\n\n".join(instructions)),
+        facts=parse_ui_options(body, body.get("tools"), "\n\n".join(instructions)),
         key=read_chat_id(request.id),
         continues=request.message is not None,
         message_id=last.id if last.role == "assistant" else "",

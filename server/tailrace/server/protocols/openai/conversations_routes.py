@@ -251,7 +251,7 @@ def _read_body(body: Mapping[str, Any]) -> _Body:
     try:
         read = _Body.model_validate(body)
     except ValidationError as error:
-        raise OpenAIError.of_validation(error) from None
+        raise OpenAIError.from_validation_error(error) from None
     check_metadata(read.metadata)
     if read.items is not None and len(read.items) > MAX_ITEMS:
         raise OpenAIError(

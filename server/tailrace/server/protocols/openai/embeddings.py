@@ -57,7 +57,7 @@ def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
     try:
         request = EmbeddingRequest.model_validate(body)
     except ValidationError as error:
-        raise OpenAIError.of_validation(error) from None
+        raise OpenAIError.from_validation_error(error) from None
     given: object = request.input
     if isinstance(given, str) and given:
         return request

@@ -24,7 +24,7 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.option_parsers import (
     function_definition,
     output_format,
-    request_facts,
+    create_caller_options,
     tool_choice,
     unsupported,
 )
@@ -166,7 +166,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
     try:
         request = _ChatRequest.model_validate(body)
     except ValidationError as error:
-        raise OpenAIError.of_validation(error) from None
+        raise OpenAIError.from_validation_error(error) from None
     check_metadata(request.metadata)
     _check_choices(request.choices, "n")
     history = read_history(OpenAIConverter(), request.messages, param="messages")
@@ -183,7 +183,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         model=request.model or "",
         earlier=earlier,
         new=new,
-        facts=request_facts(**facts),
+        facts=create_caller_options(**facts),
         stream=bool(request.stream),
         include_usage=request.includes_usage,
         key=_conversation_key(request.metadata, header, request.user if user_is_key else None),
@@ -215,7 +215,7 @@ def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
     try:
         request = _TextRequest.model_validate(body)
     except ValidationError as error:
-        raise OpenAIError.of_validation(error) from None
+        raise OpenAIError.from_validation_error(error) from None
     if request.echo:
         raise unsupported("echo", "Repeating the prompt (echo)")
     if request.suffix:
@@ -233,7 +233,7 @@ def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
         )
     _check_choices(each, "n")
     _check_choices(each * len(prompts), "prompt")
-    facts = request_facts(
+    facts = create_caller_options(
         max_output_tokens=request.max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
@@ -306,7 +306,7 @@ def read_responses_request(
     try:
         request = _ResponseRequest.model_validate(body)
     except ValidationError as error:
-        raise OpenAIError.of_validation(error) from None
+        raise OpenAIError.from_validation_error(error) from None
     if request.background and request.store is False:
         raise OpenAIError(
             400,
@@ -353,7 +353,7 @@ def read_responses_request(
         model=request.model or "",
         earlier=earlier,
         new=new,
-        facts=request_facts(**facts),
+        facts=create_caller_options(**facts),
         stream=bool(request.stream),
         include_usage=True,
         key="" if previous else key,

@@ -157,7 +157,7 @@ class ResponsesEncoder(Encoder):
         self._sequence_number = 0
         self._item: Fields | None = None  # the open item, which contains text or reasoning
         self._part: _Part | None = None  # the newest part of the open item
-        self._place: Fields = {}  # the members of an event that identify the part
+        self._part_location: Fields = {}  # the members of an event that identify the part
         self._delta_fields: Fields = {}  # the members of an event that identify the part's text
         self._deltas: list[str] = []
         self._output_cost = 0  # the cost of the output so far
@@ -279,16 +279,18 @@ class ResponsesEncoder(Encoder):
         item, frames = self._item, b""
         if item is None or self._part is None or self._part.item is not part.item:
             frames = self._close_item()
-            item, self._place, frame = self._add_item(part.item_prefix, "", **part.item, **{part.parts: []})
+            item, self._part_location, frame = self._add_item(
+                part.item_prefix, "", **part.item, **{part.parts: []}
+            )
             self._item = item
             frames += frame
         else:
             frames = self._close_part()
         item[part.parts].append(fields := dict(part.fields))
         self._part = part
-        self._place[part.part_index] = len(item[part.parts]) - 1
-        self._delta_fields = {**self._place, **({"logprobs": []} if "logprobs" in fields else {})}
-        return frames + self._event(f"{part.part_event}.added", **self._place, part=fields)
+        self._part_location[part.part_index] = len(item[part.parts]) - 1
+        self._delta_fields = {**self._part_location, **({"logprobs": []} if "logprobs" in fields else {})}
+        return frames + self._event(f"{part.part_event}.added", **self._part_location, part=fields)
 
     def _close_part(self) -> bytes:
         part, item = self._part, self._item
@@ -299,7 +301,7 @@ class ResponsesEncoder(Encoder):
         fields[part.text] = text = "".join(self._deltas)
         self._deltas.clear()
         frames = self._event(f"{part.text_event}.done", **self._delta_fields, **{part.text: text})
-        return frames + self._event(f"{part.part_event}.done", **self._place, part=fields)
+        return frames + self._event(f"{part.part_event}.done", **self._part_location, part=fields)
 
     def _close_item(self, status: str = "completed") -> bytes:
         """Close the open item, if there is one."""
@@ -311,7 +313,7 @@ class ResponsesEncoder(Encoder):
             item["status"] = status
         self._item = None
         return frames + self._event(
-            "response.output_item.done", output_index=self._place["output_index"], item=item
+            "response.output_item.done", output_index=self._part_location["output_index"], item=item
         )
 
     def _start_call(self, call: ui_events.CallStarted) -> bytes:

@@ -28,8 +28,8 @@ from tailrace.server.protocols.openai.stored_response_events import (
     subscribe_to_turn,
     turn_cost,
 )
-from tailrace.server.protocols.openai.webhook_events import FORM
-from tailrace.server.protocols.openai_error import OpenAIError, server_stops
+from tailrace.server.protocols.openai.webhook_events import FORMAT_NAME
+from tailrace.server.protocols.openai_error import OpenAIError, server_stopping_error
 from tailrace.server.protocols.parallel_texts import DivergedError
 from tailrace.server.protocols.turn_events import RepeatedTurn, TurnEvents
 from tailrace.server.runtime.caller import Caller
@@ -76,11 +76,11 @@ class StoredResponses:
             A2AError: See `ChatEndpoint.send`.
             StoreError: See `ChatEndpoint.send`.
         """
-        request = StoredRequest.of(chat, "response")
+        request = StoredRequest.from_chat_request(chat, "response")
         if chat.existing:
             await find_conversation(self._operations, chat.existing, caller, param="conversation")
         if self._notifies and chat.background:
-            caller = replace(caller, operator_form=FORM)
+            caller = replace(caller, operator_form=FORMAT_NAME)
         record = await run_bounded(caller.cost, request.to_json)
         stream, _ = await self._endpoint.send(replace(chat, record=record), caller)
         if isinstance(stream, RepeatedTurn):
@@ -98,7 +98,7 @@ class StoredResponses:
         stored = await find_turn(self._operations, response_id(known.task_id, known.turn), caller, "response")
         if chat.stream:
             return await self._stream(stored, caller, -1)
-        if chat.background and stored.is_over:
+        if chat.background and stored.turn_has_ended:
             return await json_response(await self._response(stored, caller))
         return await self._complete(
             await subscribe_to_turn(self._operations, stored, caller), stored.request, caller
@@ -110,7 +110,7 @@ class StoredResponses:
         await _feed(encoder, events, first_only=request.background)
         headers = conversation_headers(encoder.turn)
         if not (encoder.turn.ended or (request.background and encoder.response)):
-            error = server_stops()
+            error = server_stopping_error()
         elif isinstance(encoder.error, DivergedError) and encoder.turn.task_id:
             found = await find_turn(self._operations, encoder.response["id"], caller, "response")
             return await json_response(await self._response(found, caller), headers)
@@ -123,7 +123,7 @@ class StoredResponses:
 
     async def _retrieve(self, request: Request) -> Response:
         stored, caller = await self._find(request)
-        is_streamed, after = _streams(request), _starting_after(request)
+        is_streamed, after = _read_stream_parameter(request), _starting_after(request)
         if not is_streamed:
             return await json_response(await self._response(stored, caller))
         return await self._stream(stored, caller, after)
@@ -157,7 +157,7 @@ class StoredResponses:
         After the turn, this is the response at the end of the stream. There is one exception. If the agent replaced text that
         was already streamed, the stream ends with an error, but this method returns the response with the new text.
         """
-        if stored.is_over:
+        if stored.turn_has_ended:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
             with suppress(EventsDropped):
                 await _feed(encoder, await read_turn(self._operations, stored, caller))
@@ -177,7 +177,7 @@ class StoredResponses:
     async def _cancel(self, request: Request) -> Response:
         """Cancel a response. If the response has ended, return it unchanged."""
         stored, caller = await self._find(request)
-        if not stored.is_over:
+        if not stored.turn_has_ended:
             try:
                 wanted = CancelTaskRequest(id=stored.task.id)
                 await self._operations.execute(Operation.CANCEL_TASK, wanted, caller)
@@ -232,7 +232,7 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
                 return
 
 
-def _streams(request: Request) -> bool:
+def _read_stream_parameter(request: Request) -> bool:
     """Return the value of the query parameter ``stream``; False by default.
 
     Raises:

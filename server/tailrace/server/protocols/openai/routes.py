@@ -41,7 +41,7 @@ from tailrace.server.protocols.openai.request import (
 from tailrace.server.protocols.openai.responses_routes import StoredResponses
 from tailrace.server.protocols.openai.stored_completions_routes import StoredCompletions
 from tailrace.server.protocols.openai.stored_request import StoredRequest, hash_of
-from tailrace.server.protocols.openai_error import OpenAIError, server_stops
+from tailrace.server.protocols.openai_error import OpenAIError, server_stopping_error
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn_events import RepeatedTurn
 from tailrace.server.runtime.active_task import NewCompletion
@@ -156,7 +156,7 @@ class OpenAIFacade:
             return Response(encoded, media_type="application/json")
         except UpstreamError as error:
             logger.warning("embeddings: %s", error.diagnosis or error)
-            raise OpenAIError.of_upstream(error) from None
+            raise OpenAIError.from_upstream(error) from None
 
     async def _list_models(self, request: Request) -> Response:
         listed = self._models.listed_for(await self._endpoint.authenticate(request))
@@ -213,7 +213,7 @@ class OpenAIFacade:
                 if chat.store and chat.choices > 1:
                     chat = replace(chat, choices_key=key)
                 if chat.store and not chat.choice:
-                    record = StoredRequest.of(chat, "chat.completion")
+                    record = StoredRequest.from_chat_request(chat, "chat.completion")
                     chat = replace(
                         chat,
                         record=await run_bounded(caller.cost, record.to_json),
@@ -254,7 +254,7 @@ async def _complete_response(turns: Sequence[tuple[EventStream | RepeatedTurn, _
                 headers = headers or conversation_headers(encoder.turn)
             ended = events[-1] if events else None
             if not isinstance(ended, ui_events.TurnEnded):
-                raise server_stops()
+                raise server_stopping_error()
             if ended.error is not None:
                 raise ended.error
             response = await run_bounded(cost, encoder.complete, events, ended)
@@ -262,7 +262,7 @@ async def _complete_response(turns: Sequence[tuple[EventStream | RepeatedTurn, _
         body = await run_bounded(total, encode_json, response)
         return Response(body, headers=headers, media_type="application/json")
     except Exception as error:
-        failure = OpenAIError.of(error)
+        failure = OpenAIError.from_exception(error)
         failure.headers = {**headers, **failure.headers}
         raise failure from None
 

@@ -148,7 +148,7 @@ class StoredCompletions:
         """Return the chat events of a turn that has ended. If its events are no longer stored, use a snapshot of the task."""
         fold = _fold_of(stored)
         found: list[ui_events.UiEvent] = []
-        if not stored.is_over:
+        if not stored.turn_has_ended:
             return found
         try:
             events = await read_turn(self._operations, stored, caller)
@@ -192,7 +192,7 @@ def _read_metadata(body: Mapping[str, Any]) -> dict[str, str]:
     try:
         read = _Update.model_validate(body)
     except ValidationError as error:
-        raise OpenAIError.of_validation(error) from None
+        raise OpenAIError.from_validation_error(error) from None
     check_metadata(read.metadata)
     return read.metadata or {}
 

@@ -51,7 +51,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     choices_key: str = ""
 
     @classmethod
-    def of(cls, request: ChatRequest, kind: Kind) -> "StoredRequest":
+    def from_chat_request(cls, request: ChatRequest, kind: Kind) -> "StoredRequest":
         """Return the record of a request."""
         custom = (tool.get("name") for tool in request.facts.native_tools if tool["type"] == "custom")
         return cls(

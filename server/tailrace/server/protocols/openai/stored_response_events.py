@@ -51,7 +51,7 @@ class StoredTurn(NamedTuple):
         return callers_messages(self.task) == self.turn
 
     @property
-    def is_over(self) -> bool:
+    def turn_has_ended(self) -> bool:
         """True if the turn has ended."""
         state = self.task.status.state
         return state.terminal or state.interrupted or not self.is_newest
@@ -59,7 +59,7 @@ class StoredTurn(NamedTuple):
     @property
     def has_started(self) -> bool:
         """True if the agent has begun to process the request."""
-        return self.is_over or self.task.status.state is not TaskState.SUBMITTED
+        return self.turn_has_ended or self.task.status.state is not TaskState.SUBMITTED
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield one batch that contains only the event of `snapshot`."""

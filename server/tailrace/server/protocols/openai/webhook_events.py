@@ -11,7 +11,7 @@ from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
-FORM = "openai"
+FORMAT_NAME = "openai"
 """The name of this notification format."""
 
 
@@ -40,7 +40,7 @@ async def _notification(task: Task, turn: int, message: Message) -> tuple[str, b
     if request is None:
         return None
     stored = StoredTurn(response_id(task.id, turn), task, turn, message, request)
-    if not stored.is_over:
+    if not stored.turn_has_ended:
         return None
     encoder = ResponsesEncoder(request, after=NO_EVENTS, live=False)
     await run_bounded(turn_cost(stored), encoder.feed, stored.snapshot())

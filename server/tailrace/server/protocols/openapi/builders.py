@@ -25,7 +25,7 @@ ERRORS: Mapping[str, str] = {
 }
 
 
-def reference(name: str) -> Json:
+def schema_reference(name: str) -> Json:
     """Return a reference to a component schema."""
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -35,7 +35,7 @@ def content(schema: Json, *media_types: str) -> Json:
     return {media_type: {"schema": schema} for media_type in media_types or (JSON_TYPE,)}
 
 
-def text(description: str = "", **fields: Any) -> Json:
+def string_schema(description: str = "", **fields: Any) -> Json:
     """Return the schema of a string."""
     return {"type": "string", **({"description": description} if description else {}), **fields}
 
@@ -90,7 +90,7 @@ def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Jso
         codes: The HTTP statuses.
         media_types: The media types of the body; empty for JSON.
     """
-    shape = reference(schema)
+    shape = schema_reference(schema)
     return {code: response(ERRORS[code], content(shape, *media_types)) for code in codes}
 
 
@@ -133,16 +133,16 @@ EVENT: Json = {
     "description": "One server-sent event.",
     "required": ["data"],
     "properties": {
-        "id": text("The number of the event: the value for `Last-Event-ID`."),
-        "event": text(),
-        "data": text("JSON."),
+        "id": string_schema("The number of the event: the value for `Last-Event-ID`."),
+        "event": string_schema(),
+        "data": string_schema("JSON."),
     },
 }
 
 
-def events_of(schema: str) -> Json:
+def event_schema(schema: str) -> Json:
     """Return the schema of a server-sent event whose ``data`` conforms to a component schema."""
-    data = text(contentMediaType=JSON_TYPE, contentSchema=reference(schema))
+    data = string_schema(contentMediaType=JSON_TYPE, contentSchema=schema_reference(schema))
     return {**EVENT, "properties": {**EVENT["properties"], "data": data}}
 
 
@@ -156,8 +156,8 @@ STATUS_ERROR: Json = {
             "required": ["code", "status", "message", "details"],
             "properties": {
                 "code": {"type": "integer", "description": "The HTTP status."},
-                "status": text("The name of the gRPC status."),
-                "message": text(),
+                "status": string_schema("The name of the gRPC status."),
+                "message": string_schema(),
                 "details": array_of({"type": "object", "required": ["@type"]}),
             },
         }

@@ -14,14 +14,14 @@ from tailrace.server.protocols.openapi.builders import (
     array_of,
     content,
     errors,
-    events_of,
+    event_schema,
     nullable,
     object_of,
     operation,
     parameter,
-    reference,
+    schema_reference,
     response,
-    text,
+    string_schema,
 )
 from tailrace.streaming.a2a.models import A2AModel, AgentCard, StreamResponse, Task
 from tailrace.streaming.a2a.requests import (
@@ -70,7 +70,7 @@ _SUMMARIES: Mapping[Operation, str] = {
 
 _SENDS = (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE)
 
-_CURSOR = text("The number of the last event that the client received.", pattern="^[0-9]{1,15}$")
+_CURSOR = string_schema("The number of the last event that the client received.", pattern="^[0-9]{1,15}$")
 
 
 def http_json() -> dict[Address, Json]:
@@ -116,9 +116,9 @@ def _operation(route: Route, schemas: Mapping[str, Json], prefix: str) -> Json:
     name = str(route.operation) + ("ByGet" if route.for_event_source else "") + ("OfTenant" if prefix else "")
     parameters = _parameters(route, schemas[request.__name__])
     if prefix:
-        parameters.insert(0, parameter("tenant", text(), "path"))
+        parameters.insert(0, parameter("tenant", string_schema(), "path"))
     body = (
-        reference(request.__name__)
+        schema_reference(request.__name__)
         if route.operation in _SENDS
         else _body_of(schemas[request.__name__], route)
     )
@@ -168,7 +168,7 @@ def _parameters(route: Route, schema: Json) -> list[Json]:
     found: list[Json] = []
     for name, member in schema["properties"].items():
         if f"{{{name}}}" in route.path:
-            found.append(parameter(name, text(), "path"))
+            found.append(parameter(name, string_schema(), "path"))
         elif route.method != "POST" and name != "tenant":
             found.append(parameter(name, _given(member)))
     return found + _of_streams(route)
@@ -189,8 +189,8 @@ def _given(member: Json) -> Json:
 
 def _result(operation: Operation, result: type[A2AModel] | None) -> Json:
     if operation.streams:
-        return content(events_of("StreamResponse"), SSE_TYPE)
-    return content({"type": "object"} if result is None else reference(result.__name__))
+        return content(event_schema("StreamResponse"), SSE_TYPE)
+    return content({"type": "object"} if result is None else schema_reference(result.__name__))
 
 
 # --- 0.3 ------------------------------------------------------------------------------------------------------------
@@ -202,29 +202,34 @@ SCHEMAS_0_3: Mapping[str, Json] = {
         "type": "object",
         "required": ["error", "type", "message"],
         "properties": {
-            "error": text("The name of the error."),
-            "type": text("The same."),
-            "message": text(),
+            "error": string_schema("The name of the error."),
+            "type": string_schema("The same."),
+            "message": string_schema(),
             "code": {"type": "integer", "description": "The code of the error in JSON-RPC."},
             "details": array_of(_ANY_OBJECT),
         },
     },
     "PartOf03": object_of(
-        text=text(),
-        file=object_of(fileWithBytes=text(), fileWithUri=text(), mimeType=text(), name=text()),
+        text=string_schema(),
+        file=object_of(
+            fileWithBytes=string_schema(),
+            fileWithUri=string_schema(),
+            mimeType=string_schema(),
+            name=string_schema(),
+        ),
         data={},
         metadata=_ANY_OBJECT,
     ),
     "MessageOf03": {
         **object_of(
             ("messageId", "role", "content"),
-            messageId=text(minLength=1),
+            messageId=string_schema(minLength=1),
             role={"enum": ["ROLE_USER", "ROLE_AGENT"]},
-            content=array_of(reference("PartOf03"), minItems=1),
-            contextId=text(),
-            taskId=text(),
+            content=array_of(schema_reference("PartOf03"), minItems=1),
+            contextId=string_schema(),
+            taskId=string_schema(),
             metadata=_ANY_OBJECT,
-            extensions=array_of(text()),
+            extensions=array_of(string_schema()),
         )
     },
     "EventOf03": {"type": "object", "maxProperties": 1},
@@ -232,13 +237,13 @@ SCHEMAS_0_3: Mapping[str, Json] = {
     "ConfigOf03": {"type": "object", "required": ["name", "pushNotificationConfig"]},
 }
 
-_WEBHOOK = object_of(("url",), url=text(minLength=1), id=text(), token=text())
+_WEBHOOK = object_of(("url",), url=string_schema(minLength=1), id=string_schema(), token=string_schema())
 
 _BODIES_0_3: Mapping[Operation, Json] = {
     Operation.CREATE_PUSH_CONFIG: object_of(
         ("config",),
-        configId=text(),
-        config=object_of(("pushNotificationConfig",), name=text(), pushNotificationConfig=_WEBHOOK),
+        configId=string_schema(),
+        config=object_of(("pushNotificationConfig",), name=string_schema(), pushNotificationConfig=_WEBHOOK),
     ),
     Operation.CANCEL_TASK: _ANY_OBJECT,
     Operation.SUBSCRIBE_TO_TASK: _ANY_OBJECT,
@@ -246,8 +251,10 @@ _BODIES_0_3: Mapping[Operation, Json] = {
         _SENDS,
         object_of(
             ("message",),
-            message=reference("MessageOf03"),
-            configuration=object_of(blocking={"type": "boolean"}, acceptedOutputModes=array_of(text())),
+            message=schema_reference("MessageOf03"),
+            configuration=object_of(
+                blocking={"type": "boolean"}, acceptedOutputModes=array_of(string_schema())
+            ),
             metadata=_ANY_OBJECT,
         ),
     ),
@@ -256,16 +263,16 @@ _BODIES_0_3: Mapping[Operation, Json] = {
 _RESULTS_0_3: Mapping[Operation, Json] = {
     Operation.SEND_MESSAGE: {
         "type": "object",
-        "properties": {"task": reference("TaskOf03"), "message": reference("MessageOf03")},
+        "properties": {"task": schema_reference("TaskOf03"), "message": schema_reference("MessageOf03")},
     },
-    Operation.GET_TASK: reference("TaskOf03"),
-    Operation.CANCEL_TASK: reference("TaskOf03"),
-    Operation.LIST_TASKS: array_of(reference("TaskOf03")),
-    Operation.CREATE_PUSH_CONFIG: reference("ConfigOf03"),
-    Operation.GET_PUSH_CONFIG: reference("ConfigOf03"),
+    Operation.GET_TASK: schema_reference("TaskOf03"),
+    Operation.CANCEL_TASK: schema_reference("TaskOf03"),
+    Operation.LIST_TASKS: array_of(schema_reference("TaskOf03")),
+    Operation.CREATE_PUSH_CONFIG: schema_reference("ConfigOf03"),
+    Operation.GET_PUSH_CONFIG: schema_reference("ConfigOf03"),
     Operation.LIST_PUSH_CONFIGS: {
         "type": "object",
-        "properties": {"configs": array_of(reference("ConfigOf03"))},
+        "properties": {"configs": array_of(schema_reference("ConfigOf03"))},
     },
 }
 
@@ -282,7 +289,7 @@ def _old_operation(route: Route) -> Json:
     elif not route.path.startswith("/v1/"):
         name += "OfAgent"
     parameters = [
-        parameter(part.strip("{}").partition("}")[0], text(), "path")
+        parameter(part.strip("{}").partition("}")[0], string_schema(), "path")
         for part in route.path.split("/")
         if part.startswith("{")
     ]
@@ -290,7 +297,7 @@ def _old_operation(route: Route) -> Json:
         parameters.append(parameter("historyLength", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}))
     schema = _RESULTS_0_3.get(route.operation, _ANY_OBJECT)
     body: dict[str, Any] = (
-        content(events_of("EventOf03"), SSE_TYPE) if route.operation.streams else content(schema)
+        content(event_schema("EventOf03"), SSE_TYPE) if route.operation.streams else content(schema)
     )
     return operation(
         name,

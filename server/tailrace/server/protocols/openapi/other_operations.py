@@ -15,9 +15,9 @@ from tailrace.server.protocols.openapi.builders import (
     errors,
     operation,
     parameter,
-    reference,
+    schema_reference,
     response,
-    text,
+    string_schema,
 )
 from tailrace.server.store.usage_store import GROUPS
 
@@ -31,40 +31,47 @@ _SUMS: Json = {
     "type": "object",
     "required": [*COUNTS, "cost_usd"],
     "properties": {
-        **dict.fromkeys(GROUPS, text()),
+        **dict.fromkeys(GROUPS, string_schema()),
         **dict.fromkeys(COUNTS, _COUNT),
-        "cost_usd": text("US dollars, as a decimal number."),
+        "cost_usd": string_schema("US dollars, as a decimal number."),
     },
 }
 _USAGE: Json = {
     "type": "object",
     "required": ["start", "end", "groups", "total"],
-    "properties": {"start": text(), "end": text(), "groups": array_of(_SUMS), "total": _SUMS},
+    "properties": {
+        "start": string_schema(),
+        "end": string_schema(),
+        "groups": array_of(_SUMS),
+        "total": _SUMS,
+    },
 }
 _USAGE_PARAMETERS = (
     parameter(
         "start",
-        text(),
+        string_schema(),
         description="Date or time in ISO 8601. A time without an offset is in UTC. Default: 30 days before `end`.",
     ),
     parameter(
-        "end", text(), description="End of the period, exclusive, in the format of `start`. Default: now."
+        "end",
+        string_schema(),
+        description="End of the period, exclusive, in the format of `start`. Default: now.",
     ),
-    parameter("caller", text(), description="Only model calls of this caller."),
-    parameter("agent", text(), description="Only model calls of this agent."),
-    parameter("model", text(), description="Only calls to this model."),
-    parameter("group_by", text(), description=f"Names separated by commas: {', '.join(GROUPS)}."),
+    parameter("caller", string_schema(), description="Only model calls of this caller."),
+    parameter("agent", string_schema(), description="Only model calls of this agent."),
+    parameter("model", string_schema(), description="Only calls to this model."),
+    parameter("group_by", string_schema(), description=f"Names separated by commas: {', '.join(GROUPS)}."),
     parameter("format", {"type": "string", "enum": ["json", "csv"]}, description="Overrides `Accept`."),
 )
 
 
 def other_operations() -> dict[Address, Json]:
     """Return these operations, each for GET and HEAD."""
-    card = content({"anyOf": [reference("AgentCard"), _OBJECT]})
-    html, script = content(text(), "text/html"), content(text(), "text/javascript")
+    card = content({"anyOf": [schema_reference("AgentCard"), _OBJECT]})
+    html, script = content(string_schema(), "text/html"), content(string_schema(), "text/javascript")
     health = content({"type": "object", "required": ["status"]})
-    metrics = content(text(), "text/plain", "application/openmetrics-text")
-    usage = {**content(_USAGE), **content(text(), "text/csv")}
+    metrics = content(string_schema(), "text/plain", "application/openmetrics-text")
+    usage = {**content(_USAGE), **content(string_schema(), "text/csv")}
     described = {
         CARD_PATH: ("agentCard", "The agent card", card, True),
         OLD_CARD_PATH: ("agentCardOf03", "The agent card for clients of 0.3", card, True),

@@ -15,13 +15,13 @@ from tailrace.server.protocols.openapi.builders import (
     array_of,
     content,
     errors,
-    events_of,
+    event_schema,
     object_of,
     operation,
     parameter,
-    reference,
+    schema_reference,
     response,
-    text,
+    string_schema,
 )
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
@@ -31,7 +31,7 @@ _OBJECT: Json = {"type": "object"}
 _BOOLEAN: Json = {"type": "boolean"}
 _INTEGER: Json = {"type": "integer"}
 _NUMBER: Json = {"type": "number"}
-_TEXTS = array_of(text())
+_TEXTS = array_of(string_schema())
 _OBJECTS = array_of(_OBJECT)
 
 _NO_BODY = tuple(code for code in ERRORS if code not in ("408", "413", "415"))
@@ -52,7 +52,7 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
         "description": "A method of A2A 1.0 with its parameters, or a method of 0.3 or 0.1.",
         "anyOf": [
             *(
-                _rpc_request({"const": name}, reference(REQUESTS[each].__name__))
+                _rpc_request({"const": name}, schema_reference(REQUESTS[each].__name__))
                 for name, each in Version10.methods.items()
             ),
             _rpc_request({"enum": _OLD_METHODS}, _OBJECT),
@@ -61,7 +61,7 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
     "JsonRpcError": {
         "type": "object",
         "required": ["code", "message"],
-        "properties": {"code": _INTEGER, "message": text(), "data": {}},
+        "properties": {"code": _INTEGER, "message": string_schema(), "data": {}},
     },
     "JsonRpcResponse": {
         "type": "object",
@@ -70,7 +70,7 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
             "jsonrpc": {"const": "2.0"},
             "id": _ID,
             "result": {},
-            "error": reference("JsonRpcError"),
+            "error": schema_reference("JsonRpcError"),
         },
         "oneOf": [{"required": ["result"]}, {"required": ["error"]}],
     },
@@ -79,23 +79,23 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
 
 def json_rpc() -> dict[Address, Json]:
     """Return the operation of the JSON-RPC binding. It is the same for all versions."""
-    body = content(reference("JsonRpcResponse"))
+    body = content(schema_reference("JsonRpcResponse"))
     responses = {
         "200": response(
             "The result or the error. Streaming methods send server-sent events, each of them a response.",
-            {**body, **content(events_of("JsonRpcResponse"), SSE_TYPE)},
+            {**body, **content(event_schema("JsonRpcResponse"), SSE_TYPE)},
         ),
         **errors("Error"),
     }
     for code in ("400", "408", "413", "415", "429", "500", "503"):
-        form = {"anyOf": [reference("JsonRpcResponse"), reference("Error")]}
+        form = {"anyOf": [schema_reference("JsonRpcResponse"), schema_reference("Error")]}
         responses[code] = response(ERRORS[code], content(form))
     described = operation(
         "jsonRpc",
         "Call a method of A2A",
         responses,
         tag="A2A over JSON-RPC",
-        body=reference("JsonRpcRequest"),
+        body=schema_reference("JsonRpcRequest"),
     )
     return {("POST", "/"): described}
 
@@ -106,15 +106,15 @@ _METADATA: Json = {
     "type": "object",
     "maxProperties": MAX_PAIRS,
     "propertyNames": {"maxLength": MAX_NAME_LENGTH},
-    "additionalProperties": text(maxLength=MAX_VALUE_LENGTH),
+    "additionalProperties": string_schema(maxLength=MAX_VALUE_LENGTH),
 }
 _CHOICES: Json = {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}
 
-_TOOL_CHOICE: Json = {"anyOf": [text(), _OBJECT]}
+_TOOL_CHOICE: Json = {"anyOf": [string_schema(), _OBJECT]}
 
 _CHAT = object_of(
     ("messages",),
-    model=text("The agent, by a name that `/v1/models` lists."),
+    model=string_schema("The agent, by a name that `/v1/models` lists."),
     messages=array_of(_OBJECT, minItems=1),
     stream=_BOOLEAN,
     stream_options=object_of(include_usage=_BOOLEAN),
@@ -127,20 +127,20 @@ _CHAT = object_of(
     max_completion_tokens=_INTEGER,
     temperature=_NUMBER,
     top_p=_NUMBER,
-    stop={"anyOf": [text(), _TEXTS]},
+    stop={"anyOf": [string_schema(), _TEXTS]},
     seed=_INTEGER,
     presence_penalty=_NUMBER,
     frequency_penalty=_NUMBER,
-    reasoning_effort=text(),
+    reasoning_effort=string_schema(),
     metadata=_METADATA,
-    user=text(),
+    user=string_schema(),
 )
 
 _RESPONSES = object_of(
     ("input",),
-    model=text("The agent, by a name that `/v1/models` lists."),
-    input={"anyOf": [text(), _OBJECTS]},
-    instructions=text(),
+    model=string_schema("The agent, by a name that `/v1/models` lists."),
+    input={"anyOf": [string_schema(), _OBJECTS]},
+    instructions=string_schema(),
     stream=_BOOLEAN,
     background=_BOOLEAN,
     tools=_OBJECTS,
@@ -150,17 +150,22 @@ _RESPONSES = object_of(
     max_output_tokens=_INTEGER,
     temperature=_NUMBER,
     top_p=_NUMBER,
-    reasoning=object_of(effort=text()),
+    reasoning=object_of(effort=string_schema()),
     metadata=_METADATA,
-    user=text(),
-    conversation={"anyOf": [text(), object_of(("id",), id=text())]},
-    previous_response_id=text(),
+    user=string_schema(),
+    conversation={"anyOf": [string_schema(), object_of(("id",), id=string_schema())]},
+    previous_response_id=string_schema(),
 )
 
 _COMPLETION = object_of(
     ("prompt",),
-    model=text("The agent, by a name that `/v1/models` lists."),
-    prompt={"anyOf": [text(minLength=1), array_of(text(minLength=1), minItems=1, maxItems=MAX_CHOICES)]},
+    model=string_schema("The agent, by a name that `/v1/models` lists."),
+    prompt={
+        "anyOf": [
+            string_schema(minLength=1),
+            array_of(string_schema(minLength=1), minItems=1, maxItems=MAX_CHOICES),
+        ]
+    },
     stream=_BOOLEAN,
     stream_options=object_of(include_usage=_BOOLEAN),
     n=_CHOICES,
@@ -170,7 +175,7 @@ _COMPLETION = object_of(
     max_tokens=_INTEGER,
     temperature=_NUMBER,
     top_p=_NUMBER,
-    stop={"anyOf": [text(), _TEXTS]},
+    stop={"anyOf": [string_schema(), _TEXTS]},
     seed=_INTEGER,
     presence_penalty=_NUMBER,
     frequency_penalty=_NUMBER,
@@ -178,11 +183,11 @@ _COMPLETION = object_of(
 
 _EMBEDDINGS = object_of(
     ("input", "model"),
-    model=text("A model for embeddings, by a name that `/v1/models` lists."),
+    model=string_schema("A model for embeddings, by a name that `/v1/models` lists."),
     input={
         "anyOf": [
-            text(minLength=1),
-            array_of(text(minLength=1), minItems=1, maxItems=MAX_INPUTS),
+            string_schema(minLength=1),
+            array_of(string_schema(minLength=1), minItems=1, maxItems=MAX_INPUTS),
             array_of(_INTEGER, minItems=1),
             array_of(array_of(_INTEGER, minItems=1), minItems=1, maxItems=MAX_INPUTS),
         ]
@@ -194,7 +199,12 @@ _EMBEDDINGS = object_of(
 _MODEL: Json = {
     "type": "object",
     "required": ["id", "object", "created", "owned_by"],
-    "properties": {"id": text(), "object": {"const": "model"}, "created": _INTEGER, "owned_by": text()},
+    "properties": {
+        "id": string_schema(),
+        "object": {"const": "model"},
+        "created": _INTEGER,
+        "owned_by": string_schema(),
+    },
 }
 
 
@@ -204,10 +214,10 @@ def _completion(kind: str) -> Json:
         "type": "object",
         "required": ["id", "object", "created", "model", "choices"],
         "properties": {
-            "id": text(),
+            "id": string_schema(),
             "object": {"const": kind},
             "created": _INTEGER,
-            "model": text(),
+            "model": string_schema(),
             "choices": array_of(_OBJECT),
             "usage": _OBJECT,
         },
@@ -217,12 +227,12 @@ def _completion(kind: str) -> Json:
 _OPENAI_SCHEMAS: Mapping[str, Json] = {
     "ChatCompletionRequest": _CHAT,
     "ChatCompletionUpdate": object_of(
-        ("metadata",), metadata={"type": "object", "additionalProperties": text(maxLength=512)}
+        ("metadata",), metadata={"type": "object", "additionalProperties": string_schema(maxLength=512)}
     ),
     "ConversationRequest": object_of(
         (),
         items=array_of(_OBJECT, maxItems=20),
-        metadata={"type": "object", "additionalProperties": text(maxLength=512)},
+        metadata={"type": "object", "additionalProperties": string_schema(maxLength=512)},
     ),
     "ResponseRequest": _RESPONSES,
     "CompletionRequest": _COMPLETION,
@@ -230,7 +240,7 @@ _OPENAI_SCHEMAS: Mapping[str, Json] = {
     "EmbeddingList": {
         "type": "object",
         "required": ["object", "data", "model"],
-        "properties": {"object": {"const": "list"}, "data": _OBJECTS, "model": text(), "usage": {}},
+        "properties": {"object": {"const": "list"}, "data": _OBJECTS, "model": string_schema(), "usage": {}},
     },
     "Model": _MODEL,
     "ChatCompletion": _completion("chat.completion"),
@@ -239,11 +249,11 @@ _OPENAI_SCHEMAS: Mapping[str, Json] = {
         "type": "object",
         "required": ["id", "object", "created_at", "status", "model", "output"],
         "properties": {
-            "id": text(),
+            "id": string_schema(),
             "object": {"const": "response"},
             "created_at": _INTEGER,
             "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]},
-            "model": text(),
+            "model": string_schema(),
             "output": array_of(_OBJECT),
         },
     },
@@ -260,8 +270,8 @@ _OPENAI_SCHEMAS: Mapping[str, Json] = {
                 "type": "object",
                 "required": ["message", "type", "param", "code"],
                 "properties": {
-                    "message": text(),
-                    "type": text(),
+                    "message": string_schema(),
+                    "type": string_schema(),
                     "param": {"type": ["string", "null"]},
                     "code": {"type": ["string", "null"]},
                     "upstream": _OBJECT,
@@ -272,7 +282,7 @@ _OPENAI_SCHEMAS: Mapping[str, Json] = {
 }
 
 _UPSTREAM_ERRORS: Json = {
-    code: response(description, content(reference("OpenAIError")))
+    code: response(description, content(schema_reference("OpenAIError")))
     for code, description in {
         "409": "The task was canceled, or the conversation is in another state.",
         "502": "The provider failed.",
@@ -284,23 +294,26 @@ _UPSTREAM_ERRORS: Json = {
 def openai_api() -> dict[Address, Json]:
     """Return the operations of the OpenAI-compatible API."""
     tag = "OpenAI-compatible API"
-    conversation = parameter("X-Conversation-Id", text(pattern="^[ -~]{0,200}$"), "header")
+    conversation = parameter("X-Conversation-Id", string_schema(pattern="^[ -~]{0,200}$"), "header")
     failed = {**errors("OpenAIError"), **_UPSTREAM_ERRORS}
 
     def send(name: str, summary: str, request: str, result: str) -> Json:
-        body = {**content(reference(result)), **content(EVENT, SSE_TYPE)}
+        body = {**content(schema_reference(result)), **content(EVENT, SSE_TYPE)}
         responses = {"200": response("The completion; a stream of events with `stream`.", body), **failed}
         return operation(
-            name, summary, responses, tag=tag, parameters=[conversation], body=reference(request)
+            name, summary, responses, tag=tag, parameters=[conversation], body=schema_reference(request)
         )
 
     listed = {
         "type": "object",
         "required": ["object", "data"],
-        "properties": {"data": array_of(reference("Model"))},
+        "properties": {"data": array_of(schema_reference("Model"))},
     }
     models = {"200": response("The models.", content(listed)), **errors("OpenAIError", _NO_BODY)}
-    model = {"200": response("The model.", content(reference("Model"))), **errors("OpenAIError", _NO_BODY)}
+    model = {
+        "200": response("The model.", content(schema_reference("Model"))),
+        **errors("OpenAIError", _NO_BODY),
+    }
     return {
         ("POST", "/v1/chat/completions"): send(
             "createChatCompletion", "Create a chat completion", "ChatCompletionRequest", "ChatCompletion"
@@ -314,13 +327,17 @@ def openai_api() -> dict[Address, Json]:
         ("POST", "/v1/embeddings"): operation(
             "createEmbedding",
             "Create embeddings",
-            {"200": response("The embeddings.", content(reference("EmbeddingList"))), **failed},
+            {"200": response("The embeddings.", content(schema_reference("EmbeddingList"))), **failed},
             tag=tag,
-            body=reference("EmbeddingRequest"),
+            body=schema_reference("EmbeddingRequest"),
         ),
         ("GET", "/v1/models"): operation("listModels", "List the models", models, tag=tag),
         ("GET", "/v1/models/{model}"): operation(
-            "getModel", "Get a model", model, tag=tag, parameters=[parameter("model", text(), "path")]
+            "getModel",
+            "Get a model",
+            model,
+            tag=tag,
+            parameters=[parameter("model", string_schema(), "path")],
         ),
     }
 
@@ -331,13 +348,13 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
     page = [
         parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
         parameter("order", {"enum": ["asc", "desc"]}),
-        parameter("after", text(), description="The `id` before the page."),
+        parameter("after", string_schema(), description="The `id` before the page."),
     ]
     stream = [
         parameter("stream", _BOOLEAN, description="Stream the events of the response."),
         parameter("starting_after", {"type": "integer", "minimum": 0}, description="A `sequence_number`."),
     ]
-    expired = {"410": response("The events are no longer stored.", content(reference("OpenAIError")))}
+    expired = {"410": response("The events are no longer stored.", content(schema_reference("OpenAIError")))}
 
     def on(
         name: str,
@@ -350,20 +367,20 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
     ) -> Json:
         errors_of = errors("OpenAIError") if body else failed
         responses = {"200": response(f"{summary}: the result.", result), **errors_of, **(more or {})}
-        sent = reference(body) if body else None
+        sent = schema_reference(body) if body else None
         return operation(name, summary, responses, tag=tag, parameters=[given, *further], body=sent)
 
-    one = parameter("response_id", text(), "path")
-    completion = parameter("completion_id", text(), "path")
-    model = parameter("model", text(), description="The requested model.")
+    one = parameter("response_id", string_schema(), "path")
+    completion = parameter("completion_id", string_schema(), "path")
+    model = parameter("model", string_schema(), description="The requested model.")
     pair = parameter(
         "metadata[name]",
-        text(maxLength=512),
+        string_schema(maxLength=512),
         description="The value of `name` in the metadata; other names likewise.",
     )
     found, listed, deleted = (
-        content(reference("Response")),
-        content(reference("OpenAIList")),
+        content(schema_reference("Response")),
+        content(schema_reference("OpenAIList")),
         content(_OBJECT),
     )
     responses, completions = "/v1/responses/{response_id}", "/v1/chat/completions/{completion_id}"
@@ -374,7 +391,10 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
         ("POST", f"{responses}/cancel"): on("cancelResponse", "Cancel a response", one, found),
         ("GET", f"{responses}/input_items"): on("listInputItems", "List input items", one, listed, *page),
         ("GET", completions): on(
-            "getChatCompletion", "Get a chat completion", completion, content(reference("ChatCompletion"))
+            "getChatCompletion",
+            "Get a chat completion",
+            completion,
+            content(schema_reference("ChatCompletion")),
         ),
         ("GET", "/v1/chat/completions"): on(
             "listChatCompletions", "List stored chat completions", model, listed, pair, *page
@@ -383,7 +403,7 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
             "updateChatCompletion",
             "Update a chat completion",
             completion,
-            content(reference("ChatCompletion")),
+            content(schema_reference("ChatCompletion")),
             body="ChatCompletionUpdate",
         ),
         ("DELETE", completions): on("deleteChatCompletion", "Delete a chat completion", completion, deleted),
@@ -396,21 +416,21 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
 def _conversations(tag: str) -> dict[Address, Json]:
     """Return the operations on conversations and their items."""
     failed = errors("OpenAIError")
-    conversation = parameter("conversation_id", text(), "path")
-    item = parameter("item_id", text(), "path")
+    conversation = parameter("conversation_id", string_schema(), "path")
+    item = parameter("item_id", string_schema(), "path")
     page = [
         parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
         parameter("order", {"enum": ["asc", "desc"]}),
-        parameter("after", text(), description="The `id` before the page."),
+        parameter("after", string_schema(), description="The `id` before the page."),
     ]
 
     def on(name: str, summary: str, *given: Json, result: Json = _OBJECT, body: str = "") -> Json:
         responses = {"200": response(f"{summary}: the result.", content(result)), **failed}
-        sent = reference(body) if body else None
+        sent = schema_reference(body) if body else None
         return operation(name, summary, responses, tag=tag, parameters=list(given), body=sent)
 
     one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
-    listed = reference("OpenAIList")
+    listed = schema_reference("OpenAIList")
     return {
         ("POST", "/v1/conversations"): on(
             "createConversation", "Create a conversation", body="ConversationRequest"
@@ -435,22 +455,22 @@ def _conversations(tag: str) -> dict[Address, Json]:
 
 _UI_SCHEMAS: Mapping[str, Json] = {
     "UIMessage": object_of(
-        ("role",), id=text(), role={"enum": ["system", "user", "assistant"]}, parts=_OBJECTS
+        ("role",), id=string_schema(), role={"enum": ["system", "user", "assistant"]}, parts=_OBJECTS
     ),
     "UIChatRequest": object_of(
         ("id", "messages"),
-        id=text(minLength=1, maxLength=200),
-        messages=array_of(reference("UIMessage"), minItems=1),
-        system=text(),
+        id=string_schema(minLength=1, maxLength=200),
+        messages=array_of(schema_reference("UIMessage"), minItems=1),
+        system=string_schema(),
         tools={"anyOf": [_OBJECTS, _OBJECT]},
     ),
     "RunAgentInput": object_of(
         ("threadId", "runId", "messages"),
-        threadId=text(minLength=1, maxLength=200),
-        runId=text(minLength=1),
-        messages=array_of(object_of(("role",), role=text())),
+        threadId=string_schema(minLength=1, maxLength=200),
+        runId=string_schema(minLength=1),
+        messages=array_of(object_of(("role",), role=string_schema())),
         tools=_OBJECTS,
-        context=array_of(object_of(description=text(), value={})),
+        context=array_of(object_of(description=string_schema(), value={})),
         state={},
         forwardedProps={},
     ),
@@ -459,7 +479,7 @@ _UI_SCHEMAS: Mapping[str, Json] = {
 
 def user_interfaces() -> dict[Address, Json]:
     """Return the operations of the AI SDK and AG-UI."""
-    chat_id = parameter("chat_id", text(maxLength=200), "path")
+    chat_id = parameter("chat_id", string_schema(maxLength=200), "path")
     stream = content(EVENT, SSE_TYPE)
     failed = _as_text({**errors("OpenAIError"), **_UPSTREAM_ERRORS})
     none = {"204": response("Nothing is running.")}
@@ -469,7 +489,7 @@ def user_interfaces() -> dict[Address, Json]:
             "Send a chat's messages, and stream the response",
             {"200": response("The events.", stream), **failed},
             tag="AI SDK",
-            body=reference("UIChatRequest"),
+            body=schema_reference("UIChatRequest"),
         ),
         ("GET", "/ai-sdk/{chat_id}/stream"): operation(
             "resumeChat",
@@ -497,7 +517,7 @@ def user_interfaces() -> dict[Address, Json]:
             "Run the agent, and stream its events",
             {"200": response("The events.", stream), **errors("OpenAIError"), **_UPSTREAM_ERRORS},
             tag="AG-UI",
-            body=reference("RunAgentInput"),
+            body=schema_reference("RunAgentInput"),
         ),
     }
 
@@ -505,7 +525,7 @@ def user_interfaces() -> dict[Address, Json]:
 def _as_text(responses: Json) -> Json:
     """Return the error responses of the AI SDK routes: text, or JSON for errors that occur before the endpoint runs."""
     return {
-        code: {**each, "content": {TEXT_TYPE: {"schema": text()}, JSON_TYPE: {"schema": _OBJECT}}}
+        code: {**each, "content": {TEXT_TYPE: {"schema": string_schema()}, JSON_TYPE: {"schema": _OBJECT}}}
         for code, each in responses.items()
     }
 

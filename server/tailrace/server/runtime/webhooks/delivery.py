@@ -382,7 +382,7 @@ class PushNotifier:
                 changes = await self._changes(webhook)
                 if not changes:
                     config = webhook.config
-                    webhook.is_gone = not await self._store.holds_push_config(config.task_id, config.id)
+                    webhook.is_gone = not await self._store.has_push_config(config.task_id, config.id)
                     return
                 for number, state in changes:
                     if webhook.dialect.startswith(_OPERATOR):
@@ -414,7 +414,7 @@ class PushNotifier:
             return
         config, form = webhook.config, self._forms.get(webhook.dialect)
         notification = None
-        if not await self._store.holds_push_config(config.task_id, config.id):
+        if not await self._store.has_push_config(config.task_id, config.id):
             webhook.is_gone = webhook.is_over = True  # `delete_of_operator`
             return
         if form is not None:
