@@ -31,7 +31,7 @@ from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
-from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.v0_3_proto_json import Version03ProtoJson
 from tailrace.streaming.a2a.v1_0 import Version10
 from tailrace.streaming.a2a.version_codec import Dialect
 from tailrace.streaming.agent.caller_options import CallerOptions
@@ -52,7 +52,7 @@ _REQUEST = ChatRequest((), Message(role=Role.USER, content=(ContentPartText(text
 _DIALECTS: Mapping[str, Callable[[], Dialect]] = {
     "a2a-0.1": Version01,
     "a2a-0.3": Version03,
-    "a2a-0.3-http": Version03Http,
+    "a2a-0.3-http": Version03ProtoJson,
     "a2a-1.0": Version10,
 }
 _ENCODERS: Mapping[str, Callable[[], Encoder]] = {

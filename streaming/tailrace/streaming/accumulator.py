@@ -112,11 +112,11 @@ class Accumulator:
             if not chunk.plain:
                 usage, details = chunk.get_usage(), chunk.details
                 if usage is not None:
-                    self._take_usage(usage)
+                    self._apply_usage(usage)
                 if details is not None and (
                     details.metadata or details.error is not None or details.restarts
                 ):
-                    self._take_response(details)
+                    self._apply_response(details)
             index = 0 if self._merge_choices else chunk.choice
             try:
                 assembly = self.choices.get(index) or self._open_choice(chunk, index, changes)
@@ -253,7 +253,7 @@ class Accumulator:
             assembly.replaced_calls = self.replaced_calls
         return assembly
 
-    def _take_response(self, details: ChunkDetails) -> None:
+    def _apply_response(self, details: ChunkDetails) -> None:
         """Add the data of a chunk that concerns the complete response."""
         if self.error is None and details.error is not None:
             self.error = details.error
@@ -263,9 +263,9 @@ class Accumulator:
             # and so does their metadata.
             self._settled.clear()
         if details.metadata:
-            self._take_metadata(details.metadata)
+            self._apply_metadata(details.metadata)
 
-    def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
+    def _apply_metadata(self, metadata: Mapping[str, Any]) -> None:
         for name, value in metadata.items():
             if name in ("id", "created"):
                 if name in self._settled:
@@ -276,7 +276,7 @@ class Accumulator:
                     continue
             self.metadata[name] = value
 
-    def _take_usage(self, usage: Usage) -> None:
+    def _apply_usage(self, usage: Usage) -> None:
         # Some servers send the usage several times with growing counts, or send zeros as placeholders. The last usage
         # with a count other than zero is used.
         if self.usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
@@ -289,8 +289,10 @@ def sum_usages(usages: Iterable[Usage | None]) -> Usage | None:
     for usage in usages:
         if usage is None:
             continue
-        given, made, both = (
+        input_tokens, output_tokens, both = (
             (total.input_tokens, total.output_tokens, total.total_tokens) if total else (0, 0, 0)
         )
-        total = Usage(given + usage.input_tokens, made + usage.output_tokens, both + usage.total_tokens)
+        total = Usage(
+            input_tokens + usage.input_tokens, output_tokens + usage.output_tokens, both + usage.total_tokens
+        )
     return total

@@ -97,14 +97,14 @@ class _ResponseItems(Generic[T]):
         del self.items[self._response :]
         return self._given > len(self.items)
 
-    def take(self) -> list[T]:
+    def take_new(self) -> list[T]:
         """Return the items since the last call."""
         new = self.items[self._given :]
         self._given = len(self.items)
         return new
 
     def repeat_all(self) -> None:
-        """Return all items in the next `take`."""
+        """Return all items in the next `take_new`."""
         self._given = 0
 
 
@@ -131,7 +131,7 @@ class _ResponseText:
     def full(self) -> str:
         return from_utf8(self._text)
 
-    def take(self) -> str:
+    def take_new(self) -> str:
         new = from_utf8(self._text[self._given :])
         self._given = len(self._text)
         return new
@@ -288,8 +288,8 @@ class TurnAccumulator:
             ValueError: A result matches none of `unanswered_calls`, two results match the same call, or the results of
                 the last response were already added.
         """
-        given = self._messages and self._messages[-1].role is Role.TOOL
-        open_ids = [] if given else [call.id for call in self._unanswered]
+        has_results = self._messages and self._messages[-1].role is Role.TOOL
+        open_ids = [] if has_results else [call.id for call in self._unanswered]
         for result in results:
             if result.id not in open_ids:
                 raise ValueError(f"the last response has no open call {result.id!r}")
@@ -309,12 +309,12 @@ class TurnAccumulator:
         metadata, self._new_metadata = self._new_metadata, {}
         replaces, self._replaces = self._replaces, False
         return TurnDelta(
-            output=self._output.take(),
-            reasoning=self._reasoning.take(),
+            output=self._output.take_new(),
+            reasoning=self._reasoning.take_new(),
             messages=messages,
             metadata=metadata,
-            files=tuple(self._files.take()),
-            links=tuple(self._links.take()),
+            files=tuple(self._files.take_new()),
+            links=tuple(self._links.take_new()),
             replaces=replaces,
         )
 

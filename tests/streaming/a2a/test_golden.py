@@ -17,7 +17,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
-from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.v0_3_proto_json import Version03ProtoJson
 from tailrace.streaming.a2a.v1_0 import Version10
 from tailrace.streaming.a2a.version_codec import Dialect
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parents[2] / "fixtures/a2a"
 DIALECTS: dict[str, Callable[[], Dialect]] = {
     "1.0": Version10,
     "0.3": Version03,
-    "0.3-http": Version03Http,
+    "0.3-http": Version03ProtoJson,
     "0.1": Version01,
 }
 

@@ -230,8 +230,8 @@ async def test_an_unread_response_is_cancelled_at_the_provider() -> None:
 
     async with ScriptedUpstream(respond) as upstream:
         async with Agent(server.model(upstream)) as agent:
-            fold = agent.begin(QUESTION, collect_output=False)
-            async with aclosing(agent.steps(fold)) as steps:
+            accumulator = agent.begin(QUESTION, collect_output=False)
+            async with aclosing(agent.steps(accumulator)) as steps:
                 async for _ in steps:
                     break
         last = upstream.requests[-1]

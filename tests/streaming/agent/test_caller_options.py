@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
-from tailrace.streaming.agent.caller_options import NO_FACTS, CallerOptions, read_caller_options
+from tailrace.streaming.agent.caller_options import NO_CALLER_OPTIONS, CallerOptions, read_caller_options
 from tailrace.streaming.schemas.schema_bounds import check_values
 
 SEARCH: dict[str, Any] = {
@@ -26,8 +26,8 @@ def refused(**facts: Any) -> str:
 
 
 def test_empty_options_are_none() -> None:
-    assert read_caller_options({}) is NO_FACTS
-    assert read(idempotencyKey="a") is NO_FACTS
+    assert read_caller_options({}) is NO_CALLER_OPTIONS
+    assert read(idempotencyKey="a") is NO_CALLER_OPTIONS
 
 
 def test_request_facts_survive_a_round_trip_through_metadata() -> None:

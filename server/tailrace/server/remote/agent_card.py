@@ -63,7 +63,7 @@ class RemoteCard:
         binding: The protocol binding of that interface.
         version: The protocol version of that interface, such as ``1.0`` or ``0.3.0``.
         tenant: The tenant that every request contains; empty for none.
-        encodes_files_twice: True if the interface encodes files twice as base64; see `tailrace.streaming.a2a.v0_3_rest`.
+        encodes_files_twice: True if the interface encodes files twice as base64; see `tailrace.streaming.a2a.v0_3_proto_json`.
         reads_v0_3_files: True if an interface of A2A 1.0 reads only the file parts of 0.3, as the server of LangGraph does.
         fields: The JSON object of the card.
     """

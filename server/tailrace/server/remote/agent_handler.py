@@ -35,8 +35,8 @@ from tailrace.server.runtime.upstream_gate import OWNER, UpstreamGate
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata, with_extension_metadata
-from tailrace.streaming.a2a.stream_extension import without_extension_metadata as without_facts
-from tailrace.streaming.agent.caller_options import REQUEST_FACTS
+from tailrace.streaming.a2a.stream_extension import without_extension_metadata
+from tailrace.streaming.agent.caller_options import REQUEST_METADATA_KEYS
 from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate
@@ -257,7 +257,7 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
             "context_id": state.context_id if state is not None else turn.external_context_id,
             "task_id": state.task_id if state is not None else "",
             "reference_task_ids": (),  # the ids of local tasks are unknown to the remote agent
-            "metadata": without_facts(turn.message.metadata, *REQUEST_FACTS),
+            "metadata": without_extension_metadata(turn.message.metadata, *REQUEST_METADATA_KEYS),
             "parts": (Part(text=transcript), *turn.message.parts) if transcript else turn.message.parts,
         }
     )
@@ -266,7 +266,7 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
 def _request_metadata(turn: Turn) -> Mapping[str, Any]:
     """Return the metadata of the request without the idempotency key, which is valid only for this server."""
     facts = extension_metadata(turn.facts.to_metadata())
-    metadata = without_facts(turn.metadata, "idempotencyKey")
+    metadata = without_extension_metadata(turn.metadata, "idempotencyKey")
     return with_extension_metadata(metadata, **facts) if facts else metadata
 
 

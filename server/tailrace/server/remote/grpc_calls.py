@@ -131,7 +131,7 @@ def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
     return insecure_channel(target, interceptors=interceptors)
 
 
-# --- A2A 0.3: the client of the SDK encodes the bytes of files twice (`tailrace.streaming.a2a.v0_3_rest`)
+# --- A2A 0.3: the client of the SDK encodes the bytes of files twice (`tailrace.streaming.a2a.v0_3_proto_json`)
 # ------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 from tailrace.server.remote.agent_card import RemoteCard
-from tailrace.streaming.a2a import errors, v0_3, v0_3_rest
+from tailrace.streaming.a2a import errors, v0_3, v0_3_proto_json
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError, MethodNotFoundError
 from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.a2a.v1_0 import Version10
@@ -93,12 +93,12 @@ class Binding:
         if operation not in self._methods:
             raise MethodNotFoundError(str(operation))
         if card.is_v0_3 and sends:
-            write_message = (v0_3 if self.is_json_rpc else v0_3_rest).write_message
+            write_message = (v0_3 if self.is_json_rpc else v0_3_proto_json).write_message
             configuration = {"blocking": True, **fields.get("configuration", {})}
             message = fields["message"]
             if card.encodes_files_twice:
                 # Encode a copy: a message that is sent again would be encoded again.
-                message = v0_3_rest.encode_files(
+                message = v0_3_proto_json.encode_files(
                     {**message, "parts": [dict(part) for part in message["parts"]]}
                 )
             fields = {**fields, "message": write_message(message), "configuration": configuration}
@@ -152,7 +152,7 @@ class Binding:
             read = (_task_from_v0_3 if is_task else _event_from_v0_3)(cast("Fields", result))
             if self._card.encodes_files_twice:
                 for each in [read] if is_task else read.values():
-                    v0_3_rest.decode_files(each)
+                    v0_3_proto_json.decode_files(each)
             return read
         except InvalidParamsError as error:
             reason = error.detail
@@ -219,13 +219,13 @@ def _update_from_v0_3(value: Fields) -> Fields:
 
 
 def _message_from_v0_3(value: object) -> Fields:
-    return v0_3_rest.read_proto_message(v0_3.mapping(value, "message"))
+    return v0_3_proto_json.read_proto_message(v0_3.mapping(value, "message"))
 
 
 def _artifact_from_v0_3(value: object) -> Fields:
     artifact = v0_3.mapping(value, "artifact")
     parts = cast("list[object]", artifact.get("parts") or [])
-    return {**artifact, "parts": [v0_3_rest.read_proto_part(part, "artifact.parts") for part in parts]}
+    return {**artifact, "parts": [v0_3_proto_json.read_proto_part(part, "artifact.parts") for part in parts]}
 
 
 def _artifact_update_from_v0_3(value: Fields) -> Fields:

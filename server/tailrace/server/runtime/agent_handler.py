@@ -101,13 +101,13 @@ class AgentHandler(Handler):
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
         options = turn.facts.options
-        fold = self._agent.begin(history, collect_output=False)
+        accumulator = self._agent.begin(history, collect_output=False)
         reader = self._agent.reader
         if options.output is not None:
             cost = json_cost(options.output.schema_)
             reader = await run_bounded(cost, OutputReader.of_format, options.output)
         translator = TurnTranslator(
-            fold,
+            accumulator,
             turn=turn.number,
             rounds=sum(message.role is Role.MODEL for message in _messages_before_crash(turn)),
             results=sum(len(message.tool_results) for message in _messages_before_crash(turn)),
@@ -118,7 +118,7 @@ class AgentHandler(Handler):
             published=turn.published,
         )
         return self._agent.drive(
-            fold,
+            accumulator,
             translator,
             options=options,
             task_id=turn.task_id,

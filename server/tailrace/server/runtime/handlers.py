@@ -21,7 +21,7 @@ import anyio.lowlevel
 
 from tailrace.server.runtime.large_updates import MAX_DELTA_CHARACTERS, slices_of
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.caller_options import NO_FACTS, CallerOptions
+from tailrace.streaming.agent.caller_options import NO_CALLER_OPTIONS, CallerOptions
 from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.updates import MessageAdded, TextDelta, Update
@@ -69,7 +69,7 @@ class Turn:
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     extensions: tuple[str, ...] = ()
-    facts: CallerOptions = NO_FACTS
+    facts: CallerOptions = NO_CALLER_OPTIONS
     resumed: int = 0
     interrupted: InterruptedResponse | None = None
     published: Sequence[PublishedArtifact] = ()

@@ -6,7 +6,7 @@ from typing import Any
 from tailrace.streaming.a2a.models import Artifact, Role
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.accumulator import Attempt
-from tailrace.streaming.agent.continuation import InterruptedResponse, attempt_facts, attempts_of
+from tailrace.streaming.agent.continuation import InterruptedResponse, attempts_to_json, attempts_of
 from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
@@ -67,7 +67,7 @@ def interrupted_response(
 def attempts_of_turn(record: TaskRecord, turn: int) -> list[dict[str, Any]]:
     """Return the attempts of the last continued response of a turn as JSON values; empty if no response was continued."""
     fact = as_mapping(record.extension_metadata.get("continuation")) or {}
-    return attempt_facts(_attempts(record, (turn, fact.get("round", 1))))
+    return attempts_to_json(_attempts(record, (turn, fact.get("round", 1))))
 
 
 def _attempts(record: TaskRecord, place: tuple[int, int]) -> list[Attempt]:

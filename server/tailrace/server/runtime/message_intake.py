@@ -53,7 +53,7 @@ from tailrace.streaming.a2a.stream_extension import (
     with_extension_metadata,
     without_extension_metadata,
 )
-from tailrace.streaming.agent.caller_options import REQUEST_FACTS, store_caller_options
+from tailrace.streaming.agent.caller_options import REQUEST_METADATA_KEYS, store_caller_options
 from tailrace.streaming.task.event_log import TaskLog
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
@@ -62,7 +62,7 @@ MAX_WAITING = 16
 """Maximum number of messages to one task that wait for their turns."""
 
 # The metadata of a message that only the server sets. It is removed from callers' messages.
-_OWN_FACTS = (*REQUEST_FACTS, "by", "approvals")
+_SERVER_METADATA_KEYS = (*REQUEST_METADATA_KEYS, "by", "approvals")
 
 
 class MessageIntake:
@@ -206,8 +206,8 @@ class MessageIntake:
         handler.check(facts)
         message = handler.received(request.message)
         metadata = message.metadata
-        if not extension_metadata(metadata).keys().isdisjoint(_OWN_FACTS):
-            metadata = without_extension_metadata(metadata, *_OWN_FACTS)
+        if not extension_metadata(metadata).keys().isdisjoint(_SERVER_METADATA_KEYS):
+            metadata = without_extension_metadata(metadata, *_SERVER_METADATA_KEYS)
         if call.record:
             metadata = with_extension_metadata(metadata, apiRequest=call.record)
         if call.agent:

@@ -155,12 +155,12 @@ class Part(A2AModel):
         if not isinstance(value, dict):
             return value
         members = cast("dict[str, object]", value)
-        given = {name: member for name, member in members.items() if member is not None}
+        present = {name: member for name, member in members.items() if member is not None}
         # Null is a valid value of ``data``. But if another content member is not null, the client has sent all
         # members, and ``data`` is not set.
-        if "data" in members and not any(name in given for name in _CONTENT):
-            given["data"] = None
-        return given
+        if "data" in members and not any(name in present for name in _CONTENT):
+            present["data"] = None
+        return present
 
     @model_validator(mode="after")
     def _one_content(self) -> Self:

@@ -16,8 +16,8 @@ EXTENSION_URI = "urn:tailrace:ext:stream:v1"
 
 def extension_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the data of the extension in an object's metadata; empty if the metadata has none."""
-    facts = metadata.get(EXTENSION_URI)
-    return cast("Mapping[str, Any]", facts) if isinstance(facts, Mapping) else {}
+    fields = metadata.get(EXTENSION_URI)
+    return cast("Mapping[str, Any]", fields) if isinstance(fields, Mapping) else {}
 
 
 _NOT_THE_ANSWER = ("reasoning", "tool_call", "tool_result", "output")
@@ -31,8 +31,8 @@ def is_answer(metadata: Mapping[str, Any]) -> bool:
     Reasoning, tool calls, tool results and choices other than the first do not belong to the text. An artifact without
     data of the extension belongs to the text.
     """
-    facts = extension_metadata(metadata)
-    return not facts.get("choice") and facts.get("channel") not in _NOT_THE_ANSWER
+    fields = extension_metadata(metadata)
+    return not fields.get("choice") and fields.get("channel") not in _NOT_THE_ANSWER
 
 
 def turn_continues(metadata: Mapping[str, Any]) -> bool:
@@ -111,9 +111,9 @@ def _is_camel_case(value: object) -> bool:
     return True
 
 
-def with_extension_metadata(metadata: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+def with_extension_metadata(metadata: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
     """Return a copy of ``metadata`` with additional data of the extension."""
-    return {**metadata, EXTENSION_URI: {**extension_metadata(metadata), **facts}}
+    return {**metadata, EXTENSION_URI: {**extension_metadata(metadata), **fields}}
 
 
 def without_extension_metadata(metadata: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -270,7 +270,7 @@ class Agent(Generic[T]):
 
     def steps(
         self,
-        fold: TurnAccumulator,
+        accumulator: TurnAccumulator,
         *,
         options: RequestOptions = NO_OPTIONS,
         runner: ToolRunner | None = None,
@@ -281,7 +281,7 @@ class Agent(Generic[T]):
         """Run a turn and yield its steps, like `drive` without a view.
 
         Args:
-            fold: See `drive`.
+            accumulator: See `drive`.
             options: See `drive`.
             runner: See `drive`.
             task_id: See `drive`.
@@ -294,7 +294,7 @@ class Agent(Generic[T]):
             ProtocolError: As for `drive`.
         """
         return self.drive(
-            fold,
+            accumulator,
             StepView(),
             options=options,
             runner=runner,
@@ -305,7 +305,7 @@ class Agent(Generic[T]):
 
     def drive(
         self,
-        fold: TurnAccumulator,
+        accumulator: TurnAccumulator,
         view: TurnView[S],
         *,
         options: RequestOptions = NO_OPTIONS,
@@ -324,7 +324,7 @@ class Agent(Generic[T]):
         `TurnAccumulator.error`. The calls that the caller must run are in `TurnAccumulator.unanswered_calls`.
 
         Args:
-            fold: The accumulator of the turn, which contains the conversation. The responses and tool results are
+            accumulator: The accumulator of the turn, which contains the conversation. The responses and tool results are
                 added to it.
             view: Converts each step into items.
             options: Options of this request, in addition to those of the agent.
@@ -347,7 +347,7 @@ class Agent(Generic[T]):
         runner = runner or self._connected_runner()
         callers_tools = self._callers_tools(options, runner)
         turn = AgentTurn(
-            fold,
+            accumulator,
             options=merged_options(self._options, options, runner),
             prepare=self._trimmed,
             callers_tools=callers_tools,
@@ -496,12 +496,16 @@ class Agent(Generic[T]):
             )
 
 
-def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRunner) -> RequestOptions:
+def merged_options(
+    always: RequestOptions, request_options: RequestOptions, runner: ToolRunner
+) -> RequestOptions:
     """Return the options of every request, overridden by the options of one request. The tools of both are combined."""
-    if given is NO_OPTIONS and not runner.definitions:
+    if request_options is NO_OPTIONS and not runner.definitions:
         return always
-    explicit = {name: getattr(given, name) for name in given.model_fields_set}
-    return always.model_copy(update={**explicit, "tools": (*runner.definitions, *always.tools, *given.tools)})
+    explicit = {name: getattr(request_options, name) for name in request_options.model_fields_set}
+    return always.model_copy(
+        update={**explicit, "tools": (*runner.definitions, *always.tools, *request_options.tools)}
+    )
 
 
 def _messages_of(prompt: Prompt) -> tuple[Message, ...]:

@@ -57,13 +57,13 @@ class CallerOptions(RequestOptions):
     @property
     def options(self) -> RequestOptions:
         """The options for the model; the object `NO_OPTIONS` if none are set."""
-        given = {name: getattr(self, name) for name in self.model_fields_set - _TURN_OPTIONS}
-        return RequestOptions(**given) if given else NO_OPTIONS
+        fields = {name: getattr(self, name) for name in self.model_fields_set - _TURN_OPTIONS}
+        return RequestOptions(**fields) if fields else NO_OPTIONS
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of a request with these options."""
-        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return with_extension_metadata({}, **given)
+        fields = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return with_extension_metadata({}, **fields)
 
 
 _TURN_OPTIONS = {"instructions", "parallel"}
@@ -77,7 +77,7 @@ MAX_TOOLS = 512
 MAX_TOOL_VALUES = 20_000
 """Maximum number of JSON values in the schemas of a request's tools."""
 
-NO_FACTS = CallerOptions()
+NO_CALLER_OPTIONS = CallerOptions()
 """The options of a request that sets none."""
 
 
@@ -91,43 +91,43 @@ def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
     Raises:
         ValueError: An option is invalid. The text names the option.
     """
-    facts = _read(extension_metadata(metadata))
-    if facts.tools:
-        _check_tools(facts.tools)
-    if facts.native_tools:
-        _check_native_tools(facts)
-    if facts.tool_choice is not None:
-        _check_choice(facts.tool_choice)
-    return facts
+    options = _read(extension_metadata(metadata))
+    if options.tools:
+        _check_tools(options.tools)
+    if options.native_tools:
+        _check_native_tools(options)
+    if options.tool_choice is not None:
+        _check_choice(options.tool_choice)
+    return options
 
 
-def caller_options_cost(facts: CallerOptions) -> int:
+def caller_options_cost(options: CallerOptions) -> int:
     """Return the cost of parsing and serializing the options, for `run_bounded`."""
-    schemas = [tool.parameters for tool in facts.tools]
-    schema = facts.output.schema_ if facts.output is not None else None
-    texts = sum(text_cost(tool.description) + text_cost(tool.name) for tool in facts.tools)
-    schemas += facts.native_tools
-    return json_cost(schemas) + json_cost(schema) + text_cost(facts.instructions) + texts
+    schemas = [tool.parameters for tool in options.tools]
+    schema = options.output.schema_ if options.output is not None else None
+    texts = sum(text_cost(tool.description) + text_cost(tool.name) for tool in options.tools)
+    schemas += options.native_tools
+    return json_cost(schemas) + json_cost(schema) + text_cost(options.instructions) + texts
 
 
-def store_caller_options(message: Message, facts: CallerOptions) -> Message:
+def store_caller_options(message: Message, options: CallerOptions) -> Message:
     """Return the message with the options in its metadata; the same message if no option is set."""
-    if not facts.model_fields_set:
+    if not options.model_fields_set:
         return message
-    given = facts.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return message.model_copy(update={"metadata": with_extension_metadata(message.metadata, request=given)})
+    fields = options.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return message.model_copy(update={"metadata": with_extension_metadata(message.metadata, request=fields)})
 
 
-REQUEST_FACTS = ("request", "apiRequest", "agent", "follows")
+REQUEST_METADATA_KEYS = ("request", "apiRequest", "agent", "follows")
 """Keys of message metadata that describe the request: the options, the record of an API, the agent, and the earlier turn."""
 
 
 def without_caller_options(message: Message) -> Message:
-    """Return the message without `REQUEST_FACTS`, which are not sent to a model."""
-    if extension_metadata(message.metadata).keys().isdisjoint(REQUEST_FACTS):
+    """Return the message without `REQUEST_METADATA_KEYS`, which are not sent to a model."""
+    if extension_metadata(message.metadata).keys().isdisjoint(REQUEST_METADATA_KEYS):
         return message
     return message.model_copy(
-        update={"metadata": without_extension_metadata(message.metadata, *REQUEST_FACTS)}
+        update={"metadata": without_extension_metadata(message.metadata, *REQUEST_METADATA_KEYS)}
     )
 
 
@@ -141,12 +141,12 @@ def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
         messages: The task's messages, oldest first.
     """
     for position, message in enumerate(reversed(tuple(messages))):
-        given = extension_metadata(message.metadata).get("request")
-        if isinstance(given, Mapping):
-            facts = _read(cast("Mapping[str, Any]", given))
-            forces = facts.tool_choice is not None and facts.tool_choice.mode in ("required", "tool")
-            return facts.model_copy(update={"tool_choice": None}) if position and forces else facts
-    return NO_FACTS
+        fields = extension_metadata(message.metadata).get("request")
+        if isinstance(fields, Mapping):
+            options = _read(cast("Mapping[str, Any]", fields))
+            forces = options.tool_choice is not None and options.tool_choice.mode in ("required", "tool")
+            return options.model_copy(update={"tool_choice": None}) if position and forces else options
+    return NO_CALLER_OPTIONS
 
 
 def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
@@ -156,9 +156,9 @@ def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
         messages: The task's messages, oldest first.
     """
     for message in reversed(tuple(messages)):
-        given = extension_metadata(message.metadata).get("request")
-        if isinstance(given, Mapping):
-            parallel = cast("Mapping[str, Any]", given).get("parallel")
+        fields = extension_metadata(message.metadata).get("request")
+        if isinstance(fields, Mapping):
+            parallel = cast("Mapping[str, Any]", fields).get("parallel")
             return parallel if isinstance(parallel, bool) else None
     return None
 
@@ -195,16 +195,16 @@ def _check_tools(tools: Sequence[ToolDefinition]) -> None:
             raise ValueError(f"{where}.parameters.type: must be 'object'")
 
 
-def _check_native_tools(facts: CallerOptions) -> None:
-    tools = list(facts.native_tools)
+def _check_native_tools(options: CallerOptions) -> None:
+    tools = list(options.native_tools)
     for position, tool in enumerate(tools):
         if tool.get("type") not in NATIVE_TOOLS:
             raise ValueError(
                 f"nativeTools.{position}.type: {shortened(tool.get('type'))} is not one of {', '.join(NATIVE_TOOLS)}"
             )
-    if len(tools) + len(facts.tools) > MAX_TOOLS:
+    if len(tools) + len(options.tools) > MAX_TOOLS:
         raise ValueError(
-            f"nativeTools: there are {len(tools) + len(facts.tools)} tools; the maximum is {MAX_TOOLS}"
+            f"nativeTools: there are {len(tools) + len(options.tools)} tools; the maximum is {MAX_TOOLS}"
         )
     if (values := count_values(tools)) > MAX_TOOL_VALUES:
         raise ValueError(
@@ -225,11 +225,11 @@ def _check_choice(choice: ToolChoice) -> None:
         raise ValueError("toolChoice.name: mode 'tool' needs the name of a tool")
 
 
-def _read(facts: Mapping[str, Any]) -> CallerOptions:
-    if not any(name in facts for name in _KNOWN):
-        return NO_FACTS
+def _read(fields: Mapping[str, Any]) -> CallerOptions:
+    if not any(name in fields for name in _KNOWN):
+        return NO_CALLER_OPTIONS
     try:
-        return CallerOptions.model_validate(facts)
+        return CallerOptions.model_validate(fields)
     except ValidationError as error:
         [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
         where = ".".join(map(str, problem["loc"]))

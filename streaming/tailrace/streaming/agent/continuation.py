@@ -157,7 +157,7 @@ class ResponseAttempts:
     Attributes:
         model: The model of the current attempt.
         route: The route of the current attempt; None for the first attempt.
-        held: The model and the response, if the provider stores a response that no connection reads at present;
+        stored_response: The model and the response, if the provider stores a response that no connection reads at present;
             otherwise None.
     """
 
@@ -173,7 +173,7 @@ class ResponseAttempts:
         "_policy",
         "_position",
         "_tried",
-        "held",
+        "stored_response",
         "model",
         "route",
     )
@@ -201,7 +201,7 @@ class ResponseAttempts:
         )
         self._options = NO_OPTIONS
         self.route: Route | None = None
-        self.held: tuple[Model, ChunkBatches | str] | None = None
+        self.stored_response: tuple[Model, ChunkBatches | str] | None = None
         self.model, breaker = models[self._position]
         breaker.begin()
 
@@ -225,7 +225,7 @@ class ResponseAttempts:
         position = self._position_of(interrupted.model)
         self._options = options
         if position is not None and interrupted.stored_id:
-            self.held = self._models[position][0], interrupted.stored_id
+            self.stored_response = self._models[position][0], interrupted.stored_id
         rest = self._rest()
         if rest is None and not self._may_repeat:
             raise AgentError(_UNKNOWN_EFFECTS)
@@ -258,13 +258,13 @@ class ResponseAttempts:
 
     def connected(self) -> None:
         """Register that the request of the current attempt was accepted. Its connection now reads the response."""
-        self.held = None
+        self.stored_response = None
 
     async def release(self) -> None:
         """Cancel the stored response if its rest is not needed (`Model.release`)."""
-        held, self.held = self.held, None
-        if held is not None:
-            model, response = held
+        stored_response, self.stored_response = self.stored_response, None
+        if stored_response is not None:
+            model, response = stored_response
             await model.release(response)
 
     def begun(self, batches: ChunkBatches) -> ResponseBegun:
@@ -295,12 +295,12 @@ class ResponseAttempts:
         has_attached = self.route is Route.ATTACH and received > 0
         breaker.end(None if has_attached else error)
         if batches is not None and error is not None and error.fault in _INTERRUPTIONS:
-            self.held = (self.model, batches) if self.model.stored_id(batches) else None
+            self.stored_response = (self.model, batches) if self.model.stored_id(batches) else None
         has_no_attempts = self._policy.attempts == 0 and len(self._models) == 1 and self.route is None
         if error is None or has_no_attempts:
             return None
         if _is_complete(response, error):
-            response.error = self.held = None
+            response.error = self.stored_response = None
             return None
         can_repeat = self._can_repeat(response)
         # If nothing of a continuation has arrived, the provider may have rejected only the continuation, not the
@@ -309,7 +309,7 @@ class ResponseAttempts:
         has_failed = has_failed or (self.route is Route.ATTACH and not received)
         if self._is_refused(error, has_failed):
             if error.fault is UpstreamFault.STATUS or error.code == "cancelled":
-                self.held = None
+                self.stored_response = None
             return FurtherAttempt(self.model, 0.0, may_join=False) if can_repeat else None
         if has_attached:
             self._number, self._deadline = 0, None  # no limit while each connection receives further chunks
@@ -347,9 +347,9 @@ class ResponseAttempts:
 
     def _rest(self) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return the request for the rest of the stored response; None if there is none."""
-        if self.held is None:
+        if self.stored_response is None:
             return None
-        model, response = self.held
+        model, response = self.stored_response
         return model.attachment(response, self._options)
 
     def _is_refused(self, error: UpstreamError, has_failed: bool) -> bool:
@@ -416,13 +416,15 @@ def name_of(model: Model) -> str:
     return f"{model.provider}:{model.name}"
 
 
-def attempts_of(facts: object) -> list[Attempt]:
-    """Parse attempts from the JSON of `attempt_facts`. Values of other types are ignored."""
+def attempts_of(attempts_json: object) -> list[Attempt]:
+    """Parse attempts from the JSON of `attempts_to_json`. Values of other types are ignored."""
     attempts: list[Attempt] = []
-    for fact in as_mappings(facts):
+    for fact in as_mappings(attempts_json):
         error, usage = as_mapping(fact.get("error")), as_mapping(fact.get("usage"))
         route, fault = as_text(fact.get("route")), as_text((error or {}).get("type"))
-        given, made = (as_count((usage or {}).get(name)) or 0 for name in ("inputTokens", "outputTokens"))
+        input_tokens, output_tokens = (
+            as_count((usage or {}).get(name)) or 0 for name in ("inputTokens", "outputTokens")
+        )
         attempts.append(
             Attempt(
                 as_text(fact.get("model")),
@@ -435,15 +437,17 @@ def attempts_of(facts: object) -> list[Attempt]:
                 )
                 if fault in _FAULTS
                 else None,
-                Usage(given, made, given + made) if usage is not None else None,
+                Usage(input_tokens, output_tokens, input_tokens + output_tokens)
+                if usage is not None
+                else None,
             )
         )
     return attempts
 
 
-def attempt_facts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+def attempts_to_json(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
     """Return the attempts as JSON values."""
-    facts: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     for attempt in attempts:
         error = attempt.error
         causes = (
@@ -452,7 +456,7 @@ def attempt_facts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
             else {}
         )
         usage = attempt.usage
-        facts.append(
+        items.append(
             {
                 "model": attempt.model,
                 **({"route": str(attempt.route)} if attempt.route is not None else {}),
@@ -464,4 +468,4 @@ def attempt_facts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
                 ),
             }
         )
-    return facts
+    return items

@@ -135,7 +135,7 @@ class TurnDriver(Generic[S]):
                             yield item
                     decided = None
                     continue
-                response = turn.fold.begin_response()
+                response = turn.accumulator.begin_response()
                 received = view.begin_response(response)
                 attempts = ResponseAttempts(self._models, self._continuation)
                 attempt, interrupted = attempts.first(response, interrupted, action.options), None
@@ -144,9 +144,11 @@ class TurnDriver(Generic[S]):
                     while attempt is not None:
                         request, step = await _begin_attempt(response, attempts, attempt, action)
                         if step is not None:
-                            yield view.take(step)
+                            yield view.translate(step)
                         batches = None
-                        with observer.observe_response(attempts.model, action.options, turn.fold) as watch:
+                        with observer.observe_response(
+                            attempts.model, action.options, turn.accumulator
+                        ) as watch:
                             try:
                                 async with watch.sent(request) as batches:
                                     attempts.connected()
@@ -154,7 +156,7 @@ class TurnDriver(Generic[S]):
                                         batch = batch if batch.__class__ is list else _wrappers(batch)
                                         if not watch.chunks:
                                             watch.first_chunk()
-                                            yield view.take(attempts.begun(batches))
+                                            yield view.translate(attempts.begun(batches))
                                         watch.chunks += len(batch)
                                         for chunks in (batch,) if self._merge_reads else zip(batch):
                                             changes = response.add_all(chunks)
@@ -171,7 +173,7 @@ class TurnDriver(Generic[S]):
                             held_back = turn.end_response() if attempt is None else []
                 finally:
                     await attempts.release()
-                yield view.take(ResponseEnded(held_back or []))
+                yield view.translate(ResponseEnded(held_back or []))
         except AgentError as raised:
             error = raised
         for item in view.close(error):
@@ -184,18 +186,18 @@ class TurnDriver(Generic[S]):
         if decided is not None:
             for result in decided.results:
                 turn.tool_result(result)
-                yield view.take(ToolEnded(result))
+                yield view.translate(ToolEnded(result))
             if decided.approved:
-                yield view.take(ExecutionStarting(tuple(call.id for call in action.calls)))
+                yield view.translate(ExecutionStarting(tuple(call.id for call in action.calls)))
                 await self._persisted()
             approved = [digest for _, digest in decided.approved]
         results = self._runner.run(action.calls, approved=approved, **msgspec.structs.asdict(self._context))
         async with aclosing(results):
             async for result in results:
                 turn.tool_result(result)
-                yield view.take(ToolEnded(result))
+                yield view.translate(ToolEnded(result))
         turn.end_round()
-        yield view.take(RoundEnded())
+        yield view.translate(RoundEnded())
 
 
 async def _begin_attempt(
@@ -250,7 +252,7 @@ class StepView:
         """Return the class of the steps with new content."""
         return Received
 
-    def take(self, step: Step) -> Step:
+    def translate(self, step: Step) -> Step:
         """Return the step."""
         return step
 

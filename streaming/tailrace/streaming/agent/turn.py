@@ -113,7 +113,7 @@ class TurnView(Protocol[S]):
         """Begin a response, and return the function that creates an item from its changes."""
         ...
 
-    def take(self, step: Step) -> S:
+    def translate(self, step: Step) -> S:
         """Return the item for a step of any type except `Received`."""
         ...
 
@@ -130,7 +130,7 @@ class AgentTurn:
     """The state of one turn and its rounds.
 
     Args:
-        fold: The accumulator of the turn. It contains the messages of the turn.
+        accumulator: The accumulator of the turn. It contains the messages of the turn.
         options: The options of every request of the turn. A tool choice that forces a call applies only until the
             agent has run tools in this turn, so that the turn can end.
         prepare: Function that converts the history of the turn to the history of a request: it adds instructions, and shortens
@@ -143,7 +143,7 @@ class AgentTurn:
         decided: Calls of the history with which the turn begins; None for a turn that begins with a request.
 
     Attributes:
-        fold: The accumulator of the turn.
+        accumulator: The accumulator of the turn.
     """
 
     __slots__ = (
@@ -157,12 +157,12 @@ class AgentTurn:
         "_prepare",
         "_results",
         "_round",
-        "fold",
+        "accumulator",
     )
 
     def __init__(
         self,
-        fold: TurnAccumulator,
+        accumulator: TurnAccumulator,
         *,
         options: RequestOptions = NO_OPTIONS,
         prepare: Callable[[History], History] = lambda history: history,
@@ -172,7 +172,7 @@ class AgentTurn:
         needs_approval: Callable[[ContentPartToolCall], bool] = lambda _: False,
         decided: DecidedCalls | None = None,
     ) -> None:
-        self.fold = fold
+        self.accumulator = accumulator
         self._needs_approval = needs_approval
         self._options = options
         self._prepare = prepare
@@ -184,7 +184,7 @@ class AgentTurn:
         self._results: dict[str, ContentPartToolResult] = {}
         self._action: Action | None = None  # None if the next action is another request
         if decided is not None:
-            fold.resume_calls(decided.open)
+            accumulator.resume_calls(decided.open)
             self._action = RunTools(tuple(call for call, _ in decided.approved))
 
     def next_action(self) -> Action:
@@ -197,24 +197,24 @@ class AgentTurn:
             if self._round == self._max_rounds:
                 raise AgentError(
                     f"the model called tools in all {self._max_rounds} rounds of the turn",
-                    self.fold.messages,
+                    self.accumulator.messages,
                 )
             self._round += 1
-            self._action = CallModel(self._prepare(self.fold.history), self._options)
+            self._action = CallModel(self._prepare(self.accumulator.history), self._options)
         return self._action
 
     def fail(self, error: UpstreamError) -> None:
         """Record that the request failed or that the response ended early. The driver must then call `end_response`."""
-        self.fold.fail_response(error)
+        self.accumulator.fail_response(error)
 
     def end_response(self) -> list[Change]:
         """End the response and return the changes from the text that was still buffered."""
-        fold = self.fold
-        count = len(fold.messages)
+        accumulator = self.accumulator
+        count = len(accumulator.messages)
         is_last = not self._may_repeat or self._round == self._max_rounds
-        keep_empty = is_last or fold.finish_reason in (*_REFUSED, FinishReason.LENGTH)
-        changes = fold.end_response(keep_empty=keep_empty)
-        self._action = self._after_response(is_empty=len(fold.messages) == count)
+        keep_empty = is_last or accumulator.finish_reason in (*_REFUSED, FinishReason.LENGTH)
+        changes = accumulator.end_response(keep_empty=keep_empty)
+        self._action = self._after_response(is_empty=len(accumulator.messages) == count)
         return changes
 
     def tool_result(self, result: ContentPartToolResult) -> None:
@@ -224,9 +224,9 @@ class AgentTurn:
     def end_round(self) -> None:
         """End a round. Add the results of its calls as one message, in the order of the calls."""
         assert isinstance(self._action, RunTools)  # noqa: S101 — the driver has just run tools
-        calls = [call for call in self.fold.unanswered_calls if call.id in self._results]
-        self.fold.add_results(*(self._results.pop(call.id) for call in calls))
-        unanswered = self.fold.unanswered_calls
+        calls = [call for call in self.accumulator.unanswered_calls if call.id in self._results]
+        self.accumulator.add_results(*(self._results.pop(call.id) for call in calls))
+        unanswered = self.accumulator.unanswered_calls
         self._may_repeat = True
         choice = self._options.tool_choice
         if choice is not None and choice.mode in _FORCED:
@@ -234,33 +234,37 @@ class AgentTurn:
         self._action = AwaitInput(unanswered) if unanswered else None
 
     def _after_response(self, *, is_empty: bool) -> Action | None:
-        fold = self.fold
-        if fold.error is not None or fold.finish_reason in _REFUSED or has_truncated_call(fold):
+        accumulator = self.accumulator
+        if (
+            accumulator.error is not None
+            or accumulator.finish_reason in _REFUSED
+            or has_truncated_call(accumulator)
+        ):
             return Done()
         if self._may_repeat and is_empty:
             self._may_repeat = False
             return None
-        calls = fold.unanswered_calls
+        calls = accumulator.unanswered_calls
         if not calls:
             return Done()
         known = self._has_tools or bool(self._callers_tools)
-        ours = tuple(
+        agent_calls = tuple(
             call
             for call in calls
             if known and call.name not in self._callers_tools and not self._needs_approval(call)
         )
-        if not ours:
+        if not agent_calls:
             return AwaitInput(calls)
-        return RunTools(ours) if self._round < self._max_rounds else None
+        return RunTools(agent_calls) if self._round < self._max_rounds else None
 
 
-def has_truncated_call(fold: TurnAccumulator) -> bool:
+def has_truncated_call(accumulator: TurnAccumulator) -> bool:
     """Return True if the last response reached its length limit within a tool call, so that the call cannot run."""
-    return fold.finish_reason is FinishReason.LENGTH and any(
-        call.arguments_error is not None for call in fold.unanswered_calls
+    return accumulator.finish_reason is FinishReason.LENGTH and any(
+        call.arguments_error is not None for call in accumulator.unanswered_calls
     )
 
 
-def open_calls(fold: TurnAccumulator) -> tuple[ContentPartToolCall, ...]:
+def open_calls(accumulator: TurnAccumulator) -> tuple[ContentPartToolCall, ...]:
     """Return the calls that the caller must run after a turn; none if the content filter stopped the response."""
-    return () if fold.finish_reason in _REFUSED else fold.unanswered_calls
+    return () if accumulator.finish_reason in _REFUSED else accumulator.unanswered_calls

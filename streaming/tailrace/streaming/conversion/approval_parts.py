@@ -152,7 +152,7 @@ def with_recorded_decisions(
     message: Message, decisions: Iterable[RecordedDecision], pending: Iterable[ApprovalRequest]
 ) -> Message:
     """Record decisions, and the requests without a decision, in the metadata of a caller's message."""
-    facts = {
+    fields = {
         "decisions": [
             {
                 "callId": each.call_id,
@@ -166,7 +166,9 @@ def with_recorded_decisions(
         ],
         "pending": [request_entry(request) for request in pending],
     }
-    return message.model_copy(update={"metadata": with_extension_metadata(message.metadata, approvals=facts)})
+    return message.model_copy(
+        update={"metadata": with_extension_metadata(message.metadata, approvals=fields)}
+    )
 
 
 def recorded_decisions(message: Message) -> list[RecordedDecision]:

@@ -155,9 +155,9 @@ def to_a2a_message(
         if kind is ContentPartToolCall:
             calls = list(cast("Iterable[ContentPartToolCall]", group))
             written = list(map(arguments_as_written, calls))
-            facts = {_WRITTEN: written} if any(written) else {}
+            fields = {_WRITTEN: written} if any(written) else {}
             data = {"tool_calls": [_call_entry(call) for call in calls]}
-            parts.append(Part(data=data, metadata=with_extension_metadata({}, **facts) if facts else {}))
+            parts.append(Part(data=data, metadata=with_extension_metadata({}, **fields) if fields else {}))
         elif kind is ContentPartToolResult:
             results = cast("Iterable[ContentPartToolResult]", group)
             parts.append(Part(data={"tool_results": [_result_entry(result) for result in results]}))
@@ -209,21 +209,21 @@ def _role_of(role: A2ARole, content: Iterable[ContentPart]) -> Role:
 
 def _a2a_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     finish, extra = metadata.get("finish_reason"), metadata.get("extra")
-    facts: dict[str, Any] = {"finishReason": finish} if isinstance(finish, str) else {}
+    fields: dict[str, Any] = {"finishReason": finish} if isinstance(finish, str) else {}
     if isinstance(extra, Mapping):
-        facts["extra"] = provider_json(cast("Mapping[str, Any]", extra))
-    if not facts:
+        fields["extra"] = provider_json(cast("Mapping[str, Any]", extra))
+    if not fields:
         return metadata
     moved = {"finishReason": "finish_reason", "extra": "extra"}
-    names = {moved[fact] for fact in facts}
+    names = {moved[fact] for fact in fields}
     return with_extension_metadata(
-        {name: value for name, value in metadata.items() if name not in names}, **facts
+        {name: value for name, value in metadata.items() if name not in names}, **fields
     )
 
 
 def _common_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    facts = extension_metadata(metadata)
-    finish, extra = facts.get("finishReason"), facts.get("extra")
+    fields = extension_metadata(metadata)
+    finish, extra = fields.get("finishReason"), fields.get("extra")
     found: dict[str, Any] = {"finish_reason": finish} if isinstance(finish, str) else {}
     if isinstance(extra, Mapping):
         found["extra"] = provider_members(cast("Mapping[str, Any]", extra))
@@ -237,10 +237,10 @@ def _common_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _a2a_part(part: ContentPart) -> Part:
     if isinstance(part, ContentPartReasoning):
-        facts = {"channel": "reasoning"}
+        fields = {"channel": "reasoning"}
         if part.signature is not None:
-            facts["signature"] = part.signature
-        return Part(text=part.text, metadata=with_extension_metadata(part.metadata, **facts))
+            fields["signature"] = part.signature
+        return Part(text=part.text, metadata=with_extension_metadata(part.metadata, **fields))
     if isinstance(part, ContentPartFile):
         rest: dict[str, Any] = {
             "metadata": part.metadata,
@@ -272,13 +272,15 @@ def _result_entry(result: ContentPartToolResult) -> dict[str, Any]:
 
 
 def _common_parts(part: Part) -> list[ContentPart]:
-    facts = extension_metadata(part.metadata)
-    channel = facts.get("channel")
+    fields = extension_metadata(part.metadata)
+    channel = fields.get("channel")
     if part.text is not None:
         if channel == "reasoning":
             metadata = without_extension_metadata(part.metadata, "channel", "signature")
-            return [ContentPartReasoning(text=part.text, signature=facts.get("signature"), metadata=metadata)]
-        if not part.text and facts.get("empty") is True:
+            return [
+                ContentPartReasoning(text=part.text, signature=fields.get("signature"), metadata=metadata)
+            ]
+        if not part.text and fields.get("empty") is True:
             return []
         return [ContentPartText(text=part.text, metadata=part.metadata)]
     if part.kind != "data":
@@ -298,7 +300,7 @@ def _common_parts(part: Part) -> list[ContentPart]:
     if entries is None:
         return [ContentPartData(data=part.data, metadata=part.metadata)]
     calls, results = entries
-    written: object = facts.get(_WRITTEN)
+    written: object = fields.get(_WRITTEN)
     texts = cast("list[object]", written) if isinstance(written, list) else []
     return [
         *(

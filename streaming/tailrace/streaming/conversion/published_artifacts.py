@@ -67,8 +67,8 @@ class PublishedArtifacts:
                 del self._texts[artifact_id]
                 rest.append(update)
             else:
-                remaining = published.take(text, last=update.last)
-                if published.is_over:
+                remaining = published.feed(text, last=update.last)
+                if published.is_complete:
                     del self._texts[artifact_id]
                 rest += remaining
         return rest
@@ -77,24 +77,24 @@ class PublishedArtifacts:
 class _PublishedText:
     """The published text of one artifact, and how many of its characters have been received again."""
 
-    __slots__ = ("_artifact", "_length", "_text", "is_over")
+    __slots__ = ("_artifact", "_length", "_text", "is_complete")
 
     def __init__(self, artifact: Artifact, text: str) -> None:
         self._artifact = artifact
         self._text = text
         self._length = 0
-        self.is_over = False  # True after the complete text has been received again or replaced
+        self.is_complete = False  # True after the complete text has been received again or replaced
 
-    def take(self, text: str, *, last: bool) -> Sequence[Update]:
+    def feed(self, text: str, *, last: bool) -> Sequence[Update]:
         """Return the updates for the next fragment of the text that is received again."""
         length = min(len(text), len(self._text) - self._length)
         is_same = self._text.startswith(text[:length], self._length)
         if not is_same or (last and self._length + len(text) < len(self._text)):
-            self.is_over = True
+            self.is_complete = True
             part = Part(text=self._text[: self._length] + text)
             return (ArtifactUpdate(self._artifact.model_copy(update={"parts": (part,)}), last=last),)
         self._length += length
-        self.is_over = last or self._length == len(self._text)
+        self.is_complete = last or self._length == len(self._text)
         if text[length:] or last:
             return (TextDelta(self._artifact.artifact_id, text[length:], last),)
         return ()

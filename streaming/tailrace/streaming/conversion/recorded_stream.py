@@ -101,11 +101,11 @@ class StreamConversion:
         contains the usage, the finish reason, the text of a refusal, and the error of an incomplete response.
         """
         parts = [part.to_dict() for part in answer_parts(self.accumulator)]
-        facts = self._translator.facts()
+        fields = self._translator.response_metadata()
         first = self.accumulator.first
         if first is not None and first.refusal:
-            facts["refusal"] = first.refusal
-        return {"role": "agent", "parts": parts, "metadata": {EXTENSION_URI: facts}}
+            fields["refusal"] = first.refusal
+        return {"role": "agent", "parts": parts, "metadata": {EXTENSION_URI: fields}}
 
     def _take(self, chunks: list[ChunkWrapper[Any]]) -> list[Event]:
         updates = self._translator.feed(chunks)

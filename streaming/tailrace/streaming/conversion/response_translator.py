@@ -56,7 +56,7 @@ class ResponseTranslator:
         turn: The number of the turn in the task. It is part of artifact ids, so that the ids of different turns differ.
         round: The number of the response in the turn. It is also part of artifact ids.
         accumulator: The accumulator of the response, if the caller adds the chunks to it and passes its changes to
-            `take`. None to create an accumulator, to which `feed` adds the chunks.
+            `translate`. None to create an accumulator, to which `feed` adds the chunks.
         taken_ids: Function that returns the ids of all earlier calls in the conversation. A call with one of these
             ids gets a new id.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
@@ -99,9 +99,9 @@ class ResponseTranslator:
         changes: list[Change] = []
         for chunk in chunks:
             changes += add(chunk)
-        return self.take(changes)
+        return self.translate(changes)
 
-    def take(self, changes: list[Change]) -> list[Update]:
+    def translate(self, changes: list[Change]) -> list[Update]:
         """Return the updates for changes that arrived together.
 
         Consecutive texts of one artifact are merged into one update. If the merged text is too large for one update,
@@ -151,7 +151,7 @@ class ResponseTranslator:
             calls: The calls of the first choice with the ids that they have in the conversation; None to use the ids
                 in the response.
         """
-        updates = self.take(changes)
+        updates = self.translate(changes)
         updates += [TextDelta(artifact_id, "", last=True) for artifact_id in self._artifact_ids.values()]
         counts: dict[int, int] = {}
         for choice, assembly in self.accumulator.choices.items():
@@ -175,9 +175,9 @@ class ResponseTranslator:
     def result(self, result: ContentPartToolResult, choice: int = 0) -> Update:
         """Return the update for a tool result, which becomes an artifact."""
         self._results += 1
-        facts: dict[str, Any] = {"channel": "tool_result"}
-        artifact_id = self._place(f"tool-result-{self._results}", facts, choice)
-        return ArtifactUpdate(_new_artifact(artifact_id, result.name, _a2a_parts([result]), facts))
+        fields: dict[str, Any] = {"channel": "tool_result"}
+        artifact_id = self._place(f"tool-result-{self._results}", fields, choice)
+        return ArtifactUpdate(_new_artifact(artifact_id, result.name, _a2a_parts([result]), fields))
 
     def ending(self, calls: Sequence[ContentPartToolCall], *, usage: Usage | None = None) -> StatusUpdate:
         """Return the final status of a turn that ends with this response.
@@ -200,7 +200,7 @@ class ResponseTranslator:
         elif calls:
             state = TaskState.INPUT_REQUIRED
             message = calls_message(calls)
-        return StatusUpdate(state, message, {EXTENSION_URI: self.facts(usage)})
+        return StatusUpdate(state, message, {EXTENSION_URI: self.response_metadata(usage)})
 
     def _open_calls(self) -> list[ContentPartToolCall]:
         """Return the calls of all choices, except the calls that the provider runs itself."""
@@ -237,7 +237,7 @@ class ResponseTranslator:
         started = self.accumulator.choices[change.choice].started_call(change.call)
         parts = (Part(text=text),)
         if started is not None and started.kind == "server":
-            call.add_facts({"kind": "server"})  # the provider runs the tool
+            call.add_metadata({"kind": "server"})  # the provider runs the tool
         if started is None or started.lasting_id in self._taken:
             return [ArtifactUpdate(call.artifact(parts, started.name if started else ""), last=False)]
         return [ArtifactUpdate(call.artifact(parts, started.name, started.lasting_id), last=False)]
@@ -245,16 +245,16 @@ class ResponseTranslator:
     def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
         call = self._calls.get((choice, position))
         if call is None:
-            facts: dict[str, Any] = {"channel": str(_TOOL_CALL), **self._writer()}
-            artifact_id = self._place(f"tool-call-{position + 1}", facts, choice)
-            call = self._calls[choice, position] = _CallArtifact(artifact_id, facts)
+            fields: dict[str, Any] = {"channel": str(_TOOL_CALL), **self._writer()}
+            artifact_id = self._place(f"tool-call-{position + 1}", fields, choice)
+            call = self._calls[choice, position] = _CallArtifact(artifact_id, fields)
         return call
 
     def _complete_part(self, change: Change) -> list[Update]:
         """Return the updates for a complete part, or for the restart of the response."""
         if change.restarts:
             for call in self._calls.values():
-                call.add_facts(self._writer())
+                call.add_metadata(self._writer())
             return [
                 *(
                     self._begin_text(channel, choice, "")
@@ -272,29 +272,29 @@ class ResponseTranslator:
         self._complete_parts += 1
         channel = "file" if isinstance(change.part, ContentPartFile) else "data"
         name = change.part.filename if isinstance(change.part, ContentPartFile) else ""
-        facts: dict[str, Any] = {"channel": channel, **self._writer()}
-        artifact_id = self._place(f"{channel}-{self._complete_parts}", facts, change.choice)
-        artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), facts)
+        fields: dict[str, Any] = {"channel": channel, **self._writer()}
+        artifact_id = self._place(f"{channel}-{self._complete_parts}", fields, change.choice)
+        artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), fields)
         return [ArtifactUpdate(artifact, last=True)]
 
     def output(self, value: object) -> Update:
         """Return the update for structured output, which becomes an artifact with a data part."""
         self._complete_parts += 1
-        facts: dict[str, Any] = {"channel": "output"}
-        artifact_id = self._place("output", facts, 0)
-        return ArtifactUpdate(_new_artifact(artifact_id, "Output", (Part(data=value),), facts))
+        fields: dict[str, Any] = {"channel": "output"}
+        artifact_id = self._place("output", fields, 0)
+        return ArtifactUpdate(_new_artifact(artifact_id, "Output", (Part(data=value),), fields))
 
     def _begin_text(self, channel: Channel, choice: int, text: str) -> Update:
-        facts: dict[str, Any] = {"channel": str(channel), **self._writer()}
+        fields: dict[str, Any] = {"channel": str(channel), **self._writer()}
         if self.accumulator.attempts:
-            facts["attempt"] = len(self.accumulator.attempts) + 1
-        artifact_id = self._place(str(channel), facts, choice)
+            fields["attempt"] = len(self.accumulator.attempts) + 1
+        artifact_id = self._place(str(channel), fields, choice)
         self._artifact_ids[channel, choice] = artifact_id
-        artifact = _new_artifact(artifact_id, _NAMES[channel], (Part(text=text),), facts)
+        artifact = _new_artifact(artifact_id, _NAMES[channel], (Part(text=text),), fields)
         return ArtifactUpdate(artifact, last=False)
 
-    def _place(self, artifact_id: str, facts: dict[str, Any], choice: int) -> str:
-        """Return an artifact id that is unique in the task. Add the choice, the round and the turn to ``facts``."""
+    def _place(self, artifact_id: str, fields: dict[str, Any], choice: int) -> str:
+        """Return an artifact id that is unique in the task. Add the choice, the round and the turn to ``fields``."""
         for name, number, first in (
             ("choice", choice, 0),
             ("round", self._round, 1),
@@ -302,7 +302,7 @@ class ResponseTranslator:
         ):
             if number != first:
                 artifact_id += f"-{name}-{number}"
-                facts[name] = number
+                fields[name] = number
         return artifact_id
 
     def _writer(self) -> dict[str, str]:
@@ -316,38 +316,38 @@ class ResponseTranslator:
             for call in choice.tool_calls
         )
 
-    def facts(self, usage: Usage | None = None) -> dict[str, Any]:
+    def response_metadata(self, usage: Usage | None = None) -> dict[str, Any]:
         """Return the usage, the finish reason and the metadata of the response, for the metadata of the final status.
 
         Args:
             usage: The token counts of the complete turn; None to use the counts of the response.
         """
         accumulator = self.accumulator
-        facts: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         finishes = {
             str(index): str(choice.finish_reason)
             for index, choice in sorted(accumulator.choices.items())
             if choice.finish_reason is not None
         }
         if accumulator.first is not None and accumulator.first.finish_reason is not None:
-            facts["finishReason"] = str(accumulator.first.finish_reason)
+            fields["finishReason"] = str(accumulator.first.finish_reason)
         if len(finishes) > 1:
-            facts["finishReasons"] = finishes
+            fields["finishReasons"] = finishes
         usage = usage or accumulator.total_usage
         if usage is not None:
-            facts["usage"] = {
+            fields["usage"] = {
                 "inputTokens": usage.input_tokens,
                 "outputTokens": usage.output_tokens,
                 "totalTokens": usage.total_tokens,
                 "raw": provider_text(plain_json(usage.raw)),
             }
         if accumulator.metadata:
-            facts["response"] = provider_json(plain_json(accumulator.metadata))
+            fields["response"] = provider_json(plain_json(accumulator.metadata))
         if accumulator.first is not None and accumulator.first.extra:
-            facts["extra"] = provider_json(plain_json(accumulator.first.extra))
+            fields["extra"] = provider_json(plain_json(accumulator.first.extra))
         error = accumulator.reported_error
         if error is not None:
-            facts["error"] = {
+            fields["error"] = {
                 key: value
                 for key, value in (
                     ("type", str(error.fault)),
@@ -357,7 +357,7 @@ class ResponseTranslator:
                 )
                 if value is not None
             }
-        return plain_json(facts)
+        return plain_json(fields)
 
 
 def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
@@ -368,11 +368,11 @@ def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
 class _CallArtifact:
     """The artifact of one tool call."""
 
-    __slots__ = ("_facts", "_half", "artifact_id")
+    __slots__ = ("_metadata", "_half", "artifact_id")
 
-    def __init__(self, artifact_id: str, facts: dict[str, Any]) -> None:
+    def __init__(self, artifact_id: str, fields: dict[str, Any]) -> None:
         self.artifact_id = artifact_id
-        self._facts = facts
+        self._metadata = fields
         self._half = ""  # the first half of a surrogate pair, until the second half arrives
 
     def artifact(self, parts: tuple[Part, ...], name: str = "", call_id: str = "") -> Artifact:
@@ -383,12 +383,12 @@ class _CallArtifact:
             name: The name of the tool; empty while the name is unknown.
             call_id: The id of the call; empty while the id may change.
         """
-        facts = {**self._facts, "callId": call_id} if call_id else self._facts
-        return _new_artifact(self.artifact_id, name or "Tool call", parts, facts)
+        fields = {**self._metadata, "callId": call_id} if call_id else self._metadata
+        return _new_artifact(self.artifact_id, name or "Tool call", parts, fields)
 
-    def add_facts(self, facts: dict[str, str]) -> None:
+    def add_metadata(self, fields: dict[str, str]) -> None:
         """Add fields to the metadata of the artifact."""
-        self._facts = {**self._facts, **facts}
+        self._metadata = {**self._metadata, **fields}
 
     def complete_text(self, fragment: str) -> str:
         """Return a fragment of the arguments that ends with a complete character. Half of a surrogate pair is buffered."""
@@ -400,12 +400,12 @@ class _CallArtifact:
         return join_surrogates(text)
 
 
-def _new_artifact(artifact_id: str, name: str, parts: tuple[Part, ...], facts: dict[str, Any]) -> Artifact:
+def _new_artifact(artifact_id: str, name: str, parts: tuple[Part, ...], fields: dict[str, Any]) -> Artifact:
     return Artifact(
         artifact_id=artifact_id,
         name=name,
         parts=parts,
-        metadata={EXTENSION_URI: facts},
+        metadata={EXTENSION_URI: fields},
         extensions=(EXTENSION_URI,),
     )
 

@@ -13,7 +13,7 @@ import msgspec
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.accumulator import Accumulator, Attempt
-from tailrace.streaming.agent.continuation import attempt_facts
+from tailrace.streaming.agent.continuation import attempts_to_json
 from tailrace.streaming.agent.events import (
     AgentError,
     ExecutionStarting,
@@ -48,7 +48,7 @@ class TurnTranslator:
     conversation together with the first update after its artifacts are complete.
 
     Args:
-        folded: The accumulator of the turn. The caller adds the content to it.
+        accumulator: The accumulator of the turn. The caller adds the content to it.
         turn: The number of the turn in the task.
         rounds: The number of responses of this turn that another process received before.
         results: The number of tool results of this turn that another process published before.
@@ -62,7 +62,7 @@ class TurnTranslator:
 
     def __init__(
         self,
-        folded: TurnAccumulator,
+        accumulator: TurnAccumulator,
         *,
         turn: int = 1,
         rounds: int = 0,
@@ -75,7 +75,7 @@ class TurnTranslator:
     ) -> None:
         self._opening = opening
         self._request_of = request_of
-        self._folded = folded
+        self._accumulator = accumulator
         self._turn = turn
         self._round = rounds
         self._reader = reader
@@ -94,28 +94,28 @@ class TurnTranslator:
     def begin_response(
         self, response: Accumulator
     ) -> Callable[[list[Change]], Sequence[Update | MessageAdded]]:
-        """Begin a response, and return the function that translates its changes (`ResponseTranslator.take`)."""
+        """Begin a response, and return the function that translates its changes (`ResponseTranslator.translate`)."""
         self._round += 1
         self._response = ResponseTranslator(
             turn=self._turn,
             round=self._round,
             accumulator=response,
             taken_ids=partial(
-                _call_ids, self._folded
+                _call_ids, self._accumulator
             ),  # the partial object must not refer to this translator
             max_event_bytes=self._max_event,
         )
-        return self._take_interrupted if self._published else self._response.take
+        return self._translate_interrupted if self._published else self._response.translate
 
-    def _take_interrupted(self, changes: list[Change]) -> Sequence[Update]:
+    def _translate_interrupted(self, changes: list[Change]) -> Sequence[Update]:
         """Return the updates for changes of a response that another process has published in part."""
-        updates = self._response.take(changes)
+        updates = self._response.translate(changes)
         if self._received_again is not None:
             return self._received_again.unpublished(updates)
         published, self._published = self._published, ()
         return [*emptying_updates(published, updates), *updates]
 
-    def take(self, step: Step) -> Sequence[Update | MessageAdded]:
+    def translate(self, step: Step) -> Sequence[Update | MessageAdded]:
         """Return the updates for a step of any type except `Received`."""
         if isinstance(step, ResponseContinued):
             return self._continued(step)
@@ -130,15 +130,17 @@ class TurnTranslator:
             self._add_attempts()
             # Use the calls in the message, because their ids are unique in the conversation.
             calls = (
-                self._folded.messages[-1].tool_calls if len(self._folded.messages) > self._complete else ()
+                self._accumulator.messages[-1].tool_calls
+                if len(self._accumulator.messages) > self._complete
+                else ()
             )
             updates = self._response.finish(step.changes, calls)
             items += updates if self._received_again is None else self._received_again.unpublished(updates)
             self._received_again, self._published = None, ()
         elif isinstance(step, ToolEnded):
             items.append(self._response.result(step.result))
-        self._complete = len(self._folded.messages)
-        if isinstance(step, ResponseEnded) and self._folded.unanswered_calls and items:
+        self._complete = len(self._accumulator.messages)
+        if isinstance(step, ResponseEnded) and self._accumulator.unanswered_calls and items:
             # Persist the messages before the tools run. After a crash, the server then knows that the tools may have
             # run.
             items[-1:] = [*self._new_messages(), items[-1]]
@@ -151,24 +153,24 @@ class TurnTranslator:
         if not step.stored_id or step.route is Route.ATTACH:
             return []
         self._is_stored = True
-        facts = {"id": step.stored_id, "model": step.model, "turn": self._turn, "round": self._round}
-        return [StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"storedResponse": facts}})]
+        fields = {"id": step.stored_id, "model": step.model, "turn": self._turn, "round": self._round}
+        return [StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"storedResponse": fields}})]
 
     def _continued(self, step: ResponseContinued) -> list[Update | MessageAdded]:
         attempts = self._response.accumulator.attempts
         self._model, self._route = step.model, step.route
-        facts: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "attempt": len(attempts) + 1,
             "route": str(step.route),
             "model": step.model,
-            "after": attempt_facts((step.attempt,))[0],
+            "after": attempts_to_json((step.attempt,))[0],
         }
         # After a crash, the server knows from these fields which attempts the response had.
         if len(attempts) > 1:
-            facts["before"] = attempt_facts(attempts[:-1])
+            metadata["before"] = attempts_to_json(attempts[:-1])
         place = {"turn": self._turn, "round": self._round}
-        facts |= {name: number for name, number in place.items() if number != 1}
-        fields: dict[str, Any] = {"continuation": facts}
+        metadata |= {name: number for name, number in place.items() if number != 1}
+        fields: dict[str, Any] = {"continuation": metadata}
         if step.route is Route.ATTACH:
             self._is_stored = True
             if self._published and self._received_again is None:
@@ -200,18 +202,18 @@ class TurnTranslator:
             error: The reason why the turn has no result; None if it has one.
         """
         items = self._new_messages()
-        usage = self._folded.total_usage if self._round > 1 else None
-        ending = self._response.ending(open_calls(self._folded), usage=usage)
+        usage = self._accumulator.total_usage if self._round > 1 else None
+        ending = self._response.ending(open_calls(self._accumulator), usage=usage)
         if ending.state is TaskState.INPUT_REQUIRED:
-            message = waiting_message(open_calls(self._folded), self._request_of)
+            message = waiting_message(open_calls(self._accumulator), self._request_of)
             ending = msgspec.structs.replace(ending, message=message)
         if self._attempts and ending.metadata is not None:
-            ending.metadata[EXTENSION_URI]["attempts"] = attempt_facts(self._attempts)
+            ending.metadata[EXTENSION_URI]["attempts"] = attempts_to_json(self._attempts)
         if error is not None:
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)), ending.metadata)
         elif self._reader is not None and ending.state is TaskState.COMPLETED:
             try:
-                items.append(self._response.output(self._reader.read(self._folded.last_text)))
+                items.append(self._response.output(self._reader.read(self._accumulator.last_text)))
             except ValueError as problem:
                 ending = StatusUpdate(TaskState.FAILED, agent_message(str(problem)), ending.metadata)
         return ([*items, *self._new_messages(), ending],)
@@ -220,7 +222,7 @@ class TurnTranslator:
         """Return the messages whose artifacts are complete and that have not been added to the conversation."""
         start, self._recorded = self._recorded, self._complete
         items: list[Update | MessageAdded] = []
-        for message in self._folded.messages[start : self._complete]:
+        for message in self._accumulator.messages[start : self._complete]:
             if not message.content:
                 continue
             is_results = message.role is Role.TOOL
@@ -229,6 +231,6 @@ class TurnTranslator:
         return items
 
 
-def _call_ids(folded: TurnAccumulator) -> set[str]:
+def _call_ids(accumulator: TurnAccumulator) -> set[str]:
     """Return the ids of all calls in a turn and in the conversation before it."""
-    return {call.id for message in folded.history.conversation for call in message.tool_calls}
+    return {call.id for message in accumulator.history.conversation for call in message.tool_calls}

@@ -230,7 +230,7 @@ class TaskRecord:
             self.number += 1
             return Event(self.number, self._encode_receipt(self.status, encoded), self.state)
         status = TaskStatus(state=advance(self.state, TaskState.WORKING), timestamp=datetime.now(UTC))
-        self._take_status(status, {})
+        self._store_status(status, {})
         self.number += 1
         return Event(self.number, self._encode_receipt(status, encoded), self.state)
 
@@ -322,7 +322,7 @@ class TaskRecord:
             self._replay_status(response.status_update)
         elif response.artifact_update is not None:
             update = response.artifact_update
-            self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
+            self._store_artifact(update.artifact, append=update.append, last=update.last_chunk)
 
     def _replay_text(self, body: bytes) -> bool:
         """Apply an event of `append_text` without parsing it completely. Return False for any other event."""
@@ -344,12 +344,12 @@ class TaskRecord:
     def _replay_status(self, update: TaskStatusUpdateEvent) -> None:
         received = extension_metadata(update.metadata).get("received")
         if received is None:
-            self._take_status(update.status, update.metadata)
+            self._store_status(update.status, update.metadata)
             return
         waited = self.awaits_caller
         self.receive(Message.model_validate(received))
         if waited:
-            self._take_status(update.status, {})
+            self._store_status(update.status, {})
 
     def append_text(self, update: TextDelta) -> Event:
         """Apply a `TextDelta`, and return its event; see `apply`."""
@@ -381,7 +381,7 @@ class TaskRecord:
             self._open_artifact(artifact.artifact_id)
         append = update.append
         body = update.encoded or encode_artifact_event(self.id, self.context_id, update)
-        self._take_artifact(artifact, append=append, last=update.last)
+        self._store_artifact(artifact, append=append, last=update.last)
         if append and update.last:
             body = self._encode_complete(self._artifacts[artifact.artifact_id]) or body
         self.number += 1
@@ -416,7 +416,7 @@ class TaskRecord:
             body = self._encode_status_with(status, metadata, update.encoded)
         else:
             body = self._encode_status(status, metadata)
-        self._take_status(status, metadata)
+        self._store_status(status, metadata)
         self.number += 1
         return Event(self.number, body, state)
 
@@ -433,26 +433,26 @@ class TaskRecord:
         return body.replace(placeholder.to_json(), message, 1)
 
     def _encode_receipt(self, status: TaskStatus, message: bytes) -> bytes:
-        facts = {"continues": True} if turn_continues(self._metadata) else {}
-        body = self._encode_status(status, with_extension_metadata({}, **facts, received=None))
+        fields = {"continues": True} if turn_continues(self._metadata) else {}
+        body = self._encode_status(status, with_extension_metadata({}, **fields, received=None))
         # Replace the last occurrence, because the metadata follows the status, and a message in the status may contain
         # the same text.
         head, _, tail = body.rpartition(_RECEIVED + b"null")
         return b"".join((head, _RECEIVED, message, tail))
 
-    def _take_status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> None:
+    def _store_status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> None:
         known = self.status.message
         if known is None or status.message is None or status.message.message_id != known.message_id:
             self._keep_status_message()  # but not if the new status repeats the message
         self.status = status
         if turn_continues(self._metadata):
             self._metadata = without_extension_metadata(self._metadata, "continues")
-        self._take_metadata(metadata)
+        self._store_metadata(metadata)
         if status.state.terminal:
             for record in self._artifacts.values():
                 record.open = False
 
-    def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
+    def _store_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add the metadata of a status (usage, finish reason, …) to the metadata of the task."""
         known = extension_metadata(self._metadata)
         self._metadata |= metadata
@@ -467,7 +467,7 @@ class TaskRecord:
             self.history.append(self.status.message)
             self.status = self.status.model_copy(update={"message": None})
 
-    def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
+    def _store_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
         known = self._artifacts.get(artifact.artifact_id)
         if append and known is not None:
             if known.ends_in_text and all(map(_is_bare_text, artifact.parts)):

@@ -33,7 +33,7 @@ from tailrace.wrappers import ConfigurationError, ContentPartToolResult, Upstrea
 from tailrace.wrappers.request_options import ToolDefinition
 
 if TYPE_CHECKING:
-    from tailrace.streaming.tools.mcp_connection import Link
+    from tailrace.streaming.tools.mcp_connection import ToolServerClient
 
 DEFAULT_CONNECT_TIMEOUT = 30.0
 """Default timeout in seconds for the connection and the list of tools. Some servers are installed on their first run,
@@ -141,7 +141,7 @@ class McpToolset(Toolset):
         async with linked(self.server, self._connect_timeout) as link:
             yield self._tools(link)
 
-    def _tools(self, link: "Link") -> list[Tool]:
+    def _tools(self, link: "ToolServerClient") -> list[Tool]:
         selected = {name: tool for name, tool in link.tools.items() if name not in self._exclude}
         if self._include is not None:
             unknown = sorted(self._include - link.tools.keys())
@@ -174,7 +174,7 @@ class McpTool(Tool):
 
     def __init__(
         self,
-        link: "Link",
+        link: "ToolServerClient",
         name: str,
         definition: ToolDefinition,
         timeout: float | None,

@@ -119,7 +119,7 @@ class MessageFilter:
                     code=INTERNAL_ERROR, message=f"its result has more than {MAX_VALUES} JSON values"
                 )
                 return SessionMessage(JSONRPCError(jsonrpc="2.0", id=content.id, error=error))
-            self.output_schemas.take(content)
+            self.output_schemas.extract_from(content)
         elif isinstance(content, JSONRPCRequest):
             if self._waiting >= MAX_REQUESTS:
                 return None
@@ -153,7 +153,7 @@ def limited_resumptions() -> Generator[None]:
         _RESUMPTIONS.reset(token)
 
 
-def take_resumption() -> bool:
+def acquire_resumption() -> bool:
     """Return True if a response may be resumed, and count the resumption."""
     taken = _RESUMPTIONS.get()
     if taken is None or len(taken) >= MAX_RESUMPTIONS:
@@ -169,7 +169,7 @@ class OutputSchemas:
         self._schemas: dict[str, dict[str, Any]] = {}
         self._readers: dict[str, OutputReader | None] = {}
 
-    def take(self, response: JSONRPCResponse) -> None:
+    def extract_from(self, response: JSONRPCResponse) -> None:
         """Move the output schemas from a response with a list of tools to this object."""
         tools = response.result.get("tools")
         for tool in cast("list[object]", tools) if isinstance(tools, list) else ():

@@ -1,7 +1,7 @@
 """Connections to an MCP server, which are reopened after they are lost. Requires the official SDK.
 
 The asyncio task that opens a client of the SDK must also close it. But any asyncio task may call a tool, and a call may open a
-new connection. Each connection therefore has its own asyncio task, in a task group that ends with the `Link`. This task is
+new connection. Each connection therefore has its own asyncio task, in a task group that ends with the `ToolServerClient`. This task is
 shielded from cancellation, so that the server is always disconnected properly, within a limited time.
 """
 
@@ -44,7 +44,9 @@ _LOST = (
 
 
 @asynccontextmanager
-async def linked(server: StdioServer | HttpServer, connect_timeout: float) -> "AsyncGenerator[Link]":
+async def linked(
+    server: StdioServer | HttpServer, connect_timeout: float
+) -> "AsyncGenerator[ToolServerClient]":
     """Connect to a server, and request its tools.
 
     Raises:
@@ -53,7 +55,7 @@ async def linked(server: StdioServer | HttpServer, connect_timeout: float) -> "A
     """
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
-        link = Link(server, connect_timeout, group)
+        link = ToolServerClient(server, connect_timeout, group)
         try:
             await link.open()
             yield link
@@ -65,7 +67,7 @@ async def linked(server: StdioServer | HttpServer, connect_timeout: float) -> "A
         raise failure
 
 
-class Link:
+class ToolServerClient:
     """Client for the tools of a server. A lost connection is replaced by the next call.
 
     Attributes:
@@ -120,12 +122,12 @@ class Link:
                     if may_repeat:
                         continue
                 # Servers use this code for other errors too.
-                if error.code == CONNECTION_CLOSED and (connection.over or error.message == _CLOSED):
+                if error.code == CONNECTION_CLOSED and (connection.is_closed or error.message == _CLOSED):
                     raise ToolError(_LOST) from None
                 reason = self._redactor.for_callers(error.message)
                 raise ToolError(f"the tool's server answered with an error: {reason}") from None
             except (RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-                if connection.over:
+                if connection.is_closed:
                     raise ToolError(_LOST) from None
                 reason = self._redactor.for_callers(first_line(error))
                 raise ToolError(f"the tool's server broke the protocol: {reason}") from None
@@ -140,7 +142,7 @@ class Link:
     def _usable(self) -> "_Connection":
         if self._closed:
             raise ToolError("the tool's server is no longer connected")
-        if self._connection is None or self._connection.over:
+        if self._connection is None or self._connection.is_closed:
             self._connection = _Connection(self._server, self._connect_timeout)
             self._group.start_soon(self._connection.run, name=f"MCP server {self._server}")
         return self._connection
@@ -172,7 +174,7 @@ class _Connection:
         )
 
     @property
-    def over(self) -> bool:
+    def is_closed(self) -> bool:
         """True if the connection was lost or closed; False while it is being opened."""
         return self._ending.is_set()
 

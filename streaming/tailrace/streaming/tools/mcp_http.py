@@ -14,7 +14,7 @@ from tailrace.streaming.tools.mcp_bounds import (
     MAX_MESSAGE_BYTES,
     BoundedBody,
     MessageFilter,
-    take_resumption,
+    acquire_resumption,
 )
 from tailrace.streaming.tools.mcp_servers import HttpServer
 from tailrace.streaming.tools.mcp_streams import Streams, filtered
@@ -84,7 +84,7 @@ class _HttpClient(httpx2.AsyncClient):
         """Send a request. If a message cannot be sent or is rejected, return a JSON-RPC error."""
         if request.method == "DELETE" and self.session_lost:
             return httpx2.Response(204, request=request)  # there is no session to end
-        if request.method == "GET" and not take_resumption():
+        if request.method == "GET" and not acquire_resumption():
             # Do not open a stream for messages of the server: it would contain only notifications, and the SDK would
             # reopen it without a limit.
             return httpx2.Response(405, request=request)

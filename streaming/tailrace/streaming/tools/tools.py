@@ -425,11 +425,11 @@ def _fields(
             context_name = key
             continue
         # Generate the names of the fields, because pydantic reserves some names.
-        ours: dict[str, Any] = {"alias": key}
+        field_options: dict[str, Any] = {"alias": key}
         if described.get(key) and not FieldInfo.from_annotation(cast("Any", hint)).description:
-            ours["description"] = described[key]
+            field_options["description"] = described[key]
         default: object = ... if parameter.default is parameter.empty else parameter.default
-        fields[f"field_{len(fields)}"] = (Annotated[hint, pydantic.Field(**ours)], default)
+        fields[f"field_{len(fields)}"] = (Annotated[hint, pydantic.Field(**field_options)], default)
     return context_name, fields
 
 

@@ -43,7 +43,7 @@ from tailrace.streaming.a2a.models import (
     Part,
     StreamResponse,
 )
-from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.v0_3_proto_json import Version03ProtoJson
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.task.task_record import agent_message
 
@@ -265,7 +265,7 @@ async def test_every_kind_of_part_goes_both_ways() -> None:
 def test_any_event_is_what_protobufs_own_json_parser_makes_of_it(body: StreamResponse, closes: bool) -> None:
     event = Event(0, body.to_json())
     written = Grpc03().write_event(event, closes=closes)
-    of_json = Version03Http().write_event(event, closes=closes)
+    of_json = Version03ProtoJson().write_event(event, closes=closes)
     assert written == Parse(of_json, pb.StreamResponse(), ignore_unknown_fields=True)
     assert pb.StreamResponse.FromString(written.SerializeToString()) == written
 

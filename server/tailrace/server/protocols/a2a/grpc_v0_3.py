@@ -29,7 +29,7 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.stream_extension import with_extension_metadata
-from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.v0_3_proto_json import Version03ProtoJson
 from tailrace.streaming.a2a.version_codec import Operation
 
 Fields = dict[str, Any]
@@ -61,8 +61,8 @@ class Grpc03(GrpcVersion):
         "GetAgentCard": Operation.GET_EXTENDED_CARD,
     }
 
-    def __init__(self, dialect: Version03Http | None = None) -> None:
-        self._dialect = dialect or Version03Http()
+    def __init__(self, dialect: Version03ProtoJson | None = None) -> None:
+        self._dialect = dialect or Version03ProtoJson()
 
     def for_client(self, user_agent: str) -> "Grpc03":
         """Return the instance for a client. It encodes the bytes of files in the way that the client expects."""

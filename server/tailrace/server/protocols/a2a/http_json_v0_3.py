@@ -9,7 +9,7 @@ code from ``code``.
 
 from tailrace.server.http.error_responses import Problem, encode_ascii
 from tailrace.server.protocols.a2a.http_json import Route, Version
-from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.v0_3_proto_json import Version03ProtoJson
 from tailrace.streaming.a2a.version_codec import Operation
 
 CARD = Route("GET", "/v1/card", Operation.GET_EXTENDED_CARD)
@@ -50,4 +50,4 @@ def write_problem(problem: Problem) -> bytes:
     return encode_ascii(fields)
 
 
-VERSION_0_3 = Version(Version03Http(), ROUTES, write_problem=write_problem)
+VERSION_0_3 = Version(Version03ProtoJson(), ROUTES, write_problem=write_problem)

@@ -35,7 +35,7 @@ from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.caller_options import NO_FACTS, stored_caller_options
+from tailrace.streaming.agent.caller_options import NO_CALLER_OPTIONS, stored_caller_options
 from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import History
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
@@ -223,7 +223,7 @@ def _request_of(stored: StoredTurn) -> ChatRequest:
     return ChatRequest(
         earlier=(),
         new=to_common_message(stored.message),
-        facts=NO_FACTS,
+        facts=NO_CALLER_OPTIONS,
         model=request.model,
         created=request.created,
         warnings=request.warnings,

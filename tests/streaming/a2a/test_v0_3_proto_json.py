@@ -21,11 +21,11 @@ from tailrace.streaming.a2a.requests import (
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
-from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.v0_3_proto_json import Version03ProtoJson
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
-DIALECT = Version03Http()
+DIALECT = Version03ProtoJson()
 
 PARTS = (
     Part(text="a\u2028b"),

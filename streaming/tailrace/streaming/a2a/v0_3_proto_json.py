@@ -64,7 +64,7 @@ _ENCODES_TWICE = (
 )
 
 
-class Version03Http(Version03):
+class Version03ProtoJson(Version03):
     """Codec for A2A 0.3 over HTTP+JSON and gRPC.
 
     The fields of a request are those of its body or query, and of its path. ``id`` is the id of the task. In requests
@@ -77,9 +77,9 @@ class Version03Http(Version03):
     def __init__(self, *, encodes_twice: bool = False) -> None:
         self._encodes_twice = encodes_twice
 
-    def for_client(self, user_agent: str) -> "Version03Http":
+    def for_client(self, user_agent: str) -> "Version03ProtoJson":
         """Return the codec for a client. The user agent determines whether the client encodes files once or twice."""
-        return Version03Http(encodes_twice=True) if user_agent.startswith(_ENCODES_TWICE) else self
+        return Version03ProtoJson(encodes_twice=True) if user_agent.startswith(_ENCODES_TWICE) else self
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
         """Validate the request. Errors have the field names of 1.0."""
