@@ -89,7 +89,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
 
     def _joined(self, chunk: ChunkWrapper[Any]) -> Sequence[ChunkWrapper[Any]]:
         join = self._join
-        if join.is_over and not chunk.get_reasoning():
+        if join.passes_all and not chunk.get_reasoning():
             return (chunk,)
         given = chunk.get_text()
         self._has_begun = self._has_begun or bool(given)

@@ -132,9 +132,9 @@ class UpstreamError(TailraceError):
             f"{self.tries} tries" if self.tries > 1 else "",
             f"retry after {self.retry_after:g} s" if self.retry_after else "",
         )
-        facts = ", ".join(filter(None, candidates))
+        details = ", ".join(filter(None, candidates))
         prefix = f"{self.provider}: " if self.provider else ""
-        return f"{prefix}{self.message} ({facts})" if facts else f"{prefix}{self.message}"
+        return f"{prefix}{self.message} ({details})" if details else f"{prefix}{self.message}"
 
 
 class ProtocolError(TailraceError):

@@ -115,13 +115,13 @@ class Model(ABC):
         """
         return None
 
-    async def release(self, held: ChunkBatches | str) -> None:  # noqa: B027 — most providers hold no response
+    async def release(self, stored_response: ChunkBatches | str) -> None:  # noqa: B027 — most providers hold no response
         """Cancel a stored response whose rest is not needed. If `MAY_CANCEL` returns False, do nothing.
 
         The default implementation does nothing.
 
         Args:
-            held: See ``broken`` of `attachment`.
+            stored_response: See ``broken`` of `attachment`.
         """
 
     @abstractmethod

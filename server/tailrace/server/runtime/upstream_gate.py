@@ -212,9 +212,9 @@ class GatedModel(Model):
         request = self._model.attachment(broken, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
-    async def release(self, held: ChunkBatches | str) -> None:
+    async def release(self, stored_response: ChunkBatches | str) -> None:
         """Cancel a response as the model does, without a permit."""
-        await self._model.release(held)
+        await self._model.release(stored_response)
 
     async def _stream(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
         owner = OWNER.get()

@@ -31,10 +31,10 @@ class TextJoin:
             is shorter than `MIN_REPEATED`.
     """
 
-    __slots__ = ("_candidates", "_held", "_matched", "_space", "has_reasoning", "is_over")
+    __slots__ = ("_candidates", "_buffered", "_matched", "_space", "has_reasoning", "passes_all")
 
     def __init__(self, text: str, *, is_exact: bool = False, has_prefix: bool = False) -> None:
-        self.is_over = False
+        self.passes_all = False
         """True if all further text is returned unchanged."""
         self.has_reasoning = False
         """True if the continuation begins with a ``<think>`` tag. Such a continuation does not continue the text."""
@@ -46,26 +46,26 @@ class TextJoin:
         self._candidates = [] if is_exact else [each for each in tails if len(each) >= MIN_REPEATED]
         if has_prefix and len(sent) < MIN_REPEATED:
             self._candidates = [sent]
-        self._held = ""
+        self._buffered = ""
         self._matched = 0  # length of the longest candidate that was repeated completely
 
     def feed(self, text: str) -> str:
         """Add text of the continuation. Return the text to append to the interrupted text."""
-        if self.is_over:
+        if self.passes_all:
             return text
-        start = len(self._held)
-        self._held += text
+        start = len(self._buffered)
+        self._buffered += text
         open_candidates: list[str] = []
         for candidate in self._candidates:
             if candidate.startswith(text[: len(candidate) - start], start):
-                if len(candidate) <= len(self._held):
+                if len(candidate) <= len(self._buffered):
                     self._matched = max(self._matched, len(candidate))
                 else:
                     open_candidates.append(candidate)
         self._candidates = open_candidates
         if open_candidates:
             return ""
-        rest = self._held[self._matched :]
+        rest = self._buffered[self._matched :]
         space, begun = self._space, rest.lstrip()
         self.has_reasoning = begun.startswith(OPENING)
         if len(begun) < len(OPENING) and OPENING.startswith(begun):
@@ -76,11 +76,11 @@ class TextJoin:
 
     def close(self) -> str:
         """End a complete continuation. Return the buffered text that is not a repetition."""
-        return "" if self.is_over else self._release(self._held[self._matched :])
+        return "" if self.passes_all else self._release(self._buffered[self._matched :])
 
     def _release(self, rest: str) -> str:
-        self.is_over = True
-        self._held = ""
+        self.passes_all = True
+        self._buffered = ""
         count = 0
         while count < min(len(rest), len(self._space)) and rest[count] == self._space[count]:
             count += 1

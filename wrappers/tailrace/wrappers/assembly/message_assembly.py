@@ -93,12 +93,12 @@ class _Block:
         self.signature: list[str] = []
         self.metadata: FieldFold | None = None
 
-    def add(self, facts: BlockDelta) -> None:
-        if facts.signature:
-            self.signature.append(facts.signature)
-        if facts.metadata:
+    def add(self, delta: BlockDelta) -> None:
+        if delta.signature:
+            self.signature.append(delta.signature)
+        if delta.metadata:
             self.metadata = self.metadata or FieldFold()
-            self.metadata.add(facts.metadata)
+            self.metadata.add(delta.metadata)
 
     def part(self) -> ContentPart | None:
         """Return the block as a part; None if it is empty."""
@@ -166,7 +166,7 @@ class MessageAssembly:
         "_choice",
         "_encoded",
         "_extra",
-        "_held",
+        "_buffered",
         "_open",
         "_refusal",
         "_restated",
@@ -191,7 +191,7 @@ class MessageAssembly:
         self._by_index: dict[int, ToolCallAssembly] = {}
         self._refusal: list[str] = []
         # By channel: the first half of a surrogate pair, until the second half arrives.
-        self._held: dict[Channel, str] = {}
+        self._buffered: dict[Channel, str] = {}
         self._splitter = ThinkTagSplitter() if think_tags else None  # None if no tag can follow
         # Data about the blocks of buffered text. The text may turn out to be reasoning.
         self._waiting: list[BlockDelta] = []
@@ -214,7 +214,7 @@ class MessageAssembly:
             and text.isascii()
             and text
             and not reasoning
-            and not self._held
+            and not self._buffered
         ):
             # `_append`, inlined for the most common case.
             self._encoded += text.encode()
@@ -227,7 +227,7 @@ class MessageAssembly:
                 self._finish(chunk.get_finish_message())
                 return changes
             if details.snapshot or details.restarts or details.block is not None or details.refusal:
-                self._take_details(details, changes)
+                self._apply_details(details, changes)
             elif details.extra:
                 self._extra.add(details.extra)
         if reasoning and (self._restated is not None or (details is not None and details.restates)):
@@ -236,13 +236,13 @@ class MessageAssembly:
             opens = self._open is not _REASONING
             self._append(_REASONING, reasoning, changes)
             if opens and (details is None or details.block is None):
-                self._take_origin(chunk)
+                self._apply_origin(chunk)
         if text:
             self._append(_TEXT, text, changes)
         if chunk.plain:
             return changes
         if details is not None and (details.block is not None or details.parts):
-            self._take_blocks(details, changes)
+            self._apply_blocks(details, changes)
         for delta in chunk.get_tool_calls():
             self._begin(changes)
             call = self._call_of(delta)
@@ -257,8 +257,8 @@ class MessageAssembly:
     def close(self) -> list[Change]:
         """End the stream. Return the changes for text that was buffered."""
         changes: list[Change] = []
-        held, self._held = self._held, {}
-        for channel, half in held.items():
+        buffered, self._buffered = self._buffered, {}
+        for channel, half in buffered.items():
             self._append(channel, join_surrogates(half), changes)
         splitter, self._splitter = self._splitter, None
         for channel, text in splitter.close() if splitter is not None else ():
@@ -310,7 +310,7 @@ class MessageAssembly:
 
     def resume(self) -> None:
         """Prepare for the continuation of an interrupted response: discard half of a surrogate pair."""
-        self._held.clear()
+        self._buffered.clear()
 
     def restart(self) -> Change:
         """Discard all content, because another attempt replaces it. Return the change."""
@@ -360,7 +360,7 @@ class MessageAssembly:
             metadata["extra"] = self.extra
         return Message(role=Role.MODEL, content=tuple(content), metadata=metadata)
 
-    def _take_details(self, details: ChunkDetails, changes: list[Change]) -> None:
+    def _apply_details(self, details: ChunkDetails, changes: list[Change]) -> None:
         """Process the details of a chunk that come before its text."""
         if details.restarts:
             self._restart(changes)
@@ -376,26 +376,26 @@ class MessageAssembly:
                 extra = {name: value for name, value in extra.items() if name not in self._extra}
             self._extra.add(extra)
 
-    def _take_blocks(self, details: ChunkDetails, changes: list[Change]) -> None:
+    def _apply_blocks(self, details: ChunkDetails, changes: list[Change]) -> None:
         """Process the details of a chunk that come after its text: signature and metadata of its block, and parts."""
-        facts = details.block
-        if facts is not None and (facts.signature or facts.metadata):
-            channel = Channel(facts.channel)
+        delta = details.block
+        if delta is not None and (delta.signature or delta.metadata):
+            channel = Channel(delta.channel)
             if channel is _TEXT and self._splitter is not None:
-                self._waiting.append(facts)
+                self._waiting.append(delta)
             else:
                 self._begin(changes)
-                if facts.opens and self._open is not channel:
+                if delta.opens and self._open is not channel:
                     self._open_segment(channel)  # the block is signed or annotated before its first text
                 block = self._latest(channel) or self._open_segment(channel)
-                block.add(facts)
+                block.add(delta)
         for part in details.parts:
             self._begin(changes)
             self._open = None
             self._add_segment(part)
             changes.append(Change(Channel.PART, self._choice, "", part=part))
 
-    def _take_origin(self, chunk: ChunkWrapper[Any]) -> None:
+    def _apply_origin(self, chunk: ChunkWrapper[Any]) -> None:
         """Store the field that contained reasoning, because some providers require the same field in later requests."""
         origin = chunk.reasoning_origin
         block = self._latest(_REASONING) if origin else None
@@ -416,10 +416,10 @@ class MessageAssembly:
     @property
     def has_content(self) -> bool:
         """True if the message has content (since the last restart)."""
-        return bool(self._segments or self._refusal or self._held or self._holds_text)
+        return bool(self._segments or self._refusal or self._buffered or self._holds_text)
 
     def _append(self, channel: Channel, text: str, changes: list[Change]) -> None:
-        if self._held or not text.isascii():
+        if self._buffered or not text.isascii():
             text = self._whole_characters(channel, text)
             if not text:
                 return
@@ -463,8 +463,8 @@ class MessageAssembly:
     def _open_segment(self, channel: Channel) -> _Block:
         block = _Block(channel)
         if self._waiting and channel is _TEXT:
-            for facts in self._waiting:
-                block.add(facts)
+            for delta in self._waiting:
+                block.add(delta)
             self._waiting.clear()
         self._open = channel
         self._encoded = block.encoded
@@ -483,9 +483,9 @@ class MessageAssembly:
 
     def _whole_characters(self, channel: Channel, text: str) -> str:
         """Return ``text`` after the buffered surrogate. Buffer a high surrogate at the end of the text."""
-        text = self._held.pop(channel, "") + text
+        text = self._buffered.pop(channel, "") + text
         if "\ud800" <= text[-1] <= "\udbff":
-            self._held[channel] = text[-1]
+            self._buffered[channel] = text[-1]
             text = text[:-1]
         return join_surrogates(text)
 

@@ -112,7 +112,7 @@ class BedrockModel(DirectModel):
     def _decoder(self) -> BedrockDecoder:
         return BedrockDecoder(provider=self.provider)
 
-    def _refused(
+    def _status_error(
         self, status: int, headers: Mapping[str, str], body: object, message: str = ""
     ) -> UpstreamError:
         fields = as_mapping(body) or {}

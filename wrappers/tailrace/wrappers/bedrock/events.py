@@ -178,9 +178,9 @@ class ConverseEvents:
             stop.raw = fields
             wrappers.append(stop)
         if others:
-            facts = self._metadata(others)
-            facts.raw = fields
-            wrappers.append(facts)
+            metadata = self._metadata(others)
+            metadata.raw = fields
+            wrappers.append(metadata)
         return wrappers
 
     def wrap_block(self, block: Mapping[str, Any], index: int) -> BedrockWrapper:
@@ -347,24 +347,24 @@ class ConverseEvents:
         return BedrockWrapper({}, details=ChunkDetails(parts=(part,)))
 
     def _stop(self, fields: Mapping[str, Any]) -> BedrockWrapper:
-        facts = _facts(fields, "stopReason")
+        metadata = _other_fields(fields, "stopReason")
         self._stopped = True
         return BedrockWrapper(
             fields,
-            details=ChunkDetails(metadata=facts) if facts else None,
+            details=ChunkDetails(metadata=metadata) if metadata else None,
             finish=finish_message(fields.get("stopReason")),
         )
 
     def _metadata(self, fields: Mapping[str, Any]) -> BedrockWrapper:
-        facts = _facts(fields, "usage", "serviceTier")
+        metadata = _other_fields(fields, "usage", "serviceTier")
         tier = fields.get("serviceTier")
         if tier is not None:
-            facts["service_tier"] = (as_mapping(tier) or {}).get("type", tier)
+            metadata["service_tier"] = (as_mapping(tier) or {}).get("type", tier)
         usage = as_mapping(fields.get("usage"))
         self.ended = self._stopped
         return BedrockWrapper(
             fields,
-            details=ChunkDetails(metadata=facts) if facts else None,
+            details=ChunkDetails(metadata=metadata) if metadata else None,
             usage=read_usage(usage) if usage else None,
         )
 
@@ -374,7 +374,7 @@ class ConverseEvents:
         return BedrockWrapper({name: payload}, details=ChunkDetails(error=error))
 
 
-def _facts(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
+def _other_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     return {
         name: wire_json(value)
         for name, value in fields.items()

@@ -76,30 +76,30 @@ class InvocationEvents:
             deltas = self._anthropic.wrap_common(cast("dict[str, Any]", chunk))
             if deltas:
                 return deltas
-        fields, facts = chunk, None
+        fields, metadata = chunk, None
         if not chunk.keys().isdisjoint(_BEDROCK_FIELDS):
-            facts = {
+            metadata = {
                 name: value for name, value in chunk.items() if name in _BEDROCK_FIELDS and value is not None
             }
             fields = {name: value for name, value in chunk.items() if name not in _BEDROCK_FIELDS}
         wrappers = self._wrap_model(fields)
         if not self._counted:
             self._counted = any(wrapper.get_usage() is not None for wrapper in wrappers)
-        return [*wrappers, self._wrap_facts(facts)] if facts else wrappers
+        return [*wrappers, self._wrap_metadata(metadata)] if metadata else wrappers
 
     def close(self) -> list[ChunkWrapper[Any]]:
         """End the stream, and return the chunk wrappers of unfinished blocks."""
         return [*self._anthropic.close(), *self._converse.close()]
 
-    def _wrap_facts(self, facts: dict[str, Any]) -> BedrockWrapper:
+    def _wrap_metadata(self, metadata: dict[str, Any]) -> BedrockWrapper:
         """Return a chunk wrapper for the fields that Bedrock has added to a chunk of the model."""
-        wrapper = BedrockWrapper(facts, details=ChunkDetails(metadata=facts))
-        metrics = as_mapping(facts.get(_METRICS))
+        wrapper = BedrockWrapper(metadata, details=ChunkDetails(metadata=metadata))
+        metrics = as_mapping(metadata.get(_METRICS))
         if metrics is not None:
             self.ended = True
             if not self._counted:
                 wrapper.usage = read_usage(metrics)
-        if facts.get(_GUARDRAIL) == "INTERVENED":
+        if metadata.get(_GUARDRAIL) == "INTERVENED":
             wrapper.finish = FinishMessage(FinishReason.CONTENT_FILTER, "guardrail_intervened")
         return wrapper
 

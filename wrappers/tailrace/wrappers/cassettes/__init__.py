@@ -9,7 +9,7 @@ A recording (`Cassette`) contains the bytes of one response with their arrival t
 format.
 """
 
-from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, RecordedRequest, load_cassettes
+from tailrace.wrappers.cassettes.cassette import Cassette, Failure, BodyPart, RecordedRequest, load_cassettes
 from tailrace.wrappers.cassettes.cassette_model import CassetteModel
 from tailrace.wrappers.cassettes.recording_model import RecordingModel
 
@@ -17,7 +17,7 @@ __all__ = [
     "Cassette",
     "CassetteModel",
     "Failure",
-    "Piece",
+    "BodyPart",
     "RecordedRequest",
     "RecordingModel",
     "load_cassettes",

@@ -32,7 +32,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Piece(_Model):
+class BodyPart(_Model):
     """One chunk of a response body: the bytes that one network read returned.
 
     Attributes:
@@ -46,7 +46,7 @@ class Piece(_Model):
     base64: str | None = None
 
     @classmethod
-    def of(cls, at: float, data: bytes) -> "Piece":
+    def of(cls, at: float, data: bytes) -> "BodyPart":
         """Create a piece from bytes that arrived ``at`` seconds after the request."""
         try:
             return cls(at=round(at, 4), text=data.decode())
@@ -54,7 +54,7 @@ class Piece(_Model):
             return cls(at=round(at, 4), base64=base64.b64encode(data).decode("ascii"))
 
     @model_validator(mode="after")
-    def _one_content(self) -> "Piece":
+    def _one_content(self) -> "BodyPart":
         if (self.text is None) == (self.base64 is None):
             raise ValueError("a piece needs exactly one of text and base64")
         return self
@@ -131,7 +131,7 @@ class Cassette(_Model):
     format: str
     recorded: datetime
     request: RecordedRequest
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[BodyPart, ...] = ()
     failure: Failure | None = None
 
     def write(self, folder: Path) -> Path:

@@ -166,13 +166,13 @@ class _Failures:
     def __init__(self, cassette: Cassette) -> None:
         self._cassette = cassette
 
-    def broken(self, error: Exception) -> UpstreamError:
+    def connection_error(self, error: Exception) -> UpstreamError:
         """Return the recorded error."""
         failure = self._cassette.failure
         if failure is None:
             raise error
         return failure.error(self._cassette.provider)
 
-    def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
+    def redacted_error(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
         """Return the same error, because the recording contains no credentials."""
         return error

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, RecordedRequest, request_digest
+from tailrace.wrappers.cassettes.cassette import Cassette, Failure, BodyPart, RecordedRequest, request_digest
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
@@ -161,7 +161,7 @@ class _Recording:
         )
 
 
-def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -> list[Piece] | None:
+def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -> list[BodyPart] | None:
     """Remove credentials from the chunks of a body. Return None if a body that is not UTF-8 contains a credential.
 
     If a credential was removed, the result has only one chunk, because several chunks may have contained the
@@ -173,14 +173,14 @@ def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -
     except UnicodeDecodeError:
         text = body.decode("latin-1")
         return (
-            [Piece.of(at, data) for at, data in pieces]
+            [BodyPart.of(at, data) for at, data in pieces]
             if redactor.without_credentials(text) == text
             else None
         )
     clean = redactor.without_credentials(text)
     if clean == text:
-        return [Piece.of(at, data) for at, data in pieces]
-    return [Piece.of(pieces[0][0], clean.encode())]
+        return [BodyPart.of(at, data) for at, data in pieces]
+    return [BodyPart.of(pieces[0][0], clean.encode())]
 
 
 class _RecordedBody:

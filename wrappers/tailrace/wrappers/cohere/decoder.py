@@ -223,13 +223,13 @@ def _wrap_event(fields: dict[str, Any], provider: str) -> list[CohereWrapper]:
     if kind == "message-end":
         return [_wrap_end(fields, delta, provider)]
     if kind == "message-start":
-        facts = _facts(fields, "type", "delta") | _facts(message, *_MESSAGE)
+        metadata = _other_fields(fields, "type", "delta") | _other_fields(message, *_MESSAGE)
         return [
-            CohereWrapper(fields, details=ChunkDetails(metadata=facts or None)),
+            CohereWrapper(fields, details=ChunkDetails(metadata=metadata or None)),
             *_wrap_message(fields, message),
         ]
     if kind == "debug":
-        return [CohereWrapper(fields, details=ChunkDetails(metadata=_facts(fields, "type") or None))]
+        return [CohereWrapper(fields, details=ChunkDetails(metadata=_other_fields(fields, "type") or None))]
     if not kind and as_mapping(fields.get("message")) is not None:
         return _wrap_response(fields, provider)
     return []
@@ -239,7 +239,7 @@ def _wrap_response(fields: dict[str, Any], provider: str) -> list[CohereWrapper]
     message = as_mapping(fields.get("message")) or {}
     end = _wrap_end(fields, fields, provider)
     end.details = end.details or ChunkDetails()
-    end.details.metadata = (_facts(fields, *_RESPONSE) | _facts(message, *_MESSAGE)) or None
+    end.details.metadata = (_other_fields(fields, *_RESPONSE) | _other_fields(message, *_MESSAGE)) or None
     if fields.get("logprobs"):
         end.details.extra = {"logprobs": fields["logprobs"]}
     return [*_wrap_message(fields, message), end]
@@ -320,8 +320,8 @@ def _read_call(call: Mapping[str, Any], index: int | None) -> ToolCallDelta:
         arguments = ""
     elif not isinstance(arguments, str):
         arguments = json_text(arguments)
-    extra = _facts(call, "id", "type", "function")
-    others = _facts(function, "name", "arguments")
+    extra = _other_fields(call, "id", "type", "function")
+    others = _other_fields(function, "name", "arguments")
     if others:
         extra["function"] = others
     return ToolCallDelta(
@@ -345,7 +345,7 @@ def _read_usage(value: object) -> Usage | None:
     return Usage(input_tokens or 0, output_tokens or 0, (input_tokens or 0) + (output_tokens or 0), usage)
 
 
-def _facts(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
+def _other_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     """Return the non-empty fields that are not standard fields."""
     return {
         name: value for name, value in fields.items() if name not in standard and value not in (None, "", [])

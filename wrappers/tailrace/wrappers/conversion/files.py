@@ -96,5 +96,5 @@ def file_description(part: ContentPartFile) -> str:
     """Return a text that describes a file: a link, or the name, type and size of the file."""
     if part.url is not None:
         return f"[{part.filename or part.url}]({part.url})"
-    facts = (f"file {part.filename}".rstrip(), part.media_type, f"{len(part.data or b'')} bytes")
-    return f"[{', '.join(fact for fact in facts if fact)}]"
+    details = (f"file {part.filename}".rstrip(), part.media_type, f"{len(part.data or b'')} bytes")
+    return f"[{', '.join(fact for fact in details if fact)}]"

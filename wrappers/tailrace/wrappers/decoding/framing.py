@@ -45,12 +45,12 @@ class _Lines:
     A byte order mark at the start is dropped. After a call of `fail`, every call raises the error.
     """
 
-    __slots__ = ("_bound", "_fragments", "_head", "_held", "_skip_lf", "failed")
+    __slots__ = ("_bound", "_fragments", "_head", "_buffered_size", "_skip_lf", "failed")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._fragments: list[bytes] = []
-        self._held = 0
+        self._buffered_size = 0
         self._skip_lf = False
         self._head: bytes | None = b""  # the first bytes, as long as they may be a byte order mark; then None
         self.failed = ""
@@ -82,13 +82,13 @@ class _Lines:
             self._fragments.append(lines[0])
             lines[0] = b"".join(self._fragments)
             self._fragments.clear()
-            self._held = 0
+            self._buffered_size = 0
             if len(lines[0]) > self._bound:
                 return self._within_bound(lines)
         if rest:
             self._fragments.append(rest)
-            self._held += len(rest)
-        if self._held > self._bound or len(data) > self._bound:
+            self._buffered_size += len(rest)
+        if self._buffered_size > self._bound or len(data) > self._bound:
             return self._within_bound(lines)
         return lines
 
@@ -102,7 +102,7 @@ class _Lines:
             self._raise()
         rest, self._head = b"".join(self._fragments) or self._head or b"", None
         self._fragments.clear()
-        self._held = 0
+        self._buffered_size = 0
         return rest
 
     def fail(self, unit: str, *, now: bool) -> None:
@@ -115,7 +115,7 @@ class _Lines:
     def _within_bound(self, lines: list[bytes]) -> list[bytes]:
         """Return the lines before the first line that is too large. The line that is too large may be unfinished."""
         accepted = list(itertools.takewhile(lambda line: len(line) <= self._bound, lines))
-        if len(accepted) < len(lines) or self._held > self._bound:
+        if len(accepted) < len(lines) or self._buffered_size > self._bound:
             self.fail("line", now=not accepted)
         return accepted
 
@@ -352,7 +352,7 @@ class JSONDecoder:
         "_failed",
         "_first",
         "_fragments",
-        "_held",
+        "_buffered_size",
         "_in_string",
         "_lines",
         "_undecided",
@@ -370,7 +370,7 @@ class JSONDecoder:
         self._in_string = False
         self._carry = b""  # a backslash at the end of the last read; the byte that it escapes has not arrived
         self._fragments: list[bytes] = []
-        self._held = 0
+        self._buffered_size = 0
         self._failed = False
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
@@ -399,7 +399,7 @@ class JSONDecoder:
                 return [ServerSentEvent(value) for value in values]
         events: list[ServerSentEvent] = []
         self._scan(self._carry + data, events)
-        if self._held > self._bound:
+        if self._buffered_size > self._bound:
             self._failed = True
             self._fragments.clear()
             if not events:
@@ -465,7 +465,7 @@ class JSONDecoder:
                 if not self._depth:
                     value, begin = self._take(data[begin:position]), -1
                     if len(value) > self._bound:
-                        self._held = len(value)
+                        self._buffered_size = len(value)
                         return
                     events.append(ServerSentEvent(value))
                     if self._first:
@@ -477,7 +477,7 @@ class JSONDecoder:
                             return
         if begin >= 0:
             self._fragments.append(data[begin:position])
-            self._held += position - begin
+            self._buffered_size += position - begin
 
     def _decide(self, following: bytes) -> NDJSONDecoder | None:
         """Return the decoder of lines if each line is an object; otherwise None."""
@@ -502,7 +502,7 @@ class JSONDecoder:
         self._fragments.append(last)
         value = b"".join(self._fragments)
         self._fragments.clear()
-        self._held = 0
+        self._buffered_size = 0
         return value
 
     def _raise(self) -> NoReturn:

@@ -66,11 +66,11 @@ class ThinkTagSplitter:
     def close(self) -> list[tuple[ThinkingChannel, str]]:
         """End the response. Return the buffered text; it is reasoning if there was no closing tag."""
         channel: ThinkingChannel = "reasoning" if self._state is _State.THINKING else "text"
-        held = "".join((*self._space, self._tag))
+        buffered = "".join((*self._space, self._tag))
         self._state = _State.ANSWER
         self._space.clear()
         self._tag = ""
-        return [(channel, held)] if held else []
+        return [(channel, buffered)] if buffered else []
 
     def _before(self, text: str) -> list[tuple[ThinkingChannel, str]]:
         if not self._tag:

@@ -63,7 +63,7 @@ class GeminiModel(DirectModel):
             body["systemInstruction"] = system
         return self._url, self._headers, {**body, **parameters}
 
-    def _refused(
+    def _status_error(
         self, status: int, headers: Mapping[str, str], body: object, message: str = ""
     ) -> UpstreamError:
         bodies = as_mappings(body)

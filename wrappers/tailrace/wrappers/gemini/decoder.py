@@ -98,7 +98,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         "_candidates",
         "_counter",
         "_envelope",
-        "_facts",
+        "_response_fields",
         "_interaction",
         "_raw_usage",
         "_tier",
@@ -111,7 +111,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._counter = None if alone else CallCounter()
         self._candidates: dict[int, _Candidate] = {}
-        self._facts: Fields = {}  # the fields of the response in the previous chunk
+        self._response_fields: Fields = {}  # the fields of the response in the previous chunk
         self._envelope: tuple[object, ...] = (None, None, None)  # model, id and time in the previous chunk
         self._raw_usage: Mapping[str, Any] | None = None
         self._usage: Mapping[str, Any] = {}
@@ -171,8 +171,8 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         if candidates:
             for candidate in as_mappings(candidates):
                 self._wrap_candidate(candidate, wrappers)
-        facts = {name: value for name, value in fields.items() if name not in _CONTENT}
-        metadata = self._new_facts(facts) if facts != self._facts else None
+        response_fields = {name: value for name, value in fields.items() if name not in _CONTENT}
+        metadata = self._new_metadata(response_fields) if response_fields != self._response_fields else None
         usage = fields.get("usageMetadata")
         if usage and usage != self._raw_usage:
             usage = self._new_usage(as_mapping(usage) or {})
@@ -255,11 +255,19 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             last.details = last.details or ChunkDetails()
             last.details.extra = extra
 
-    def _new_facts(self, facts: Fields) -> Fields | None:
+    def _new_metadata(self, response_fields: Fields) -> Fields | None:
         """Return the fields of the response that are different from the previous chunk."""
-        previous, self._facts = self._facts, facts
-        self._envelope = (facts.get("modelVersion"), facts.get("responseId"), facts.get("createTime"))
-        new = {_NAMES.get(name, name): value for name, value in facts.items() if value != previous.get(name)}
+        previous, self._response_fields = self._response_fields, response_fields
+        self._envelope = (
+            response_fields.get("modelVersion"),
+            response_fields.get("responseId"),
+            response_fields.get("createTime"),
+        )
+        new = {
+            _NAMES.get(name, name): value
+            for name, value in response_fields.items()
+            if value != previous.get(name)
+        }
         return {name: value for name, value in new.items() if value not in (None, "")}
 
     def _new_usage(self, usage: Mapping[str, Any]) -> Usage | None:

@@ -40,7 +40,15 @@ _REASONS = {
     "cancelled": FinishReason.UNSPECIFIED,
     "requires_continuation": FinishReason.UNSPECIFIED,
 }
-_FACTS = ("id", "model", "created", "service_tier", "agent", "environment_id", "previous_interaction_id")
+_METADATA_FIELDS = (
+    "id",
+    "model",
+    "created",
+    "service_tier",
+    "agent",
+    "environment_id",
+    "previous_interaction_id",
+)
 _CONTENT_FIELDS = frozenset({"annotations", "data", "text", "uri"})
 _FILES = frozenset({"audio", "document", "file", "image", "video"})
 
@@ -151,7 +159,7 @@ class InteractionReader:
             for index, step in enumerate(as_mappings(steps)):
                 wrappers += self._start({"index": index}, step)
             wrappers += self.close()
-        metadata = {name: fields[name] for name in _FACTS if fields.get(name)}
+        metadata = {name: fields[name] for name in _METADATA_FIELDS if fields.get(name)}
         status = as_text(fields.get("status"))
         reason = _REASONS.get(status)
         error = None

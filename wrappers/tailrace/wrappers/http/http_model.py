@@ -228,7 +228,7 @@ class HTTPModel(Model):
         matched = with_repaired_results(with_matched_ids(history, pattern=self.converter.id_pattern))
         return names.replace_in_history(matched)
 
-    def _silent(self) -> UpstreamError:
+    def _read_timeout_error(self) -> UpstreamError:
         return UpstreamError(
             f"the provider sent nothing for {self._read_timeout:g} seconds",
             fault=UpstreamFault.TIMEOUT,
@@ -238,7 +238,7 @@ class HTTPModel(Model):
     def connection_error(self, error: Exception) -> UpstreamError:
         """Convert the exception of a connection that was lost during a response."""
         if is_timeout(error):
-            return self._silent()
+            return self._read_timeout_error()
         return UpstreamError(
             f"the connection broke in the middle of the response: {_first_line(_cause(error))}",
             fault=UpstreamFault.TRUNCATED,
@@ -248,7 +248,7 @@ class HTTPModel(Model):
     def _unreachable(self, error: Exception, tries: int = 1) -> UpstreamError:
         cause = _cause(error)
         if is_timeout(error) and not isinstance(cause, ConnectTimeout):
-            silent = self._silent()
+            silent = self._read_timeout_error()
             silent.tries = tries
             return silent
         return UpstreamError(
@@ -258,7 +258,7 @@ class HTTPModel(Model):
             tries=tries,
         )
 
-    def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
+    def redacted_error(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
         """Redact an error, and return it. Texts that only the operator may receive are moved to its ``diagnosis``.
 
         Call this method for each error: error statuses, connection errors, and errors inside a stream.
@@ -418,7 +418,7 @@ class DirectModel(HTTPModel):
                         provider=self.provider,
                     )
         except OSError as error:
-            raise self.withheld(self.connection_error(error), url, headers) from error
+            raise self.redacted_error(self.connection_error(error), url, headers) from error
         finally:
             response.close()
         return bytes(data)
@@ -465,7 +465,7 @@ class DirectModel(HTTPModel):
             except OSError as error:
                 # There is no retry after a read timeout, because the retry would exceed the caller's time limit.
                 if last or isinstance(error, ReadTimeout):
-                    raise self.withheld(self._unreachable(error, attempt + 1), url, sent) from error
+                    raise self.redacted_error(self._unreachable(error, attempt + 1), url, sent) from error
                 pause = None
             else:
                 if response.status < 300:
@@ -484,7 +484,7 @@ class DirectModel(HTTPModel):
         try:
             if response.status < 400:
                 redirected = self._redirected(response.status, response.headers, request.url)
-                return self.withheld(redirected, request.url, request.headers)
+                return self.redacted_error(redirected, request.url, request.headers)
             # The status is sufficient, so an incomplete body is used if the rest does not arrive in time.
             with suppress(OSError):
                 async with asyncio.timeout(self._read_timeout):
@@ -499,7 +499,7 @@ class DirectModel(HTTPModel):
         except (ValueError, RecursionError):
             content = body.decode("utf-8", "replace").strip()
         refused = self._status_error(response.status, response.headers, content, response.reason)
-        return self.withheld(refused, request.url, request.headers)
+        return self.redacted_error(refused, request.url, request.headers)
 
     def _client(self) -> HttpClient:
         if self._http is None:

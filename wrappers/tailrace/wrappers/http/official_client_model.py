@@ -63,11 +63,11 @@ class ClientModel(HTTPModel):
             )
             known.tries = tries_of(refused.response)
             # ``from None``, because the client's error message contains the body of the response.
-            raise self.withheld(known, str(request.url), request.headers) from None
+            raise self.redacted_error(known, str(request.url), request.headers) from None
         except broken as error:
             unreachable = self._unreachable(error, tries_of(error))
             url, headers = sent_request(error)
-            raise self.withheld(unreachable, url, headers) from error
+            raise self.redacted_error(unreachable, url, headers) from error
 
 
 class ClientTransport(httpx2.AsyncBaseTransport):

@@ -359,11 +359,11 @@ class Body(Protocol):
 class ErrorReporter(Protocol):
     """Converts the errors of a response; see `tailrace.wrappers.http.http_model.HTTPModel`."""
 
-    def broken(self, error: Exception) -> UpstreamError:
+    def connection_error(self, error: Exception) -> UpstreamError:
         """Convert the exception of a connection that was lost during a response."""
         ...
 
-    def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
+    def redacted_error(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
         """Remove from an error all data that callers must not receive, and return the error."""
         ...
 
@@ -378,7 +378,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         model: Converts connection errors, and redacts all errors.
     """
 
-    __slots__ = ("_body", "_decoder", "_error", "_is_over", "_model", "_names")
+    __slots__ = ("_body", "_decoder", "_error", "_has_ended", "_model", "_names")
 
     def __init__(
         self, body: Body, decoder: ResponseDecoder[Any], names: ToolNames | None, model: "ErrorReporter"
@@ -387,12 +387,12 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         self._decoder = decoder
         self._names = names
         self._model = model
-        self._is_over = False
+        self._has_ended = False
         self._error: UpstreamError | None = None
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
         body, decoder, names = self._body, self._decoder, self._names
-        while not self._is_over:
+        while not self._has_ended:
             try:
                 if decoder.done:
                     data = b""  # data after the end of the response is ignored
@@ -401,7 +401,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
                     data = body.read_nowait()
                     if data is None:
                         continue
-                self._is_over = not data
+                self._has_ended = not data
                 chunks = decoder.feed(data) if data else decoder.close()
             except (OSError, UpstreamError) as error:
                 chunks = self._break(error)
@@ -410,7 +410,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
                     self._redact(chunk)
             if names is not None:
                 chunks = names.restore_names(chunks)
-                if self._is_over:
+                if self._has_ended:
                     chunks = [*chunks, *names.close()]
             if chunks:
                 return chunks
@@ -423,22 +423,24 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
 
     def _break(self, error: OSError | UpstreamError) -> Sequence[ChunkWrapper[Any]]:
         """End the stream with an error, and return the remaining chunks. The next call of ``__anext__`` raises the error."""
-        self._is_over = True
+        self._has_ended = True
         request = self._body.request
         if isinstance(error, UpstreamError):
-            self._error = self._model.withheld(error, str(request.url), request.headers)
+            self._error = self._model.redacted_error(error, str(request.url), request.headers)
             return ()
-        held = self._decoder.close()
-        broken = self._model.withheld(self._model.broken(error), str(request.url), request.headers)
+        remaining = self._decoder.close()
+        redacted = self._model.redacted_error(
+            self._model.connection_error(error), str(request.url), request.headers
+        )
         # With its traceback, the error would form a reference cycle with the body.
-        broken.__cause__ = error.with_traceback(None)
-        self._error = broken
+        redacted.__cause__ = error.with_traceback(None)
+        self._error = redacted
         # The decoder's error for a truncated stream is omitted, because the connection error has more details.
-        return [chunk for chunk in held if chunk.details is None or chunk.details.error is None]
+        return [chunk for chunk in remaining if chunk.details is None or chunk.details.error is None]
 
     def _redact(self, chunk: ChunkWrapper[Any]) -> None:
-        """Redact the error in a chunk, if there is one. See `ErrorReporter.withheld`."""
+        """Redact the error in a chunk, if there is one. See `ErrorReporter.redacted_error`."""
         error = chunk.details.error if chunk.details is not None else None
         if error is not None:
             request = self._body.request
-            self._model.withheld(error, str(request.url), request.headers)
+            self._model.redacted_error(error, str(request.url), request.headers)

@@ -83,7 +83,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         done: True after ``[DONE]``. Later data is ignored.
     """
 
-    __slots__ = ("_facts", "_is_thinking", "_open")
+    __slots__ = ("_response_fields", "_is_thinking", "_open")
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
@@ -93,7 +93,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         self._is_thinking = False  # True if the latest block is thinking
         # The id, the model and the presence of ``created`` in the previous chunk. The defaults mean that the next chunk
         # must be read by `wrap`.
-        self._facts: tuple[object, object, bool] = (None, None, False)
+        self._response_fields: tuple[object, object, bool] = (None, None, False)
 
     def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of a chunk that contains only text, or only thinking of the current block."""
@@ -106,7 +106,7 @@ class MistralDecoder(ChatCompletionsDecoder):
             self._is_thinking = False
         wrappers = super().wrap_common(payload)
         if wrappers:
-            self._facts = (None, None, False)  # other fields of this chunk may be different
+            self._response_fields = (None, None, False)  # other fields of this chunk may be different
         for wrapper in wrappers:
             raw: Any = wrapper.raw
             if raw.model_extra is not None and "content" in raw.model_extra:
@@ -121,7 +121,7 @@ class MistralDecoder(ChatCompletionsDecoder):
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of one chunk or of a complete response. Each content part has a chunk wrapper."""
-        facts = fields.get("id"), fields.get("model"), bool(fields.get("created"))
+        response_fields = fields.get("id"), fields.get("model"), bool(fields.get("created"))
         wrappers: list[ChoiceDeltaWrapper] = []
         choices: list[Mapping[str, Any]] = []
         for choice in as_mappings(fields.get("choices") or []):
@@ -140,7 +140,7 @@ class MistralDecoder(ChatCompletionsDecoder):
             fields = {**fields, "choices": choices}
         others = super().wrap(fields, error_event=error_event)
         # The fields of a ping have not been reported.
-        self._facts = facts if others else (None, None, False)
+        self._response_fields = response_fields if others else (None, None, False)
         return [*wrappers, *self._mark(others)]
 
     def _wrap_thought(self, payload: bytes) -> ChoiceDeltaWrapper | None:
@@ -149,7 +149,7 @@ class MistralDecoder(ChatCompletionsDecoder):
             chunk = _decode_thought(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        if len(chunk.choices) != 1 or (chunk.id, chunk.model, chunk.created != 0) != self._facts:
+        if len(chunk.choices) != 1 or (chunk.id, chunk.model, chunk.created != 0) != self._response_fields:
             return None
         choice = chunk.choices[0]
         if len(choice.delta.content) != 1 or self._open.get(choice.index) != "reasoning":

@@ -108,7 +108,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
             wrapper.calls = self._number_calls(wrapper.calls)
         details = wrapper.details
         if details is not None and details.metadata:
-            details.metadata = self._new_facts(details.metadata)
+            details.metadata = self._new_metadata(details.metadata)
             if details == ChunkDetails():
                 wrapper.details = None
         return [wrapper]
@@ -164,17 +164,17 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
             self._calls += 1
         return tuple(numbered)
 
-    def _new_facts(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _new_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the fields of the response. Each line repeats the model and the time, so they are returned only once."""
-        facts = dict(metadata)
-        model = facts.get("model")
+        new_metadata = dict(metadata)
+        model = new_metadata.get("model")
         if self._model is not None:
-            facts.pop("created", None)
-            facts.pop("created_at", None)
+            new_metadata.pop("created", None)
+            new_metadata.pop("created_at", None)
             if model == self._model:
-                del facts["model"]
+                del new_metadata["model"]
         self._model = self._model if model is None else model
-        return facts or None
+        return new_metadata or None
 
 
 def wrap_chunk(
@@ -213,7 +213,7 @@ def wrap_chunk(
         extra["logprobs"] = {"content": fields["logprobs"]}  # the format of Chat Completions
     details = ChunkDetails(
         role="" if role == "assistant" else role,
-        metadata=_read_facts(fields) or None,
+        metadata=_read_metadata(fields) or None,
         extra=extra or None,
         error=error,
         parts=_read_images(message.get("images")),
@@ -280,16 +280,16 @@ def _read_usage(fields: Mapping[str, Any]) -> Usage | None:
     return Usage(input_tokens or 0, output_tokens or 0, (input_tokens or 0) + (output_tokens or 0), counts)
 
 
-def _read_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    facts = {
+def _read_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {
         name: value
         for name, value in fields.items()
         if name not in _LINE and not name.endswith("_count") and value not in (None, "")
     }
-    created = _timestamp(facts.get("created_at"))
+    created = _timestamp(metadata.get("created_at"))
     if created is not None:
-        facts["created"] = created
-    return facts
+        metadata["created"] = created
+    return metadata
 
 
 def _timestamp(text: object) -> int | None:

@@ -213,23 +213,23 @@ class VendorFields:
             ValueError: A value is not JSON.
             RecursionError: A value is nested too deeply.
         """
-        facts: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         if chunk.citations is not ABSENT:
-            self._compare("citations", chunk.citations, facts)
+            self._compare("citations", chunk.citations, metadata)
         if chunk.search_results is not ABSENT:
-            self._compare("search_results", chunk.search_results, facts)
+            self._compare("search_results", chunk.search_results, metadata)
         if chunk.stream_options is not ABSENT:
-            self._compare("stream_options", chunk.stream_options, facts)
-        return facts
+            self._compare("stream_options", chunk.stream_options, metadata)
+        return metadata
 
     def forget(self) -> None:
         """Discard the stored values. All fields of the next chunk then count as changed."""
         self._choice_fields.clear()
         self._response_fields.clear()
 
-    def _compare(self, name: str, value: msgspec.Raw, facts: dict[str, Any]) -> None:
+    def _compare(self, name: str, value: msgspec.Raw, metadata: dict[str, Any]) -> None:
         if self._response_fields.get(name) != value:
-            facts[name] = read_json(bytes(value))
+            metadata[name] = read_json(bytes(value))
             self._response_fields[name] = value.copy()
 
     def choice_fields(self, choice: VendorChoice) -> dict[str, Any]:
@@ -400,9 +400,9 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         ):
             if chunk.object == _ERROR:
                 return []
-            facts = self._new_facts(chunk)
-            if facts and wrappers:
-                wrappers[0].details = ChunkDetails(metadata=facts)
+            metadata = self._new_metadata(chunk)
+            if metadata and wrappers:
+                wrappers[0].details = ChunkDetails(metadata=metadata)
                 wrappers[0].plain = False
         if self._merge_choices:
             for wrapper in wrappers:
@@ -429,7 +429,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def _complete(
-        self, chunk: DocumentedChunk, facts: dict[str, Any], vendors: VendorFields | None = None
+        self, chunk: DocumentedChunk, metadata: dict[str, Any], vendors: VendorFields | None = None
     ) -> list[ChoiceDeltaWrapper]:
         """Add the details to the choices of a chunk, which are chunk wrappers, and return the choices.
 
@@ -437,7 +437,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         """
         if not chunk.choices:
             return []
-        facts |= self._new_facts(chunk)
+        metadata |= self._new_metadata(chunk)
         usage = chunk.usage
         wrappers: list[Any] = chunk.choices
         for wrapper in wrappers:
@@ -447,9 +447,9 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             if wrapper.native_finish_reason is not None:
                 extra["native_finish_reason"] = wrapper.native_finish_reason
             details = delta_details(wrapper.raw, extra, wrapper.finish_reason, self._provider)
-            if facts:
+            if metadata:
                 details = details or ChunkDetails()
-                details.metadata, facts = facts, {}
+                details.metadata, metadata = metadata, {}
             if usage:
                 wrapper.usage, usage = counting_usage(usage, wrapper.usage), None
             if details is not None:
@@ -461,7 +461,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
                 wrapper.choice = 0
         return wrappers
 
-    def _new_facts(self, chunk: PlainChunk) -> dict[str, Any]:
+    def _new_metadata(self, chunk: PlainChunk) -> dict[str, Any]:
         """Return the fields of the response that are different from the previous chunk.
 
         Raises:

@@ -92,17 +92,17 @@ class OpenAIModel(ChatCompletionsModel):
             # ``from None``: the text of the client's error contains the body of the response, which may have
             # credentials.
             failed_request = error.response.request
-            raise self.withheld(failure, str(failed_request.url), failed_request.headers) from None
+            raise self.redacted_error(failure, str(failed_request.url), failed_request.headers) from None
         except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
             url, headers = sent_request(error)
-            raise self.withheld(self._unreachable(error, tries_of(error)), url, headers) from error
+            raise self.redacted_error(self._unreachable(error, tries_of(error)), url, headers) from error
         body = _ClientBody(response.iter_bytes(), response.http_request)
         return body, partial(_close, body, request)
 
     async def _find_prefill(self) -> Prefill | None:
         return None  # the request that detects the server software would need the credentials of the client
 
-    def _silent(self) -> UpstreamError:
+    def _read_timeout_error(self) -> UpstreamError:
         return UpstreamError(
             "the provider sent no data within the read timeout of the client",
             fault=UpstreamFault.TIMEOUT,

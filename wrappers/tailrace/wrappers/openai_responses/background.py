@@ -46,9 +46,9 @@ class BackgroundStream(ChunkStream):
         self._after = self.position = -1
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the response has ended, or the connection was lost."""
-        return self._is_over or self._events.done
+        return self._has_ended or self._events.done
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
         chunks = await super().__anext__()

@@ -159,12 +159,12 @@ class ResponsesModel(DirectModel):
         try:
             return await leave(kind, error, trace)
         finally:
-            if not stream.is_over:
+            if not stream.has_ended:
                 await self.release(stream)
 
-    async def release(self, held: ChunkBatches | str) -> None:
+    async def release(self, stored_response: ChunkBatches | str) -> None:
         """Cancel a background response. See `Model.release`."""
-        response_id = held if isinstance(held, str) else self.stored_id(held)
+        response_id = stored_response if isinstance(stored_response, str) else self.stored_id(stored_response)
         if not response_id:
             return
         url, headers = self._address(f"/{quote(response_id, safe='')}/cancel", {})

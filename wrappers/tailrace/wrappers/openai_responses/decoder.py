@@ -21,7 +21,7 @@ from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.openai_responses.response_outcome import (
-    ResponseFacts,
+    ResponseMetadata,
     is_end,
     is_final,
     read_usage,
@@ -104,12 +104,12 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         done: True after the end of the response. Some servers then send ``[DONE]``, which is ignored.
     """
 
-    __slots__ = ("_facts", "_latest_calls", "_progress")
+    __slots__ = ("_metadata", "_latest_calls", "_progress")
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._progress = ResponseProgress()
-        self._facts = ResponseFacts()
+        self._metadata = ResponseMetadata()
         # By tool: the id of its latest call, for results without a call id.
         self._latest_calls: dict[str, str] = {}
 
@@ -218,8 +218,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         block = extra = None
         if opens and part is not self._progress.open_text:
             self._progress.open_text = part
-            facts = part.item.facts
-            block = BlockDelta("text", opens=True, metadata={KEY: facts} if facts else None)
+            metadata = part.item.metadata
+            block = BlockDelta("text", opens=True, metadata={KEY: metadata} if metadata else None)
         if logprobs:
             part.logprobs += len(logprobs)
             extra = {"logprobs": {"content": logprobs}}
@@ -277,7 +277,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         kind = as_text(content.get("type"))
         item = self._progress.added_item(event, kind)
         if kind == "message":
-            item.facts = own_fields(content)
+            item.metadata = own_fields(content)
             return []
         if kind not in FUNCTION_CALLS and not is_call(kind):
             return []
@@ -322,13 +322,13 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return [ResponsesEventWrapper(event, details=ChunkDetails(parts=(data_part(content),)))]
 
     def _end_message(self, item: Item, content: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        facts = own_fields(content)
+        metadata = own_fields(content)
         new = {
             name: value
-            for name, value in facts.items()
-            if item.facts.get(name) != value and not (name == "id" and name in item.facts)
+            for name, value in metadata.items()
+            if item.metadata.get(name) != value and not (name == "id" and name in item.metadata)
         }
-        item.facts = {**item.facts, **new}  # needed for text that only the complete item contains
+        item.metadata = {**item.metadata, **new}  # needed for text that only the complete item contains
         open_before = self._progress.open_text
         by_kind: dict[str, list[Fields]] = {}
         for each in as_mappings(content.get("content") or []):
@@ -352,15 +352,15 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         progress = self._progress
         wrappers = self._end_parts(item, SUMMARY, as_mappings(content.get("summary") or []), event)
         wrappers += self._end_parts(item, THOUGHT, as_mappings(content.get("content") or []), event)
-        facts = own_fields(content)
+        metadata = own_fields(content)
         is_open = progress.open_reasoning is not None and progress.open_reasoning.item is item
         if not is_open:
-            if not facts.get("encrypted_content"):
+            if not metadata.get("encrypted_content"):
                 return wrappers  # an id alone is useless, because the provider does not store the response
             progress.open_reasoning = Part(item, SUMMARY)
-        if not facts:
+        if not metadata:
             return wrappers
-        block = BlockDelta("reasoning", opens=not is_open, metadata={KEY: facts})
+        block = BlockDelta("reasoning", opens=not is_open, metadata={KEY: metadata})
         return [*wrappers, ResponsesEventWrapper(event, details=ChunkDetails(block=block))]
 
     def _arguments_part(self, item: Item) -> Part:
@@ -371,13 +371,13 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_function_call(self, item: Item, content: Fields, event: Fields) -> list[ResponsesEventWrapper]:
         part = self._arguments_part(item)
         wrappers = self._end_part(part, {}, content.get(part.kind), event)
-        facts = own_fields(content)
+        metadata = own_fields(content)
         call = ToolCallDelta(
             item.position,
             id=call_id(content),
             name=as_text(content.get("name")),
             type="" if item.announced else call_kind(item.kind),
-            extra={KEY: facts} if facts else None,
+            extra={KEY: metadata} if metadata else None,
         )
         item.announced = True
         return [*wrappers, ResponsesEventWrapper(event, calls=(call,))]
@@ -413,7 +413,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         restarts = kind == "response.created" and self._progress.has_started and not self.done
         if restarts or self.done:
             self._progress.restart()
-            self._facts = ResponseFacts()
+            self._metadata = ResponseMetadata()
             self._latest_calls.clear()
             self.done = False
         wrappers = self._describe(event, as_mapping(event.get("response")) or {})
@@ -448,12 +448,14 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
     def _describe(self, event: Fields, response: Fields) -> list[ResponsesEventWrapper]:
         """Return one chunk wrapper with the new fields and usage of the response, in a list; an empty list if there are none."""
-        facts = self._facts.update(event, response)
-        usage = read_usage(self._facts.usage) if as_mapping(response.get("usage")) else None
-        if not facts and not usage:
+        metadata = self._metadata.update(event, response)
+        usage = read_usage(self._metadata.usage) if as_mapping(response.get("usage")) else None
+        if not metadata and not usage:
             return []
         return [
-            ResponsesEventWrapper(event, details=ChunkDetails(metadata=facts) if facts else None, usage=usage)
+            ResponsesEventWrapper(
+                event, details=ChunkDetails(metadata=metadata) if metadata else None, usage=usage
+            )
         ]
 
 

@@ -24,7 +24,7 @@ _INCOMPLETE_REASONS = {
     "max_tokens": FinishReason.LENGTH,
 }
 # Members of a response that repeat the request, or that the decoder returns in another way.
-_NON_FACTS = frozenset(
+_NON_METADATA = frozenset(
     {
         "background",
         "billing",
@@ -62,10 +62,10 @@ _NON_FACTS = frozenset(
         "user",
     }
 )
-_NON_EVENT_FACTS = frozenset({"event_id", "obfuscation", "response", "sequence_number", "type"})
+_NON_EVENT_METADATA = frozenset({"event_id", "obfuscation", "response", "sequence_number", "type"})
 
 
-class ResponseFacts:
+class ResponseMetadata:
     """The fields and the usage of a response that the decoder has returned.
 
     Attributes:
@@ -85,14 +85,14 @@ class ResponseFacts:
             event: The event.
             response: The response in the event. If the event itself is a response, the event.
         """
-        facts = {name: value for name, value in response.items() if name not in _NON_FACTS}
+        metadata = {name: value for name, value in response.items() if name not in _NON_METADATA}
         if response is not event:
-            facts |= {name: value for name, value in event.items() if name not in _NON_EVENT_FACTS}
-        if "created_at" in facts:
-            facts["created"] = facts.pop("created_at")
+            metadata |= {name: value for name, value in event.items() if name not in _NON_EVENT_METADATA}
+        if "created_at" in metadata:
+            metadata["created"] = metadata.pop("created_at")
         new = {
             name: value
-            for name, value in facts.items()
+            for name, value in metadata.items()
             if value not in (None, "", 0, [], {}) and self._reported.get(name) != value
         }
         self._reported |= new

@@ -52,18 +52,18 @@ class Item:
         kind: The type of the item.
         position: The position of the item in the response. It is unique.
         parts: The parts by type and index, in order of appearance.
-        facts: The fields of a message that are already in the metadata of its text.
+        metadata: The fields of a message that are already in the metadata of its text.
         announced: True if the start of the call was returned.
         done: True if the item is complete.
     """
 
-    __slots__ = ("announced", "done", "facts", "kind", "parts", "position")
+    __slots__ = ("announced", "done", "metadata", "kind", "parts", "position")
 
     def __init__(self, kind: str, position: int) -> None:
         self.kind = kind
         self.position = position
         self.parts: dict[tuple[str, int], Part] = {}
-        self.facts: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
         self.announced = False
         self.done = False
 
