@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from benchmarks.gateway.order import Order
 from benchmarks.gateway.servers import SERVERS, Running, Server
 
-_OURS = tuple(server.name for server in SERVERS if server.package == "tailrace")
+_TAILRACE_CLASSES = tuple(server.name for server in SERVERS if server.package == "tailrace")
 _VARIED = ("tailrace-every-delta", "tailrace-asyncio")  # one setting changed, to measure its effect
-_STORES = tuple(name for name in _OURS if name not in _VARIED)
+_STORES = tuple(name for name in _TAILRACE_CLASSES if name not in _VARIED)
 _A2A_PEERS = ("a2a-sdk", "a2a-sdk-sqlite", "fasta2a")
 _SHORT = ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "a2a-sdk-sqlite")
 
@@ -86,7 +86,7 @@ def _burst(tokens: int, short: tuple[str, ...] = ()) -> Scenario:
         f"one stream at once, {tokens:,} tokens",
         "burst",
         also=_BURST,
-        servers=(*_OURS, "relay", *_A2A_PEERS, "litellm"),
+        servers=(*_TAILRACE_CLASSES, "relay", *_A2A_PEERS, "litellm"),
         short=short,
         tokens=tokens,
         rounds=rounds,
@@ -100,7 +100,7 @@ def _many(streams: int, short: tuple[str, ...] = ()) -> Scenario:
         f"{streams} streams at once, 1,000 tokens each",
         "burst",
         also=_BURST,
-        servers=(*_OURS, "relay", *_A2A_PEERS, "litellm"),
+        servers=(*_TAILRACE_CLASSES, "relay", *_A2A_PEERS, "litellm"),
         short=short,
         repeats=3,
         tokens=1000,
@@ -193,7 +193,7 @@ SCENARIOS = (
     _many(100),
     _paced(20, ("tailrace", "relay", "direct", "a2a-sdk", "fasta2a", "litellm")),
     _paced(50, (*_STORES, "relay", "direct")),
-    _paced(200, (*_OURS, "relay", "direct"), ("tailrace", "relay", "direct")),
+    _paced(200, (*_TAILRACE_CLASSES, "relay", "direct"), ("tailrace", "relay", "direct")),
     _paced(1000, ("tailrace", "relay", "direct"), starts=200),
     _turns(16, ("tailrace", "relay", "a2a-sdk")),
     _turns(64),

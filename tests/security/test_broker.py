@@ -368,9 +368,9 @@ class Node:
     def __init__(self, valkey: ValkeyServer, keys: SecretKeys) -> None:
         self.broker = Broker(valkey.url())
         self.carried_out: list[Command] = []
-        self.commands = Commands(self.broker, Authentication(keys), self._carry_out)
+        self.commands = Commands(self.broker, Authentication(keys), self._execute_command)
 
-    async def _carry_out(self, command: Command) -> bytes:
+    async def _execute_command(self, command: Command) -> bytes:
         self.carried_out.append(command)
         return b"done"
 

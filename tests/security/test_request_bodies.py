@@ -434,7 +434,7 @@ async def test_a_fact_of_a_message_does_not_stand_in_for_what_is_checked(
     task = json.loads(found.body)["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert task["history"][0]["metadata"] == {EXTENSION: {"mine": 1}}
-    assert not handler.turns[0].facts.model_fields_set
+    assert not handler.turns[0].caller_options.model_fields_set
     assert "Traceback" not in caplog.text
 
 

@@ -12,7 +12,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.conversion.tool_ids import unmatched_tools, with_repaired_results, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import unmatched_tools, with_matched_ids, with_repaired_results
 from tailrace.wrappers.providers import FORMATS
 
 

@@ -73,11 +73,11 @@ def prepare_agent(
         raise ConfigurationError(
             "TAILRACE_TRACE_CONTENT adds unfiltered messages to spans: set it to false, or use no filters"
         )
-    given = capabilities or Capabilities()
+    declared = capabilities or Capabilities()
     capabilities = replace(
-        given,
-        input_modes=given.input_modes or settings.card.input_modes,
-        output_modes=given.output_modes or settings.card.output_modes,
+        declared,
+        input_modes=declared.input_modes or settings.card.input_modes,
+        output_modes=declared.output_modes or settings.card.output_modes,
     )
     proxy = _create_proxy(handler, settings, gate)
     if proxy is not None:

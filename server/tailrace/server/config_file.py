@@ -167,25 +167,25 @@ class ServerConfig:
         return _error(self.path, problem, self.variables)
 
 
-def read_config(path: Path, given: Settings, running: Settings | None = None) -> ServerConfig:
+def read_config(path: Path, overrides: Settings, running: Settings | None = None) -> ServerConfig:
     """Read a configuration file.
 
     Args:
         path: The file.
-        given: Settings of the command line and of the environment. They override the settings of the file.
+        overrides: Settings of the command line and of the environment. They override the settings of the file.
         running: The settings of the running server, when the file is read again. The agents get these settings instead of those
             of ``[server]``, because a change of ``[server]`` requires a restart.
 
     Raises:
-        ConfigurationError: The file cannot be read or is not valid, or ``given`` has settings that belong in the file. The error
+        ConfigurationError: The file cannot be read or is not valid, or ``overrides`` has settings that belong in the file. The error
             message is one line with the table and the key.
     """
     variables: dict[str, str] = {}
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        _refuse_agent_settings(given)
+        _refuse_agent_settings(overrides)
         file = _parse(_expanded(tables, (), variables))
-        settings = _server_settings(file, given)
+        settings = _server_settings(file, overrides)
         shared = running or settings
         agents = tuple(_agent(name, table, file, shared) for name, table in file.agents.items())
     except OSError as error:
@@ -216,9 +216,9 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def _refuse_agent_settings(given: Settings) -> None:
+def _refuse_agent_settings(overrides: Settings) -> None:
     """Reject settings of the command line and of the environment that configure an agent or are not supported."""
-    for name in sorted(given.model_fields_set):
+    for name in sorted(overrides.model_fields_set):
         if name in AGENT_SETTINGS:
             advice = f"it is a setting of each agent: set {name} in [agents.NAME], and remove it here"
             raise ConfigurationError(f"TAILRACE_{name.upper()} (or its option): {advice}")
@@ -332,18 +332,18 @@ def _given(table: BaseModel, *names: str) -> dict[str, Any]:
     return {name: getattr(table, name) for name in table.model_fields_set if not names or name in names}
 
 
-def _server_settings(file: ConfigFile, given: Settings) -> Settings:
+def _server_settings(file: ConfigFile, overrides: Settings) -> Settings:
     """Return the settings of ``[server]``, overridden by those of the command line and the environment."""
     values: dict[str, Any] = {}
     for name, value in _given(file.server).items():
-        override = getattr(given, name)
-        if name not in given.model_fields_set:
+        override = getattr(overrides, name)
+        if name not in overrides.model_fields_set:
             values[name] = value
         elif isinstance(value, BaseModel) and isinstance(override, BaseModel):  # merge the groups
             values[name] = value.model_copy(update=_given(override))
     if file.callers:
         values["caller_keys"] = SecretStr(",".join(_caller_keys(file.callers)))
-    return given.model_copy(update=values)
+    return overrides.model_copy(update=values)
 
 
 def _caller_keys(callers: Mapping[str, CallerTable]) -> list[str]:

@@ -17,9 +17,9 @@ from support.upstream import Head, ScriptedUpstream
 from tailrace.server import JwtSettings, Settings, Turn, create_app
 from tailrace.server.auth.authentication import (
     Anonymous,
-    CombinedAuthenticator,
     ApiKeys,
     Authenticator,
+    CombinedAuthenticator,
     Credentials,
     Identity,
     LoggingAuthenticator,

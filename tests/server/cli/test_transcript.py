@@ -79,7 +79,7 @@ def test_text_grows_by_what_is_new_and_adds_up_to_the_answer():
     ]
     assert transcript.response_text == "one two"
     assert (transcript.task_id, transcript.context_id) == ("t", "c")
-    assert transcript.facts == {"usage": {"outputTokens": 2}}
+    assert transcript.metadata == {"usage": {"outputTokens": 2}}
 
 
 def test_a_channel_is_named_once_and_holds_for_what_is_appended():

@@ -13,7 +13,13 @@ from support.http_server import certificates
 from support.proxy import CuttingProxy
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.broker import Broker
-from tailrace.server.cluster.broker_connection import BrokerError, Link, ReplyError, Subscriber, pack
+from tailrace.server.cluster.broker_connection import (
+    BrokerConnection,
+    BrokerError,
+    ReplyError,
+    Subscriber,
+    pack,
+)
 from tailrace.wrappers import ConfigurationError
 
 
@@ -29,7 +35,7 @@ async def broker_behind(
 
 
 @pytest.fixture
-async def link(valkey: ValkeyServer) -> AsyncGenerator[Link]:
+async def link(valkey: ValkeyServer) -> AsyncGenerator[BrokerConnection]:
     valkey.command("FLUSHALL")
     link = Broker(valkey.url()).link()
     yield link
@@ -41,7 +47,9 @@ def test_words_of_every_kind_are_packed() -> None:
     assert pack((b"A", "é", 12, b"\x00\r\n")) == packed
 
 
-async def test_answers_come_in_the_order_of_the_commands_and_errors_are_among_them(link: Link) -> None:
+async def test_answers_come_in_the_order_of_the_commands_and_errors_are_among_them(
+    link: BrokerConnection,
+) -> None:
     found = await link.run(
         (b"SET", b"k", b"v"), (b"XLEN", b"k"), (b"GET", b"k"), (b"TIME", b"no"), (b"LRANGE", b"l", 0, 1)
     )
@@ -53,7 +61,7 @@ async def test_answers_come_in_the_order_of_the_commands_and_errors_are_among_th
     assert found[4] == []
 
 
-async def test_concurrent_commands_do_not_wait_for_each_other(link: Link) -> None:
+async def test_concurrent_commands_do_not_wait_for_each_other(link: BrokerConnection) -> None:
     """Of a hundred concurrent commands one is cancelled; each other one gets its own reply."""
     answers: dict[int, bytes] = {}
 

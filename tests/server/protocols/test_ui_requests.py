@@ -143,7 +143,9 @@ def test_the_body_may_have_further_options(tools: object) -> None:
         "toolChoice": {"type": "tool", "toolName": "look"},
     }
     system: Fields = {"id": "s", "role": "system", "parts": [text("Be kind.")]}
-    facts = read_ui_request(chat(system, user(text("Hi")), tools=tools, system="Be brief.", **more)).facts
+    facts = read_ui_request(
+        chat(system, user(text("Hi")), tools=tools, system="Be brief.", **more)
+    ).caller_options
     [look] = facts.tools
     assert (look.name, look.description, look.parameters) == ("look", "Look.", SCHEMA)
     assert (facts.temperature, facts.stop, facts.instructions) == (0, ("x",), "Be brief.\n\nBe kind.")
@@ -219,8 +221,8 @@ def test_a_run_has_the_complete_conversation() -> None:
     assert chat_request.earlier[1].content == (CALL,)
     assert chat_request.earlier[2].content == (ContentPartToolResult(id="c1", name="look", output="seen"),)
     assert chat_request.new.text == "And now?"
-    assert chat_request.facts.instructions == "Be brief.\n\nBe kind.\n\nThe page: rivers"
-    assert chat_request.facts.temperature == 1
+    assert chat_request.caller_options.instructions == "Be brief.\n\nBe kind.\n\nThe page: rivers"
+    assert chat_request.caller_options.temperature == 1
     assert chat_request.tool_names == {"look"}
 
 

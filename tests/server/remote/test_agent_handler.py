@@ -170,7 +170,7 @@ async def test_the_message_goes_on_as_it_is_but_for_its_ids():
     assert [part.to_dict() for part in turn.message.parts] == parts
     assert turn.message.metadata["m"] is True
     assert turn.accepted_output_modes == ("text/plain",)
-    assert turn.facts.temperature == 0.5
+    assert turn.caller_options.temperature == 0.5
     assert turn.metadata["r"] == 1
 
 

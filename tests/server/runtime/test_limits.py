@@ -72,15 +72,15 @@ def quota(total: int = 0, each: int = 0) -> Quota:
 
 def test_a_caller_has_so_many_and_no_more_until_it_gives_one_back() -> None:
     streams = quota(each=2)
-    first, _second = streams.take("alice"), streams.take("alice")
+    first, _second = streams.acquire("alice"), streams.acquire("alice")
     with pytest.raises(RateLimitError, match=r"you have 2 streams open.*close one"):
-        streams.take("alice")
-    bobs = streams.take("bob")
+        streams.acquire("alice")
+    bobs = streams.acquire("bob")
     first.release()
     first.release()
-    third = streams.take("alice")
+    third = streams.acquire("alice")
     with pytest.raises(RateLimitError):
-        streams.take("alice")
+        streams.acquire("alice")
     assert (streams.used, streams.callers) == (3, 2)
     for place in (bobs, third):
         place.release()
@@ -89,27 +89,27 @@ def test_a_caller_has_so_many_and_no_more_until_it_gives_one_back() -> None:
 
 def test_all_callers_together_have_so_many() -> None:
     streams = quota(total=2, each=2)
-    held = [streams.take("alice"), streams.take("")]
+    held = [streams.acquire("alice"), streams.acquire("")]
     with pytest.raises(OverloadedError, match="there are 2 streams open"):
-        streams.take("bob")
+        streams.acquire("bob")
     held.clear()  # a released permit is available again
-    streams.take("bob").release()
+    streams.acquire("bob").release()
     assert (streams.used, streams.callers) == (0, 0)
 
 
 def test_a_caller_gets_no_more_by_naming_tenants_and_those_without_a_name_are_not_one_caller() -> None:
     streams = quota(each=1)
-    held = [streams.take(Caller("alice", "acme").owner)]
+    held = [streams.acquire(Caller("alice", "acme").owner)]
     for owner in ("alice", Caller("alice", "other").owner):
         with pytest.raises(RateLimitError):
-            streams.take(owner)
-    held += [streams.take(owner) for owner in ("", "", Caller("", "acme").owner, '["no json', '["a')]
+            streams.acquire(owner)
+    held += [streams.acquire(owner) for owner in ("", "", Caller("", "acme").owner, '["no json', '["a')]
     assert (streams.used, streams.callers) == (6, 3)
 
 
 def test_a_limit_of_0_is_none() -> None:
     streams = quota()
-    held = [streams.take("alice") for _ in range(5000)]
+    held = [streams.acquire("alice") for _ in range(5000)]
     assert streams.used == 5000
     held.clear()
     assert (streams.used, streams.callers) == (0, 0)
@@ -127,7 +127,7 @@ def test_no_more_are_ever_in_use_than_are_allowed_and_nothing_is_left(
     for owner, takes in steps:
         if takes:
             try:
-                held.append((owner, streams.take(owner)))
+                held.append((owner, streams.acquire(owner)))
             except (RateLimitError, OverloadedError):
                 assert total or each
         elif held:

@@ -17,7 +17,7 @@ class FirstRead:
     def __init__(self) -> None:
         self.reads: list[StoredTask] = []
 
-    def has(self, stored: StoredTask) -> bool:
+    def is_remote(self, stored: StoredTask) -> bool:
         if not any(stored is each for each in self.reads):
             self.reads.append(stored)
         return stored is self.reads[0]

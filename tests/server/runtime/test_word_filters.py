@@ -8,7 +8,7 @@ import pytest
 
 from support.random_seeds import EVERY_TIME_OTHERS
 from tailrace.server.runtime.stream_filter import BlockedError, StreamFilter
-from tailrace.server.runtime.word_filters import MAX_HELD, RegexFilter, WordFilter, read_filters
+from tailrace.server.runtime.word_filters import MAX_BUFFERED, RegexFilter, WordFilter, read_filters
 from tailrace.wrappers import ConfigurationError
 
 CASES = int(os.environ.get("TAILRACE_TEST_FILTER_CASES", "300"))
@@ -83,7 +83,7 @@ async def test_a_filter_without_a_replacement_ends_the_turn(given: StreamFilter)
 @pytest.mark.parametrize("given", [WordFilter(["aa"]), RegexFilter("a+", max_match=8)])
 async def test_a_match_that_exceeds_the_bound_ends_the_turn(given: StreamFilter) -> None:
     with pytest.raises(BlockedError):
-        await given.open().feed("a" * (MAX_HELD + 100))
+        await given.open().feed("a" * (MAX_BUFFERED + 100))
 
 
 def test_an_invalid_filter_names_the_reason(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_an_invalid_filter_names_the_reason(tmp_path: Path) -> None:
     path.write_text("/(/\n")
     with pytest.raises(ConfigurationError, match="invalid expression"):
         read_filters(path)
-    for words in ([], [""], ["x" * MAX_HELD]):
+    for words in ([], [""], ["x" * MAX_BUFFERED]):
         with pytest.raises(ConfigurationError):
             WordFilter(words)
     with pytest.raises(ConfigurationError, match="max_match"):

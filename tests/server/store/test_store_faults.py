@@ -71,7 +71,7 @@ async def main(url):
                 told.append(is_kept)
                 kept.set()
             each = TaskWrite("t", "me", "c", (Event(2, b"x" * size),))
-            writer.put(each, lambda events: settle(True), lambda error: settle(False))
+            writer.add_write(each, lambda events: settle(True), lambda error: settle(False))
             await kept.wait()
         writer.close()
     print(told, await numbers_of(store, "t"))

@@ -28,7 +28,7 @@ from tailrace.wrappers import (
     Role,
 )
 from tailrace.wrappers.anthropic import AnthropicConverter, AnthropicEventWrapper
-from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
 
 converter = AnthropicConverter()
 package_messages: TypeAdapter[Any] = TypeAdapter(list[BetaMessageParam])

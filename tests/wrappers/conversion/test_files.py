@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tailrace.wrappers import ContentPartFile
 from tailrace.wrappers.conversion.files import (
+    bare_media_type,
     data_url,
     ending_type,
-    bare_media_type,
     file_description,
     read_data_url,
     sound_type,

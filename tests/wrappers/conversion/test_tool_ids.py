@@ -26,8 +26,8 @@ from tailrace.wrappers.conversion.tool_ids import (
     ToolPart,
     UnmatchedTools,
     unmatched_tools,
-    with_repaired_results,
     with_matched_ids,
+    with_repaired_results,
 )
 from tailrace.wrappers.openai import OpenAIConverter
 

@@ -6,7 +6,7 @@ import pytest
 
 from support.chat import decode, error_of, fold, sse
 from tailrace.wrappers import UpstreamFault
-from tailrace.wrappers.decoding.error_reports import finish_error, provider_error, pop_error
+from tailrace.wrappers.decoding.error_reports import finish_error, pop_error, provider_error
 
 
 def nested_errors(levels: int, inner: object) -> dict[str, Any]:

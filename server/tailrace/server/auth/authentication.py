@@ -77,8 +77,8 @@ def _cookie(header: str, name: str) -> str:
     may set cookies that violate the grammar of the standard.
     """
     for pair in header.split(";"):
-        given, _, value = pair.strip().partition("=")
-        if given.rstrip() == name:
+        cookie_name, _, value = pair.strip().partition("=")
+        if cookie_name.rstrip() == name:
             value = value.strip()
             is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
             return value[1:-1] if is_quoted else value

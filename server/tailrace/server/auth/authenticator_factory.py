@@ -1,6 +1,6 @@
 """Creates the authenticator of a server from its settings."""
 
-from tailrace.server.auth.authentication import Anonymous, CombinedAuthenticator, ApiKeys, Authenticator
+from tailrace.server.auth.authentication import Anonymous, ApiKeys, Authenticator, CombinedAuthenticator
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError
 

@@ -89,7 +89,7 @@ class DemoView:
             "final message", f"from the agent, {len(response_text):,} characters: {_excerpt(response_text)}"
         )
         self.row("usage", self._pace.describe(transcript))
-        reason = transcript.facts.get("finishReason")
+        reason = transcript.metadata.get("finishReason")
         if reason:
             self.row("finish reason", str(reason))
 
@@ -211,10 +211,10 @@ class _ArtifactPrinter:
 def _continuation(event: StreamEvent) -> str:
     """Describe the attempt to continue an interrupted response that an event announces; empty for any other event."""
     update = event.response.status_update
-    facts = extension_metadata(update.metadata).get("continuation") if update is not None else None
-    if not isinstance(facts, dict):
+    metadata = extension_metadata(update.metadata).get("continuation") if update is not None else None
+    if not isinstance(metadata, dict):
         return ""
-    fields = cast("dict[str, Any]", facts)
+    fields = cast("dict[str, Any]", metadata)
     error = fields["after"].get("error", {}).get("type", "unknown error")
     return f"attempt {fields['attempt']} by {fields['route']}, after the error {error}"
 

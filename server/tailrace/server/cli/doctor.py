@@ -73,20 +73,20 @@ class Finding:
     advice: str = ""
 
 
-def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = False, **given: Any) -> int:
+def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = False, **options: Any) -> int:
     """Print the findings, and return the exit status.
 
     Args:
         env_file: As for `read_settings`.
         ask_model: Ask the model a short question.
         as_json: Print the findings as JSON lines.
-        given: As for `read_settings`.
+        options: As for `read_settings`.
 
     Raises:
         ConfigurationError: The settings are invalid.
     """
     announce_env_file(env_file)
-    settings = read_settings(env_file, **given)
+    settings = read_settings(env_file, **options)
     console = Console(highlight=False, soft_wrap=True)
 
     async def examine() -> int:

@@ -53,13 +53,13 @@ STOP_TIMEOUT = 8
 """Seconds within which connections must end when the server stops, after all tasks have ended."""
 
 
-def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) -> None:
+def serve(env_file: Path | None, config_file: Path | None = None, **options: Any) -> None:
     """Serve a model as an A2A agent, or serve the agents of a configuration file, until interrupted.
 
     Args:
         env_file: As for `read_settings`.
         config_file: The configuration file; None to serve one agent.
-        given: As for `read_settings`.
+        options: As for `read_settings`.
 
     Raises:
         ConfigurationError: A setting is invalid, or the server cannot listen on its address. Nothing was started.
@@ -70,7 +70,7 @@ def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) 
         # The application unblocks the signal when it can handle it. At the end of the process, the signal is ignored.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    read = partial(_read, env_file, config_file, given)
+    read = partial(_read, env_file, config_file, options)
     config = read()
     settings = config.settings
     _refuse_open_access(settings)
@@ -90,10 +90,13 @@ def serve(env_file: Path | None, config_file: Path | None = None, **given: Any) 
 
 
 def _read(
-    env_file: Path | None, config_file: Path | None, given: Mapping[str, Any], running: Settings | None = None
+    env_file: Path | None,
+    config_file: Path | None,
+    options: Mapping[str, Any],
+    running: Settings | None = None,
 ) -> ServerConfig:
     """Read the settings, and the agents of the configuration file. Without a file, there are no agents."""
-    settings = read_settings(env_file, **given)
+    settings = read_settings(env_file, **options)
     return read_config(config_file, settings, running) if config_file else ServerConfig(settings, ())
 
 
@@ -184,17 +187,17 @@ def _export_spans() -> None:
     os.environ.setdefault("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # used by FastAPI at startup
 
 
-def read_settings(env_file: Path | None = None, **given: Any) -> Settings:
+def read_settings(env_file: Path | None = None, **options: Any) -> Settings:
     """Read the settings from the environment. Options override the environment.
 
     Args:
         env_file: A file with settings, or None. Environment variables override the file.
-        given: The options; None for options that were not given.
+        options: The options; None for options that were not given.
 
     Raises:
         ConfigurationError: A value is invalid. The message names the setting.
     """
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     values["_env_file"] = env_file  # type checkers do not know this argument
     try:
         return Settings(**values)

@@ -75,14 +75,14 @@ class Transcript:
         task_id: The id of the task; empty until it is known.
         context_id: The id of the conversation; empty until it is known.
         status: The status of the task; COMPLETED after a direct message; None before the first event.
-        facts: The agent's metadata for tailrace's extension, for example ``usage`` and ``finishReason``.
+        metadata: The agent's metadata for tailrace's extension, for example ``usage`` and ``finishReason``.
     """
 
     def __init__(self) -> None:
         self.task_id = ""
         self.context_id = ""
         self.status: Status | None = None
-        self.facts: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
         self._channels: dict[str, str] = {}
         self._remarks: set[Remark] = set()
@@ -102,7 +102,7 @@ class Transcript:
         if response.status_update is not None:
             update = response.status_update
             self.task_id, self.context_id = update.task_id, update.context_id
-            self.facts |= extension_metadata(update.metadata)
+            self.metadata |= extension_metadata(update.metadata)
             return self._read_status(update.status)
         if response.artifact_update is not None:
             update = response.artifact_update
@@ -112,7 +112,7 @@ class Transcript:
 
     def _read_task(self, task: Task) -> list[Item]:
         self.task_id, self.context_id = task.id, task.context_id
-        self.facts |= extension_metadata(task.metadata)
+        self.metadata |= extension_metadata(task.metadata)
         items: list[Item] = []
         for artifact in task.artifacts:
             # Some servers return a part for each delta of a text, so that consecutive parts are one text.
@@ -121,7 +121,7 @@ class Transcript:
 
     def _read_direct(self, message: Message) -> list[Item]:
         self.context_id = message.context_id
-        self.facts |= extension_metadata(message.metadata)
+        self.metadata |= extension_metadata(message.metadata)
         self.status = Status(TaskState.COMPLETED)
         return self._add(message.message_id, ANSWER, message.parts)
 
@@ -203,8 +203,8 @@ def remarks(parts: Iterable[Part]) -> list[Remark]:
             remarks += _data_remarks(part.data)
         elif part.kind != "text":
             size = f"{len(part.raw):,} bytes" if part.raw is not None else ""
-            facts = ", ".join(fact for fact in (part.media_type, size, part.url or "") if fact)
-            remarks.append(Remark("file", f"{part.filename or 'without a name'} ({facts})"))
+            details = ", ".join(fact for fact in (part.media_type, size, part.url or "") if fact)
+            remarks.append(Remark("file", f"{part.filename or 'without a name'} ({details})"))
     return remarks
 
 
@@ -269,7 +269,7 @@ class Pace:
         first = ""
         if self._live and self._first is not None:
             first = f", the first after {self._first - self._started:.2f} s"
-        usage: Any = transcript.facts.get("usage")
+        usage: Any = transcript.metadata.get("usage")
         try:
             tokens_in, tokens_out = int(usage["inputTokens"]), int(usage["outputTokens"])
         except (KeyError, TypeError, ValueError):

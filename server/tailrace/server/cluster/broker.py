@@ -2,7 +2,7 @@
 
 While a task runs, most of its events are stored only in the broker.
 
-Every failure raises a `BrokerError`, and the next request reconnects. After `Broker.fail`, `Broker.works` is False until a probe
+Every failure raises a `BrokerError`, and the next request reconnects. After `Broker.fail`, `Broker.is_usable` is False until a probe
 of `Broker.watch` succeeds, so that writers do not wait for a failed broker.
 """
 
@@ -18,9 +18,9 @@ import anyio
 from tailrace.server.cluster.broker_connection import (
     TIMEOUT,
     Address,
+    BrokerConnection,
     BrokerError,
     Command,
-    Link,
     ReplyError,
     Subscriber,
 )
@@ -51,7 +51,7 @@ class Broker:
     Attributes:
         writing: The connection for writes.
         reading: The connection for reads.
-        refuses: Whether the broker replies, but rejects writes, because it is out of memory or read-only.
+        rejects_writes: Whether the broker replies, but rejects writes, because it is out of memory or read-only.
 
     Raises:
         ConfigurationError: The URL is not valid, or the client library is not installed.
@@ -60,16 +60,16 @@ class Broker:
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
         self._address = parse_address(url)
         self._timeout = timeout
-        self._connections: WeakSet[Link | Subscriber] = WeakSet()
+        self._connections: WeakSet[BrokerConnection | Subscriber] = WeakSet()
         self.writing = self.link()
         self.reading = self.link()
         self.rejects_writes = False
         self._failed = anyio.Event()
         self._works = True
 
-    def link(self) -> Link:
+    def link(self) -> BrokerConnection:
         """Create another connection. It is opened at its first use."""
-        link = Link(self._address, self._timeout)
+        link = BrokerConnection(self._address, self._timeout)
         self._connections.add(link)
         return link
 
@@ -151,8 +151,8 @@ class Broker:
     async def log_durability_risks(self) -> None:
         """Log the risks of data loss in the broker's configuration."""
         try:
-            for weakness in await self.durability_risks():
-                logger.warning("the broker (TAILRACE_EVENTS): %s; %s", *weakness)
+            for risk in await self.durability_risks():
+                logger.warning("the broker (TAILRACE_EVENTS): %s; %s", *risk)
         except ReplyError as error:
             logger.info(
                 "the configuration of the broker (TAILRACE_EVENTS) cannot be read, so its durability is unknown: %s",
@@ -167,7 +167,7 @@ class Broker:
         await self.reading.close()
 
 
-async def _does(link: Link, command: Command) -> bool:
+async def _does(link: BrokerConnection, command: Command) -> bool:
     try:
         [reply] = await link.run(command)
     except BrokerError:

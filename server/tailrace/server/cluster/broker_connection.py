@@ -77,11 +77,11 @@ class _PendingRequest(NamedTuple):
     deadline: float
 
 
-class _Exchange(asyncio.Protocol):
+class _BrokerProtocol(asyncio.Protocol):
     """A connection, until it is closed.
 
     Attributes:
-        over: A future. When the connection ends, its result is the error.
+        closed: A future. When the connection ends, its result is the error.
         on_message: Receives every reply, if the connection is subscribed to channels.
     """
 
@@ -96,7 +96,7 @@ class _Exchange(asyncio.Protocol):
             Reader, replyError=ReplyError, notEnoughData=_NOT_YET
         )
         self._reader = self._create_reader()
-        self.over: asyncio.Future[BrokerError] = self._loop.create_future()
+        self.closed: asyncio.Future[BrokerError] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._lost = anyio.Event()
 
@@ -104,14 +104,14 @@ class _Exchange(asyncio.Protocol):
         """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def ask(self, data: bytes, count: int, seconds: float) -> asyncio.Future[list[Any]]:
+    def send_request(self, data: bytes, count: int, seconds: float) -> asyncio.Future[list[Any]]:
         """Write commands, and return a future with their replies. A reply may be a `ReplyError`, which is not raised.
 
         Raises:
             BrokerError: The connection is closed.
         """
-        if self.over.done():
-            raise self.over.result()
+        if self.closed.done():
+            raise self.closed.result()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self._pending.append(_PendingRequest(future, [], count, self._loop.time() + seconds))
         if self._timer is None:
@@ -155,11 +155,11 @@ class _Exchange(asyncio.Protocol):
 
     def end(self, error: BaseException | None) -> None:
         """Close the connection. Pending commands fail."""
-        if self.over.done():
+        if self.closed.done():
             return
         reason = str(error or "the connection was closed") or type(error).__name__
         failure = BrokerError(f"the broker (TAILRACE_EVENTS) cannot be reached: {reason}")
-        self.over.set_result(failure)
+        self.closed.set_result(failure)
         if self._transport is not None:
             self._transport.abort()
         if self._timer is not None:
@@ -186,26 +186,26 @@ class _Exchange(asyncio.Protocol):
             self._timer = self._loop.call_later(left, self._check_deadline)
 
 
-async def _open(address: Address, seconds: float) -> _Exchange:
-    exchange = _Exchange()
+async def _open(address: Address, seconds: float) -> _BrokerProtocol:
+    protocol = _BrokerProtocol()
     try:
         with anyio.fail_after(seconds):
-            await address.connect(lambda: exchange)
+            await address.connect(lambda: protocol)
             if address.greeting:
                 greeting = b"".join(map(pack, address.greeting))
-                for reply in await exchange.ask(greeting, len(address.greeting), seconds):
+                for reply in await protocol.send_request(greeting, len(address.greeting), seconds):
                     if isinstance(reply, ReplyError):
                         raise ConnectionError(reply.reply)
     except (OSError, TimeoutError) as error:
-        exchange.end(error)
-        raise exchange.over.result() from error
+        protocol.end(error)
+        raise protocol.closed.result() from error
     except BaseException:
-        exchange.end(None)
+        protocol.end(None)
         raise
-    return exchange
+    return protocol
 
 
-class Link:
+class BrokerConnection:
     """One connection to the broker. It is opened at its first use, and reopened after an error.
 
     Args:
@@ -216,7 +216,7 @@ class Link:
     def __init__(self, address: Address, timeout: float = TIMEOUT) -> None:
         self._address = address
         self._timeout = timeout
-        self._exchange: _Exchange | None = None
+        self._protocol: _BrokerProtocol | None = None
         self._opening = anyio.Lock(fast_acquire=True)
 
     async def run(self, *commands: Command, waits: float = 0.0) -> list[Any]:
@@ -231,31 +231,31 @@ class Link:
         Raises:
             BrokerError: There is no reply. It is unknown whether the commands ran.
         """
-        exchange = self._exchange
-        if exchange is None or exchange.over.done():
-            exchange = await self._connect()
+        protocol = self._protocol
+        if protocol is None or protocol.closed.done():
+            protocol = await self._connect()
         data = b"".join(map(pack, commands))
-        return await exchange.ask(data, len(commands), self._timeout + waits)
+        return await protocol.send_request(data, len(commands), self._timeout + waits)
 
     def drop_buffer(self) -> None:
         """Release the buffer of earlier replies."""
-        if self._exchange is not None:
-            self._exchange.drop_buffer()
+        if self._protocol is not None:
+            self._protocol.drop_buffer()
 
     async def close(self) -> None:
         """Close the connection. The next use opens it again."""
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            await exchange.close()
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            await protocol.close()
 
-    async def _connect(self) -> _Exchange:
+    async def _connect(self) -> _BrokerProtocol:
         async with self._opening:
-            if self._exchange is not None:
-                if not self._exchange.over.done():
-                    return self._exchange  # another caller opened it
+            if self._protocol is not None:
+                if not self._protocol.closed.done():
+                    return self._protocol  # another caller opened it
                 await self.close()
-            self._exchange = await _open(self._address, self._timeout)
-            return self._exchange
+            self._protocol = await _open(self._address, self._timeout)
+            return self._protocol
 
 
 class Script:
@@ -270,7 +270,7 @@ class Script:
         self._name = sha1(source, usedforsecurity=False).hexdigest().encode()
 
     async def run(
-        self, link: Link, *calls: Command, accept: Callable[[object], bool] = lambda _: False
+        self, link: BrokerConnection, *calls: Command, accept: Callable[[object], bool] = lambda _: False
     ) -> list[Any]:
         """Run the script once for each call, in one round trip, and return the results.
 
@@ -322,23 +322,23 @@ class Subscriber:
         self._timeout = timeout
         self._began = began
         self._on_message = on_message
-        self._exchange: _Exchange | None = None
+        self._protocol: _BrokerProtocol | None = None
         self._last = 0.0
 
     def subscribe(self, *channels: bytes) -> None:
         """Subscribe to further channels. Do nothing without a connection."""
-        if channels and self._exchange is not None:
-            self._exchange.send(pack((b"SUBSCRIBE", *channels)))
+        if channels and self._protocol is not None:
+            self._protocol.send(pack((b"SUBSCRIBE", *channels)))
 
     def unsubscribe(self, channel: bytes) -> None:
         """Unsubscribe from a channel. Do nothing without a connection."""
-        if self._exchange is not None:
-            self._exchange.send(pack((b"UNSUBSCRIBE", channel)))
+        if self._protocol is not None:
+            self._protocol.send(pack((b"UNSUBSCRIBE", channel)))
 
     def drop_buffer(self) -> None:
         """Release the buffer of earlier messages."""
-        if self._exchange is not None:
-            self._exchange.drop_buffer()
+        if self._protocol is not None:
+            self._protocol.drop_buffer()
 
     async def run(self, channels: Callable[[], Collection[bytes]]) -> None:
         """Receive messages until the connection breaks.
@@ -350,22 +350,22 @@ class Subscriber:
             BrokerError: The connection failed. Messages that are published before the next connection are lost.
         """
         self._last = asyncio.get_running_loop().time()
-        exchange = await _open(self._address, self._timeout)
-        exchange.on_message = self._take
-        self._exchange = exchange
+        protocol = await _open(self._address, self._timeout)
+        protocol.on_message = self._take
+        self._protocol = protocol
         try:
             self.subscribe(*channels())
-            while not exchange.over.done():
-                exchange.send(pack((b"PING",)))
+            while not protocol.closed.done():
+                protocol.send(pack((b"PING",)))
                 with anyio.move_on_after(PING_INTERVAL):
-                    await asyncio.shield(exchange.over)
+                    await asyncio.shield(protocol.closed)
                 silent = asyncio.get_running_loop().time() - self._last
                 if silent > PING_INTERVAL + self._timeout:
-                    exchange.end(TimeoutError("it is silent"))
-            raise exchange.over.result()
+                    protocol.end(TimeoutError("it is silent"))
+            raise protocol.closed.result()
         finally:
-            self._exchange = None
-            await exchange.close()
+            self._protocol = None
+            await protocol.close()
 
     def _take(self, reply: Any) -> None:
         self._last = asyncio.get_running_loop().time()

@@ -22,10 +22,10 @@ from tailrace.server.cluster.node_commands import (
     Command,
     Commands,
     DeleteWebhook,
-    RemoveFromMemory,
     GetSnapshot,
     NoReply,
     NotHere,
+    RemoveFromMemory,
     Send,
     Sent,
     SetWebhook,
@@ -281,7 +281,7 @@ class ClusterEngine(Engine):
         return self
 
     def is_remote(self, stored: StoredTask) -> bool:
-        """See `TasksOfOtherProcesses.has`."""
+        """See `TasksOfOtherProcesses.is_remote`."""
         return stored.node != self._node.id or stored.task.id in self._orphans
 
     def follow(self, active: ActiveTask) -> None:
@@ -350,15 +350,15 @@ class ClusterEngine(Engine):
                 yield
             finally:
                 state = active.record.state
-                is_over = active.record.number and (state.terminal or state.interrupted)
+                has_ended = active.record.number and (state.terminal or state.interrupted)
                 # In this case, the write of the last event has released the claim.
-                is_released = is_over and active.holds_conversation
+                is_released = has_ended and active.holds_conversation
                 active.holds_conversation = False
                 # The node that takes over a suspended turn also takes over its claim.
                 if active.error is not None or not (is_released or active.suspended):
                     await self._release(owner, name)
 
-    def _placing_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
+    def _assignment_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
         return self._claimed(owner, f"placing:{key}")
 
     @asynccontextmanager
@@ -464,13 +464,13 @@ class ClusterEngine(Engine):
         logger.error(
             "other nodes declared this node dead and took over its tasks: it continues under a new name"
         )
-        ours = [
+        own_tasks = [
             active
             for active in self._tasks.all()
             if not active.runs_elsewhere and not active.record.state.terminal
         ]
-        unkept = [active.record.id for active in ours if not active.log.number]
-        for active in ours:
+        unkept = [active.record.id for active in own_tasks if not active.log.number]
+        for active in own_tasks:
             self._turns.fail(active, NotOwnedError("other nodes declared this node dead"))
         if self._push is not None:
             self._push.release_all()
@@ -524,7 +524,7 @@ class ClusterEngine(Engine):
             interrupted = await self._interrupted.read(self._without_orphans())
             orphans = {active.record.id: active.owner for active in interrupted}
             for active in interrupted:
-                await self._take_conversation(active)
+                await self._claim_conversation(active)
                 await self._interrupted.recover(active)
                 del orphans[active.record.id]
         except StoreError:
@@ -540,7 +540,7 @@ class ClusterEngine(Engine):
             self._orphans.pop(task_id, None)
             yield task_id, owner
 
-    async def _take_conversation(self, active: ActiveTask) -> None:
+    async def _claim_conversation(self, active: ActiveTask) -> None:
         """Claim the conversation of a turn that had this claim when its node died."""
         if active.waiting and not self._turns.in_parallel(active):
             name = conversation_claim(active.record.context_id)

@@ -52,7 +52,7 @@ class Addition(msgspec.Struct, frozen=True):
     Attributes:
         task_id: The task.
         events: The events in order.
-        begins: Whether this is the first addition of this node. Any later addition fails if the stream is empty, or ends with an
+        is_first: Whether this is the first addition of this node. Any later addition fails if the stream is empty, or ends with an
             entry of another node.
         ttl: Seconds after which the stream expires; 0 to leave its expiry unchanged.
     """
@@ -274,8 +274,8 @@ class TaskStreams:
         self, key: bytes, number: bytes, writer: bytes, signed: bytes
     ) -> list[Event] | EntryRejected:
         try:
-            held = self._authentication.verify("event", signed, key, number, writer)
-            return _numbered(int(number), _decode(held))
+            payload = self._authentication.verify("event", signed, key, number, writer)
+            return _numbered(int(number), _decode(payload))
         except EntryRejected as error:
             return error
         except ValueError:  # it was signed by a node of another version

@@ -99,14 +99,14 @@ class DeleteWebhook(msgspec.Struct, tag=True, frozen=True):
     config_id: str
 
 
-class GetSnapshot(msgspec.Struct, tag=True, frozen=True):
+class GetSnapshot(msgspec.Struct, tag="Look", frozen=True):
     """Return the current state of a task."""
 
     task_id: str
     owner: str
 
 
-class RemoveFromMemory(msgspec.Struct, tag=True, frozen=True):
+class RemoveFromMemory(msgspec.Struct, tag="Forget", frozen=True):
     """Remove a deleted task from memory. The reply is empty."""
 
     task_id: str
@@ -164,13 +164,15 @@ class Commands:
     Args:
         broker: The broker with the channels of the nodes.
         authentication: Signs and verifies messages.
-        carry_out: Executes a request, and returns the reply.
+        execute_command: Executes a request, and returns the reply.
     """
 
-    def __init__(self, broker: Broker, authentication: Authentication, carry_out: ExecuteCommand) -> None:
+    def __init__(
+        self, broker: Broker, authentication: Authentication, execute_command: ExecuteCommand
+    ) -> None:
         self._broker = broker
         self._authentication = authentication
-        self._carry_out = carry_out
+        self._execute_command = execute_command
         self._sending = broker.link()
         self._subscriber = broker.subscriber(lambda _: None, self._receive)
         self._requests: list[tuple[int, _Request]] = []
@@ -232,8 +234,8 @@ class Commands:
 
     def _receive(self, channel: bytes, signed: bytes) -> None:
         try:
-            held = self._authentication.verify("command", signed, channel)
-            sent_at, message = int.from_bytes(held[:_TIME_BYTES], "big"), _decode(held[_TIME_BYTES:])
+            payload = self._authentication.verify("command", signed, channel)
+            sent_at, message = int.from_bytes(payload[:_TIME_BYTES], "big"), _decode(payload[_TIME_BYTES:])
         except EntryRejected as error:
             self._authentication.reject("command", channel, error)
             return
@@ -273,7 +275,7 @@ class Commands:
         try:
             if abs(await self._now() - sent_at / 1e3) > MAX_AGE:
                 return
-            body = await self._carry_out(request.command)
+            body = await self._execute_command(request.command)
         except Exception as error:
             if not isinstance(error, TailraceError):
                 logger.exception("the request of another node failed")

@@ -32,7 +32,7 @@ from tailrace.server.store.store import (
     TaskWrite,
 )
 from tailrace.server.store.task_rows import Bodies, has_running_turn, write_tasks
-from tailrace.server.store.writer import writes_beyond_events, is_large_batch, rows_of
+from tailrace.server.store.writer import is_large_batch, rows_of, writes_beyond_events
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import StoreError
@@ -468,7 +468,7 @@ class ClusterStore(Store):
             connection.execute(delete(claims).where(claims.c.node.not_in(select(nodes.c.id)), ~_is_claimed()))
             # Webhooks are claimed together with their task, because only the node that runs the task is notified of its events.
             of_tasks = push_configs.c.task_id.in_([task_id for task_id, _ in rows])
-            return rows, self._take_webhooks(connection, open_push_configs().where(of_tasks), node)
+            return rows, self._assign_webhooks(connection, open_push_configs().where(of_tasks), node)
 
         return await self._database.write(work)
 
@@ -530,9 +530,11 @@ class ClusterStore(Store):
         if not await self._read(query.limit(1)):
             return []
         query = query.with_for_update(of=push_configs, skip_locked=True)
-        return await self._database.write(lambda connection: self._take_webhooks(connection, query, node))
+        return await self._database.write(lambda connection: self._assign_webhooks(connection, query, node))
 
-    def _take_webhooks(self, connection: Connection, query: Any, node: str) -> list[tuple[PushConfig, bool]]:
+    def _assign_webhooks(
+        self, connection: Connection, query: Any, node: str
+    ) -> list[tuple[PushConfig, bool]]:
         rows = connection.execute(query).all()
         for row in rows:
             where = (push_configs.c.task_id == row.task_id, push_configs.c.id == row.id)
@@ -554,14 +556,14 @@ def _is_running(state: TaskState) -> bool:
     return not (state.terminal or state.interrupted)
 
 
-def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addition]:
+def _additions(writes: Sequence[TaskWrite], owned: dict[str, bool]) -> list[Addition]:
     """Return one addition for each task, with the events of its writes."""
     by_task: dict[str, list[Event]] = {}
     for write in writes:
         if write.events:
             by_task.setdefault(write.task_id, []).extend(write.events)
     return [
-        Addition(task_id, of_task, not ours.get(task_id, False), 0) for task_id, of_task in by_task.items()
+        Addition(task_id, of_task, not owned.get(task_id, False), 0) for task_id, of_task in by_task.items()
     ]
 
 

@@ -148,8 +148,8 @@ class TaskFollower:
     async def _read_some(self, some: Sequence[_Followed]) -> None:
         # A separate function, because its local variables refer to tasks, and must not keep these tasks alive until the next
         # read.
-        held = [(followed, active) for followed in some if (active := followed.task()) is not None]
-        positions = [(active.record.id, active.record.number) for _, active in held]
+        in_memory = [(followed, active) for followed in some if (active := followed.task()) is not None]
+        positions = [(active.record.id, active.record.number) for _, active in in_memory]
         if not positions:
             return
         try:
@@ -159,10 +159,10 @@ class TaskFollower:
         ) as error:  # the subscriber logs the error; when the broker is available again, all streams are read
             self._broker.fail(error)
             await anyio.sleep(PROBE_INTERVAL)
-            for followed, _ in held:
+            for followed, _ in in_memory:
                 self._read_soon(followed)
             return
-        for (followed, active), page in zip(held, found, strict=True):
+        for (followed, active), page in zip(in_memory, found, strict=True):
             if not feed(active, page.events) or (page.is_full and not page.events):
                 self._repair_soon(followed)
             elif page.is_full:

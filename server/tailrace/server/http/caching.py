@@ -46,7 +46,7 @@ def cached_response(
     """
     etag = f'"{version_of(body)}"'
     age = f"max-age={MAX_AGE_OF_VERSION}, immutable" if immutable else f"max-age={MAX_AGE}"
-    given = {
+    response_headers = {
         "ETag": etag,
         "Cache-Control": f"{'private' if private else 'public'}, {age}",
         "Last-Modified": format_datetime(since, usegmt=True),
@@ -54,8 +54,8 @@ def cached_response(
         **(headers or {}),
     }
     if _is_known(request, etag, None if private else since):
-        return Response(status_code=304, headers=given)
-    return Response(body, media_type=media_type, headers=given)
+        return Response(status_code=304, headers=response_headers)
+    return Response(body, media_type=media_type, headers=response_headers)
 
 
 def version_of(body: bytes) -> str:

@@ -176,9 +176,9 @@ class RequestGuard:
 
         This is the ``Host`` header if it is a loopback name or configured; otherwise the local address of the connection.
         """
-        given = _header(scope, b"host")
-        if self._is_known(_parse_authority(given), scope):
-            return given.decode("ascii")
+        host_header = _header(scope, b"host")
+        if self._is_known(_parse_authority(host_header), scope):
+            return host_header.decode("ascii")
         host, port = scope.get("server") or ("localhost", None)
         host = f"[{host}]" if ":" in host else host
         return host if port is None or port == _PORTS.get(scope["scheme"]) else f"{host}:{port}"
@@ -239,17 +239,17 @@ def _not_local(scope: Mapping[str, Any]) -> AuthError:
 
 
 def _foreign_host(host: bytes | None) -> AuthError:
-    given = _quoted((host or b"").decode("latin-1"))
+    name = _quoted((host or b"").decode("latin-1"))
     return _refused(
-        f"the host {given} is not accepted; use localhost, or set TAILRACE_PUBLIC_URL to the address of this server, or "
+        f"the host {name} is not accepted; use localhost, or set TAILRACE_PUBLIC_URL to the address of this server, or "
         "add the host to TAILRACE_ALLOWED_HOSTS"
     )
 
 
 def _foreign_page(origin: bytes | None) -> AuthError:
-    given = "another site" if origin is None else f"the origin {_quoted(origin.decode('latin-1'))}"
+    source = "another site" if origin is None else f"the origin {_quoted(origin.decode('latin-1'))}"
     return _refused(
-        f"web pages of {given} may not call this server; to allow them, add the origin to TAILRACE_ALLOWED_ORIGINS"
+        f"web pages of {source} may not call this server; to allow them, add the origin to TAILRACE_ALLOWED_ORIGINS"
     )
 
 
@@ -263,7 +263,7 @@ def _quoted(value: str) -> str:
 
 def _header(scope: Scope, name: bytes) -> bytes:
     """Return the value of a header; empty if the header is missing or occurs several times."""
-    values = [value for given, value in scope["headers"] if given == name]
+    values = [value for header_name, value in scope["headers"] if header_name == name]
     return values[0] if len(values) == 1 else b""
 
 

@@ -54,8 +54,8 @@ class EventFrames:
     __slots__ = (
         "_closes",
         "_ends",
+        "_has_ended",
         "_head",
-        "_is_over",
         "_read",
         "_stopping",
         "_stream",
@@ -84,20 +84,20 @@ class EventFrames:
         self._tail = tail
         self._ends = ends
         self._closes = False
-        self._is_over = False
+        self._has_ended = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._is_over:
+        if self._has_ended:
             raise StopAsyncIteration
         if self._closes:
             return self._last_frames()
         try:
             events = await self._read()
         except StoreError as error:
-            self._is_over = True
+            self._has_ended = True
             return frame_data(self._write_error(error))
         if not events:
             return self._last_frames()
@@ -119,7 +119,7 @@ class EventFrames:
 
     def _last_frames(self) -> bytes:
         """Return the frames after the last event: a shutdown frame, an ``end`` event, both, or none."""
-        self._is_over = True
+        self._has_ended = True
         stops = self._stopping.is_set()
         frames = shutdown_frame() if stops else b""
         if self._ends and (self._closes or not stops):
@@ -128,7 +128,7 @@ class EventFrames:
 
     async def aclose(self) -> None:
         """Close the stream of events."""
-        self._is_over = True
+        self._has_ended = True
         self._stream.close()
 
 

@@ -231,8 +231,8 @@ class _Turn(TurnWatch, RunObserver):
 
     def _reported_error(self, ending: StatusUpdate) -> str:
         """Count the provider's error that the last status reports. Return the type of the error; empty if there is none."""
-        facts = extension_metadata(ending.metadata or {}).get("error")
-        kind = facts.get("type") if isinstance(facts, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        metadata = extension_metadata(ending.metadata or {}).get("error")
+        kind = metadata.get("type") if isinstance(metadata, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if kind not in _FAULTS:
             return ""
         error = UpstreamError("", fault=UpstreamFault(kind))
@@ -249,9 +249,9 @@ class _Turn(TurnWatch, RunObserver):
         """Record the continuation of a response as an event of the turn's span and in a metric."""
         cause = error_type(attempt.error) if attempt.error is not None else ""
         provider, _, name = model.partition(":")
-        facts = {"route": str(route), "from": attempt.model, "model": model, "error.type": cause}
+        metadata = {"route": str(route), "from": attempt.model, "model": model, "error.type": cause}
         self._span.add_event(
-            "tailrace.response.continued", {f"tailrace.{key}": value for key, value in facts.items()}
+            "tailrace.response.continued", {f"tailrace.{key}": value for key, value in metadata.items()}
         )
         logger.warning("%s: the response is continued by %s (%s)", attempt.model, model, route)
         if self._telemetry.metrics is not None:
@@ -374,10 +374,10 @@ class _ObservedResponse(ResponseObservation):
                 span.set_attribute("gen_ai.response.time_to_first_chunk", self._first - self._began)
             if self.chunks and response is not None:
                 span.set_attribute("tailrace.response.chunks", self.chunks)
-                facts = response.metadata
+                metadata = response.metadata
                 for fact, name in (("id", "gen_ai.response.id"), ("model", "gen_ai.response.model")):
-                    if facts.get(fact):
-                        span.set_attribute(name, str(facts[fact]))
+                    if metadata.get(fact):
+                        span.set_attribute(name, str(metadata[fact]))
                 if turn.finish_reason is not None:
                     span.set_attribute("gen_ai.response.finish_reasons", [str(turn.finish_reason)])
                 if response.usage is not None:

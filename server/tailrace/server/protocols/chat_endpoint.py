@@ -20,7 +20,7 @@ from tailrace.server.http.request_body import read_json
 from tailrace.server.http.request_headers import credentials_of, requested_extensions
 from tailrace.server.http.sse import EventResponse
 from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.server.protocols.conversation_lookup import Conversations, Placed, branch_context_ids
+from tailrace.server.protocols.conversation_lookup import AssignedMessage, Conversations, branch_context_ids
 from tailrace.server.protocols.encoder import Encoder, encode_json
 from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError, server_stopping_error
@@ -127,7 +127,7 @@ class ChatEndpoint:
             The events of the task, and the ids of all earlier tool calls of the conversation.
 
         Raises:
-            OpenAIError: See `Conversations.place`.
+            OpenAIError: See `Conversations.assign`.
             A2AError: See `Operations.stream`.
             StoreError: See `Operations.stream`.
         """
@@ -135,17 +135,17 @@ class ChatEndpoint:
             key = _digest(f"{request.choice} {caller.send_key}".encode())
             caller = replace(caller, send_key=key)
         if caller.send_key:
-            # Repeated requests must be detected first. Their message is already in the stored conversation, so `Conversations.place`
+            # Repeated requests must be detected first. Their message is already in the stored conversation, so `Conversations.assign`
             # would not find the conversation.
             known = await self.operations.sent_before(caller)
             if known is not None:
                 return await repeat_turn(self.operations, known, caller), request.call_ids
         context_id = await self._conversations.context_of(request, caller)
         if not context_id:
-            return await self._place(request, caller)
+            return await self._assign(request, caller)
         # During the block, no other request can be assigned to the same position in the conversation.
         async with self.operations.assignment_lock(context_id, caller):
-            stream, call_ids = await self._place(request, replace(caller, is_placed=True))
+            stream, call_ids = await self._assign(request, replace(caller, has_assignment_lock=True))
             try:
                 await stream.wait_for_start()
             except BaseException:
@@ -153,15 +153,15 @@ class ChatEndpoint:
                 raise
         return stream, call_ids
 
-    async def _place(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
+    async def _assign(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
         """Assign the message of a request to a context and a task, and send the message. See `send` for the result."""
         skipped: set[str] = set()
         while True:
-            placed = await self._conversations.place(request, caller, skipped)
+            assigned = await self._conversations.assign(request, caller, skipped)
             try:
-                return await self._send(request, placed, caller), placed.call_ids | request.call_ids
+                return await self._send(request, assigned, caller), assigned.call_ids | request.call_ids
             except A2AError:
-                message = placed.message
+                message = assigned.message
                 if not message.task_id or message.task_id in skipped:
                     raise
                 if await self._conversations.still_waits(message, caller):
@@ -169,15 +169,17 @@ class ChatEndpoint:
                 # Another request has continued this task. Find another task, or start a conversation.
                 skipped.add(message.task_id)
 
-    async def _send(self, request: ChatRequest, placed: Placed, caller: Caller) -> EventStream:
-        facts = request.facts
-        if placed.message.task_id and not facts.model_fields_set:
+    async def _send(self, request: ChatRequest, assigned: AssignedMessage, caller: Caller) -> EventStream:
+        options = request.caller_options
+        if assigned.message.task_id and not options.model_fields_set:
             # A message without options would have the options of the task's previous message. One explicit option prevents this.
-            facts = CallerOptions(instructions=None)
-        send = await run_bounded(caller.cost, _send_request, placed.message, facts)
-        caller = replace(caller, record=request.record, completion=request.completion, follows=placed.follows)
+            options = CallerOptions(instructions=None)
+        send = await run_bounded(caller.cost, _send_request, assigned.message, options)
+        caller = replace(
+            caller, record=request.record, completion=request.completion, follows=assigned.follows
+        )
         return await self.operations.stream(
-            Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=placed.preceding
+            Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=assigned.preceding
         )
 
     async def newest_task(self, key: str, caller: Caller, *, running: bool = False) -> Task | None:
@@ -294,7 +296,7 @@ class ChatEndpoint:
         return EventResponse(
             rest,
             settings=self._settings,
-            headers={**(headers or {}), **conversation_headers(encoder.turn)},
+            headers={**(headers or {}), **conversation_headers(encoder.translator)},
             streams=self.operations.streams,
         )
 
@@ -326,7 +328,7 @@ async def _frames(
                 while True:
                     if frames:
                         yield frames
-                    if encoder.turn.ended:
+                    if encoder.translator.ended:
                         break
                     batch = await anext(batches, None)
                     if batch is None:
@@ -380,8 +382,8 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
 async def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
     """Return an uncacheable response with a JSON value. A large value is encoded in a thread."""
     body = await run_bounded(json_cost(value), encode_json, value)
-    given = {"cache-control": "no-store", **(headers or {})}
-    return Response(body, headers=given, media_type="application/json")
+    response_headers = {"cache-control": "no-store", **(headers or {})}
+    return Response(body, headers=response_headers, media_type="application/json")
 
 
 def add_routes(
@@ -415,14 +417,14 @@ def add_routes(
         )
 
 
-def conversation_headers(turn: EventTranslator) -> dict[str, str]:
+def conversation_headers(translator: EventTranslator) -> dict[str, str]:
     """Return the headers with the ids of the conversation and the task. Ids that are not valid in headers are omitted."""
-    names = {CONVERSATION_HEADER: turn.context_id, TASK_HEADER: turn.task_id}
+    names = {CONVERSATION_HEADER: translator.context_id, TASK_HEADER: translator.task_id}
     return {name: value for name, value in names.items() if value and value.isascii() and value.isprintable()}
 
 
-def _send_request(message: Message, facts: CallerOptions) -> SendMessageRequest:
-    metadata = facts.to_metadata() if facts.model_fields_set else {}
+def _send_request(message: Message, options: CallerOptions) -> SendMessageRequest:
+    metadata = options.to_metadata() if options.model_fields_set else {}
     return SendMessageRequest(message=message, metadata=metadata)
 
 

@@ -52,7 +52,7 @@ class ChatRequest:
         new: The new message. It joins all messages after the last message of the model.
         unanswered: All messages in ``new`` except the last one, if the store may contain them because their responses failed.
         last: The last message in ``new`` if ``unanswered`` is not empty.
-        facts: Options of the request.
+        caller_options: Options of the request.
         model: The requested model; empty if the request names none.
         stream: Whether the response is streamed.
         include_usage: Whether the stream ends with the usage.
@@ -78,7 +78,7 @@ class ChatRequest:
 
     earlier: tuple[Message, ...]
     new: Message
-    facts: CallerOptions
+    caller_options: CallerOptions
     model: str = ""
     stream: bool = False
     include_usage: bool = False
@@ -117,7 +117,7 @@ class ChatRequest:
     @property
     def tool_names(self) -> frozenset[str]:
         """The names of the tools that the client declared."""
-        return self.facts.tool_names
+        return self.caller_options.tool_names
 
     @property
     def call_ids(self) -> frozenset[str]:

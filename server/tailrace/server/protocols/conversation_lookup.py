@@ -47,7 +47,7 @@ _FIRST_PAGE, _NEXT_PAGES = 20, 100  # number of pending tasks on the first page 
 
 
 @dataclass(frozen=True)
-class Placed:
+class AssignedMessage:
     """A message that is assigned to a context and a task.
 
     Attributes:
@@ -91,7 +91,9 @@ class Conversations:
         except TaskNotFoundError:
             return ""
 
-    async def place(self, request: ChatRequest, caller: Caller, skipped: Collection[str] = ()) -> Placed:
+    async def assign(
+        self, request: ChatRequest, caller: Caller, skipped: Collection[str] = ()
+    ) -> AssignedMessage:
         """Assign the message of a request to a context and a task.
 
         Args:
@@ -104,22 +106,22 @@ class Conversations:
             A2AError: See `Operations.execute`.
             StoreError: The store cannot be read.
         """
-        placement = _Placement(self._operations, request, caller)
+        assignment = _Assignment(self._operations, request, caller)
         if request.choice:
             key = request.choices_key
-            return await placement.start(choice_context(key, request.choice) if key else "")
+            return await assignment.start(choice_context(key, request.choice) if key else "")
         if request.decided:
-            placed = await placement.continue_decided_task(await self.context_of(request, caller))
-            if placed is not None:
-                return placed
+            assigned = await assignment.continue_decided_task(await self.context_of(request, caller))
+            if assigned is not None:
+                return assigned
         if request.previous:
-            return await placement.continue_after_response()
+            return await assignment.continue_after_response()
         if request.continues:
-            return await placement.continue_context(request.key, await placement.stored(request.key))
+            return await assignment.continue_context(request.key, await assignment.stored(request.key))
         if request.key:
-            return await placement.continue_by_key()
-        found = await placement.continue_pending_task(skipped) if request.new.tool_results else None
-        return found or await placement.start("")
+            return await assignment.continue_by_key()
+        found = await assignment.continue_pending_task(skipped) if request.new.tool_results else None
+        return found or await assignment.start("")
 
     async def still_waits(self, message: Message, caller: Caller) -> bool:
         """Return whether the task of a message still waits for the message. Another request may have continued the task."""
@@ -133,14 +135,14 @@ class Conversations:
 
 
 @dataclass(frozen=True)
-class _Placement:
+class _Assignment:
     """The search for the context and task of one request."""
 
     operations: Operations
     request: ChatRequest
     caller: Caller
 
-    async def continue_by_key(self) -> Placed:
+    async def continue_by_key(self) -> AssignedMessage:
         """Continue the first context of the key that contains the request's earlier messages, or start a new context."""
         for context_id in branch_context_ids(self.request.key):
             stored = await self.stored(context_id)
@@ -150,14 +152,14 @@ class _Placement:
             same = await self._find_equal_conversation(stored, task)
             if same is None:
                 continue
-            placed = await same._continue(context_id, stored, task)
-            if placed.message.task_id or not same.request.new.tool_results:
-                return placed
+            assigned = await same._continue(context_id, stored, task)
+            if assigned.message.task_id or not same.request.new.tool_results:
+                return assigned
         return await self.start(f"{self.request.key}~{uuid4().hex}")
 
     async def _find_equal_conversation(
         self, stored: Sequence[Message], task: Task | None
-    ) -> "_Placement | None":
+    ) -> "_Assignment | None":
         """Return a placement whose earlier messages equal the stored conversation, or None.
 
         If the response to a message failed, the store contains the message without a response. Some clients repeat the message
@@ -169,7 +171,7 @@ class _Placement:
         other = replace(self, request=request) if request is not None else None
         return other if other is not None and await other._is_same(stored, task) else None
 
-    async def continue_pending_task(self, skipped: Collection[str]) -> Placed | None:
+    async def continue_pending_task(self, skipped: Collection[str]) -> AssignedMessage | None:
         """Continue the newest pending task that waits for exactly these results and has the same conversation, or return None."""
         results = {result.id for result in self.request.new.tool_results}
         async for task in self._pending_tasks():
@@ -181,7 +183,7 @@ class _Placement:
                 return await self._continue(task.context_id, stored, task)
         return None
 
-    async def continue_decided_task(self, context_id: str) -> Placed | None:
+    async def continue_decided_task(self, context_id: str) -> AssignedMessage | None:
         """Continue the task with the calls to which the decisions apply; None if the task is not in this conversation."""
         task_id, _ = read_response_id(self.request.decided)
         task = await _find_task(self.operations, task_id, self.caller) if task_id else None
@@ -203,7 +205,7 @@ class _Placement:
             token = page.next_page_token
             wanted = wanted.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
 
-    async def continue_after_response(self) -> Placed:
+    async def continue_after_response(self) -> AssignedMessage:
         """Continue the conversation of a response.
 
         If the conversation has already continued after the response, start a branch.
@@ -233,36 +235,38 @@ class _Placement:
         message = stored[starts[turn - 1]]
         end = next((at for at in callers if at > starts[turn - 1]), len(stored))
         if end == len(stored):
-            placed = await self._continue(task.context_id, stored, task)
-            if placed.message.task_id or not self.request.new.tool_results:
-                return placed
+            assigned = await self._continue(task.context_id, stored, task)
+            if assigned.message.task_id or not self.request.new.tool_results:
+                return assigned
         state = task.status.state
         has_ended = state.terminal or state.interrupted or turn < len(starts)
 
-        def branch() -> Placed:
+        def branch() -> AssignedMessage:
             new = _message(self.request.new, branch_id(task.context_id))
             if not has_ended:
                 followed = TurnReference(task.context_id, task.id, message.message_id)
-                return Placed(new, (), _call_ids(stored), followed)
-            return Placed(new, tuple(copies_of(stored[:end], "")), _call_ids(stored))
+                return AssignedMessage(new, (), _call_ids(stored), followed)
+            return AssignedMessage(new, tuple(copies_of(stored[:end], "")), _call_ids(stored))
 
         return await run_bounded(self._cost(stored), branch)
 
-    async def start(self, context_id: str) -> Placed:
+    async def start(self, context_id: str) -> AssignedMessage:
         """Start a conversation with the earlier messages of the request."""
 
-        def placed() -> Placed:
+        def assigned() -> AssignedMessage:
             earlier = self.request.earlier
             preceding = tuple(to_a2a_message(message, message_id=str(uuid4())) for message in earlier)
-            return Placed(_message(self.request.new, context_id), preceding, self.request.call_ids)
+            return AssignedMessage(_message(self.request.new, context_id), preceding, self.request.call_ids)
 
-        return await run_bounded(self.caller.cost, placed)
+        return await run_bounded(self.caller.cost, assigned)
 
-    async def continue_context(self, context_id: str, stored: Sequence[Message]) -> Placed:
+    async def continue_context(self, context_id: str, stored: Sequence[Message]) -> AssignedMessage:
         """Continue a context without comparing messages."""
         return await self._continue(context_id, stored, await self._last_task(stored))
 
-    async def _continue(self, context_id: str, stored: Sequence[Message], task: Task | None) -> Placed:
+    async def _continue(
+        self, context_id: str, stored: Sequence[Message], task: Task | None
+    ) -> AssignedMessage:
         """Continue a context with the task that waits for the message, or with a new task.
 
         If the waiting task belongs to another agent than the receiver of the message, a new task is used. There are two
@@ -273,7 +277,7 @@ class _Placement:
             OpenAIError: The message contains only results of calls that the agent itself executes.
         """
 
-        def placed() -> Placed:
+        def assigned() -> AssignedMessage:
             new = without_calls(self.request.new, calls_run_here(stored))
             if self.request.new.content and not new.content:
                 raise OpenAIError(400, "there is nothing to answer: these calls were the agent's own")
@@ -281,9 +285,9 @@ class _Placement:
             if task is not None and waits and not self._is_receivers(stored, task):
                 waits = bool(self.request.decided or (self.request.continues and new.tool_results))
             message = _message(new, context_id, task.id if task is not None and waits else "")
-            return Placed(message, (), _call_ids(stored))
+            return AssignedMessage(message, (), _call_ids(stored))
 
-        return await run_bounded(self._cost(stored, task), placed)
+        return await run_bounded(self._cost(stored, task), assigned)
 
     def _is_receivers(self, stored: Sequence[Message], task: Task) -> bool:
         """Return whether a task belongs to the agent that receives the message. The stored messages contain the names of agents."""

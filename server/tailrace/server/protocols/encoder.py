@@ -22,15 +22,15 @@ class Encoder(ABC):
     """Encodes the response to one request.
 
     Args:
-        turn: Translates the events of the task.
+        translator: Translates the events of the task.
 
     Attributes:
-        turn: Translates the events of the task.
+        translator: Translates the events of the task.
         failed: Whether the stream ended with an error.
     """
 
-    def __init__(self, turn: EventTranslator) -> None:
-        self.turn = turn
+    def __init__(self, translator: EventTranslator) -> None:
+        self.translator = translator
         self.failed = False
 
     @abstractmethod
@@ -49,14 +49,14 @@ class Encoder(ABC):
 class UiEncoder(Encoder):
     """Encodes a response as JSON payloads. The last frame for each event of the task has the event's number as ``id``."""
 
-    def __init__(self, turn: EventTranslator) -> None:
-        super().__init__(turn)
+    def __init__(self, translator: EventTranslator) -> None:
+        super().__init__(translator)
         self._text_prefixes: dict[str, bytes] = {}
         self._arguments_prefixes: dict[str, bytes] = {}
 
     def feed(self, event: Event) -> bytes:
         """Encode an event of the task as frames."""
-        return frame_payloads(self.payloads(self.turn.feed(event)), event.number)
+        return frame_payloads(self.payloads(self.translator.feed(event)), event.number)
 
     def fail(self, error: OpenAIError) -> bytes:
         """Encode an error as the last frames of a stream whose turn has not ended."""

@@ -39,9 +39,9 @@ class _Call:
         self.is_started = False
         self.is_ended = False
 
-    def take(self) -> list[ui_events.UiEvent]:
+    def take_new(self) -> list[ui_events.UiEvent]:
         """Return an event with the arguments that have not been reported; empty if there are none."""
-        text = self.text.take() if self.is_started else ""
+        text = self.text.take_new() if self.is_started else ""
         return [ui_events.ArgumentsAdded(self.id, text)] if text else []
 
 
@@ -121,13 +121,13 @@ class EventTranslator:
         for message in messages[self._first_turn - 1 :]:
             self._add_decisions(message.metadata)
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted(task.id, task.context_id, self._first_turn)]
-        is_over = state is not None and (state.terminal or state.interrupted)
+        has_ended = state is not None and (state.terminal or state.interrupted)
         for artifact in task.artifacts:
-            update = task_events.ArtifactUpdateView(artifact, last_chunk=is_over)
+            update = task_events.ArtifactUpdateView(artifact, last_chunk=has_ended)
             events += self._feed_artifact(update, is_copy=True)
         for message in messages[self._first_turn :]:
             events += self._feed_results(message.parts, by_caller=True)
-        if state is not None and is_over:
+        if state is not None and has_ended:
             events += self._end(state, task.status.message, extension_metadata(task.metadata))
         return events
 
@@ -156,8 +156,8 @@ class EventTranslator:
         events: list[ui_events.UiEvent] = []
         if channel is None:
             channel = self._channels[artifact_id] = task_events.channel_of(artifact.metadata)
-            facts = extension_metadata(artifact.metadata)
-            turn = task_events.turn_or_round_number(facts.get("turn"))
+            fields = extension_metadata(artifact.metadata)
+            turn = task_events.turn_or_round_number(fields.get("turn"))
             if is_copy and (artifact_id in self._earlier or turn < self._first_turn):
                 self._earlier.add(artifact_id)
                 return []
@@ -165,7 +165,7 @@ class EventTranslator:
             if channel != "tool_result":
                 # Artifacts of agents without the extension have no turn number, and `number_of` returns 1.
                 turn = turn if is_copy else max(turn, self._turn)
-                events = self._start_round(turn, task_events.turn_or_round_number(facts.get("round")))
+                events = self._start_round(turn, task_events.turn_or_round_number(fields.get("round")))
         else:
             is_copy = False
         if channel == "tool_call":
@@ -208,8 +208,8 @@ class EventTranslator:
         """Record the decisions in a caller's message. The results of these calls follow."""
         approvals = extension_metadata(metadata).get("approvals")
         decisions = approvals.get("decisions") if task_events.is_mapping(approvals) else None
-        given = cast("list[object]", decisions) if isinstance(decisions, list) else ()
-        for each in given:
+        decision_list = cast("list[object]", decisions) if isinstance(decisions, list) else ()
+        for each in decision_list:
             if task_events.is_mapping(each):
                 self._decisions[str(each.get("callId"))] = str(each.get("decision"))
 
@@ -225,7 +225,7 @@ class EventTranslator:
         text = "".join(part.text or "" for part in artifact.parts)
         if call is not None:
             call.text.feed(text, append=update.append)
-            return call.take()
+            return call.take_new()
         call = self._calls[artifact.artifact_id] = _Call(artifact.name, declared=artifact.name in self._tools)
         call.text.feed(text)
         call_id = extension_metadata(artifact.metadata).get("callId")
@@ -245,7 +245,7 @@ class EventTranslator:
         return [
             *self._texts.start_call(),
             ui_events.CallStarted(call_id, call.name, call.declared),
-            *call.take(),
+            *call.take_new(),
         ]
 
     def _end_call(
@@ -270,7 +270,7 @@ class EventTranslator:
             raise DivergedError
         if not call.text.sent:
             call.text.feed(arguments_text(complete))
-            events += call.take()
+            events += call.take_new()
         call.is_ended = True
         as_written = task_events.is_same_arguments(call.text.sent, complete)
         return [*events, ui_events.CallEnded(complete, call.declared, as_written)]
@@ -293,8 +293,8 @@ class EventTranslator:
     def _feed_status(
         self, state: TaskState | None, update: task_events.StatusUpdateView
     ) -> list[ui_events.UiEvent]:
-        facts = extension_metadata(update.metadata)
-        received = facts.get("received")
+        fields = extension_metadata(update.metadata)
+        received = fields.get("received")
         if task_events.is_mapping(received):
             self._turn += 1
             metadata = received.get("metadata")
@@ -304,12 +304,12 @@ class EventTranslator:
             return []
         message = update.status.message
         if state.terminal or state.interrupted:
-            return self._end(state, message, facts)
+            return self._end(state, message, fields)
         text = markdown_of(to_common_message(message).content) if message is not None else ""
         return [ui_events.StateChanged(state, text)]
 
     def _end(
-        self, state: TaskState, message: dict[str, Any] | None, facts: Mapping[str, Any]
+        self, state: TaskState, message: dict[str, Any] | None, fields: Mapping[str, Any]
     ) -> list[ui_events.UiEvent]:
         self.ended = True
         approvals: Sequence[ApprovalRequest] = ()
@@ -321,12 +321,12 @@ class EventTranslator:
         content = to_common_message(shown) if shown is not None else None
         text = markdown_of(content.content) if content is not None else ""
         calls = content.tool_calls if content is not None and state is TaskState.INPUT_REQUIRED else ()
-        finish = _TRUNCATED.get(str(facts.get("finishReason")), "")
+        finish = _TRUNCATED.get(str(fields.get("finishReason")), "")
         error: OpenAIError | None = None
         is_failed = state in (TaskState.REJECTED, TaskState.CANCELED, TaskState.FAILED)
         if is_failed:
-            is_truncated = state is TaskState.FAILED and finish and "error" not in facts
-            error = None if is_truncated else OpenAIError.from_task(state, text, facts)
+            is_truncated = state is TaskState.FAILED and finish and "error" not in fields
+            error = None if is_truncated else OpenAIError.from_task(state, text, fields)
             text = ""
         # For a failed turn, `close` is not called: it could raise `DivergedError`, which would hide the error of the turn.
         events = self._texts.close(pending_calls=bool(calls)) if error is None else self._texts.abort()
@@ -337,7 +337,7 @@ class EventTranslator:
         pending = tuple(call.id for call in calls)
         if self._texts.only_pending_calls and not is_failed and self._started.keys() - pending:
             raise DivergedError
-        usage, response, extra = facts.get("usage"), facts.get("response"), facts.get("extra")
+        usage, response, extra = fields.get("usage"), fields.get("response"), fields.get("extra")
         annotations = provider_members(extra).get("annotations") if task_events.is_mapping(extra) else None
         ended = ui_events.TurnEnded(
             state,

@@ -99,19 +99,19 @@ class OpenAIError(TailraceError):
         return cls(400, f"Invalid value for '{where}': {reason}", param=where, code="invalid_value")
 
     @classmethod
-    def from_task(cls, state: TaskState, message: str, facts: Mapping[str, Any]) -> "OpenAIError":
+    def from_task(cls, state: TaskState, message: str, fields: Mapping[str, Any]) -> "OpenAIError":
         """Return the error for a task that ended without a complete response.
 
         Args:
             state: The last state of the task.
             message: The text of the last status.
-            facts: The extension's metadata of the last status (``docs/extension.md``, "Response metadata").
+            fields: The extension's metadata of the last status (``docs/extension.md``, "Response metadata").
         """
         if state is TaskState.CANCELED:
             return cls(409, message or "the task was canceled", code="task_canceled", headers=_NO_RETRY)
         if state is TaskState.REJECTED:
             return cls(400, message or "the agent rejected the request", code="task_rejected")
-        given = facts.get("error")
+        given = fields.get("error")
         if not isinstance(given, Mapping):
             return cls(
                 500, message or "the agent failed", kind="agent_error", code="task_failed", headers=_NO_RETRY
@@ -121,13 +121,13 @@ class OpenAIError(TailraceError):
     @classmethod
     def from_upstream(cls, error: UpstreamError) -> "OpenAIError":
         """Return the error for a failed request to a provider."""
-        facts = {
+        fields = {
             "type": str(error.fault),
             "status": error.status,
             "code": error.code,
             "retryAfter": error.retry_after,
         }
-        given = {name: fact for name, fact in facts.items() if fact is not None}
+        given = {name: fact for name, fact in fields.items() if fact is not None}
         return cls._of_upstream(error.message, given)
 
     @classmethod

@@ -69,13 +69,13 @@ def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
     return function_definition({**fields, "parameters": schema}, where)
 
 
-def create_caller_options(**facts: object) -> CallerOptions:
+def create_caller_options(**fields: object) -> CallerOptions:
     """Return the options of a request. Options that are None or empty are omitted.
 
     Raises:
         OpenAIError: A value is invalid.
     """
-    given = {name: fact for name, fact in facts.items() if fact is not None and fact != ()}
+    given = {name: fact for name, fact in fields.items() if fact is not None and fact != ()}
     with reject_invalid():
         return CallerOptions.model_validate(given)
 

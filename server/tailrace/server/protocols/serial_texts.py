@@ -71,7 +71,7 @@ class SerialChannel:
         if entry.position < self._current:
             # A complete artifact has changed. Resume with this artifact, unless text of later artifacts was already sent.
             if any(other.is_started for other in self._order[entry.position + 1 :]):
-                if entry.text.take():
+                if entry.text.take_new():
                     raise DivergedError
                 return ""
             self._current = entry.position
@@ -102,7 +102,7 @@ class SerialChannel:
         texts: list[str] = []
         while self._current < len(self._order):
             entry = self._order[self._current]
-            text = entry.text.take()
+            text = entry.text.take_new()
             if text:
                 if not entry.is_started and not self.is_empty:
                     texts.append(self._between_rounds if entry.is_round else _BETWEEN)
@@ -156,7 +156,7 @@ class SerialTexts:
         self._by_name = {"": self._text, "text": self._text}
         self._by_name |= {"reasoning": self._reasoning, "refusal": self._refusal}
         self._round = 0
-        self._held: dict[str, _BufferedText] = {}
+        self._buffered_texts: dict[str, _BufferedText] = {}
         self._assigned: dict[str, SerialChannel] = {}  # the channel of each text of a round, by artifact id
         self._response_round = 0  # the first round whose text was sent as the response; 0 if there is none
 
@@ -185,27 +185,31 @@ class SerialTexts:
 
     def _hold(self, update: ArtifactUpdateView, text: str) -> list[ui_events.UiEvent]:
         artifact_id = update.artifact.artifact_id
-        held = self._held.get(artifact_id)
-        if held is None:
-            held = self._held[artifact_id] = _BufferedText()
-        held.feed(update, text)
-        if not (self.is_live and held.first):
+        buffered = self._buffered_texts.get(artifact_id)
+        if buffered is None:
+            buffered = self._buffered_texts[artifact_id] = _BufferedText()
+        buffered.feed(update, text)
+        if not (self.is_live and buffered.first):
             return []
         if 0 < self._response_round < self._round:
             raise DivergedError
-        return self._release(artifact_id, self._text) if held.first == "{" else []
+        return self._release(artifact_id, self._text) if buffered.first == "{" else []
 
     def _release(self, artifact_id: str, channel: SerialChannel) -> list[ui_events.UiEvent]:
-        held = self._held.pop(artifact_id)
+        buffered = self._buffered_texts.pop(artifact_id)
         self._assigned[artifact_id] = channel
         is_response = channel is self._text
         if is_response:
             self._response_round = self._response_round or self._round
-        last = held.is_complete or not is_response
-        return channel.events(channel.feed(artifact_id, "".join(held.texts), append=False, last=last))
+        last = buffered.is_complete or not is_response
+        return channel.events(channel.feed(artifact_id, "".join(buffered.texts), append=False, last=last))
 
     def _release_all(self, channel: SerialChannel) -> list[ui_events.UiEvent]:
-        return [event for artifact_id in list(self._held) for event in self._release(artifact_id, channel)]
+        return [
+            event
+            for artifact_id in list(self._buffered_texts)
+            for event in self._release(artifact_id, channel)
+        ]
 
     def start_round(self) -> list[ui_events.UiEvent]:
         """Report held text as reasoning, because its round was not the last."""

@@ -115,10 +115,10 @@ decode_event = msgspec.json.Decoder(EventView).decode
 
 def channel_of(metadata: Mapping[str, Any]) -> str:
     """Return the channel of an artifact or part; empty without metadata of the extension."""
-    facts = extension_metadata(metadata)
-    if facts.get("choice"):
+    fields = extension_metadata(metadata)
+    if fields.get("choice"):
         return "choice"  # alternative responses (``choice``) are not part of the response
-    channel = facts.get("channel")
+    channel = fields.get("channel")
     return channel if isinstance(channel, str) else ""
 
 

@@ -28,14 +28,18 @@ import anyio.lowlevel
 import msgspec
 
 from tailrace.server.remote.event_converter import EventConverter
+from tailrace.server.remote.remote_agent import CANCEL_TIMEOUT, RemoteAgent
 from tailrace.server.remote.response_validation import RemoteEvent
-from tailrace.server.remote.upstream_client import CANCEL_TIMEOUT, RemoteAgent
 from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.server.runtime.upstream_gate import OWNER, UpstreamGate
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
-from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata, with_extension_metadata
-from tailrace.streaming.a2a.stream_extension import without_extension_metadata
+from tailrace.streaming.a2a.stream_extension import (
+    EXTENSION_URI,
+    extension_metadata,
+    with_extension_metadata,
+    without_extension_metadata,
+)
 from tailrace.streaming.agent.caller_options import REQUEST_METADATA_KEYS
 from tailrace.streaming.agent.continuation import InterruptedResponse
 from tailrace.streaming.task.task_record import agent_message
@@ -111,8 +115,8 @@ class RemoteAgentHandler(Handler):
             async with self._gate.call(OWNER.get()), response as events:
                 async for event in events:
                     updates = relay.feed(event)
-                    is_over = relay.ending is not None and relay.ending.state.terminal
-                    if relay.task_id != followed and not is_over:
+                    has_ended = relay.ending is not None and relay.ending.state.terminal
+                    if relay.task_id != followed and not has_ended:
                         followed = relay.task_id
                         yield _follows(followed, turn)
                     for at, update in enumerate(updates):
@@ -131,9 +135,9 @@ class RemoteAgentHandler(Handler):
         if isinstance(ending, StatusUpdate) and ending.state.interrupted:
             known = msgspec.structs.replace(known, task_id=relay.task_id, task=turn.task_id, begun=begun)
         # If the agent sent no event, it may not have the conversation.
-        facts = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
-        if facts or relay.artifacts:
-            for message in relay.messages(facts):
+        metadata = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
+        if metadata or relay.artifacts:
+            for message in relay.messages(metadata):
                 yield MessageAdded(message)
         yield ending
 
@@ -265,9 +269,9 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
 
 def _request_metadata(turn: Turn) -> Mapping[str, Any]:
     """Return the metadata of the request without the idempotency key, which is valid only for this server."""
-    facts = extension_metadata(turn.facts.to_metadata())
+    fields = extension_metadata(turn.caller_options.to_metadata())
     metadata = without_extension_metadata(turn.metadata, "idempotencyKey")
-    return with_extension_metadata(metadata, **facts) if facts else metadata
+    return with_extension_metadata(metadata, **fields) if fields else metadata
 
 
 def _idempotency_key(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
@@ -280,13 +284,13 @@ def _idempotency_key(turn: Turn, message: Message, metadata: Mapping[str, Any]) 
 
 
 def _failure_status(error: UpstreamError) -> StatusUpdate:
-    facts = {
+    metadata = {
         "type": str(error.fault),
         "status": error.status,
         "code": error.code,
         "retryAfter": error.retry_after,
     }
-    known = {name: fact for name, fact in facts.items() if fact is not None}
+    known = {name: fact for name, fact in metadata.items() if fact is not None}
     return StatusUpdate(TaskState.FAILED, agent_message(str(error)), {EXTENSION_URI: {"error": known}})
 
 

@@ -38,10 +38,10 @@ def output_of_status(message: Message | None, metadata: Mapping[str, Any], turn:
         metadata: The metadata of the event.
         turn: The number of the turn. Each turn has its own artifacts.
     """
-    facts = metadata.get("coderAgent")
-    if message is None or not isinstance(facts, Mapping):
+    fields = metadata.get("coderAgent")
+    if message is None or not isinstance(fields, Mapping):
         return None
-    kind = cast("Mapping[str, Any]", facts).get("kind")
+    kind = cast("Mapping[str, Any]", fields).get("kind")
     suffix = f"-turn-{turn}" if turn > 1 else ""
     if kind == "text-content":
         return Artifact(artifact_id=status_text_id(turn), name="Answer", parts=message.parts)

@@ -9,7 +9,7 @@ import anyio
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.agent_handler import RemoteAgentHandler
 from tailrace.server.remote.client import RETRY_DELAYS
-from tailrace.server.remote.upstream_client import READ_TIMEOUT, RemoteAgent
+from tailrace.server.remote.remote_agent import READ_TIMEOUT, RemoteAgent
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.settings import Settings

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.event_converter import EventConverter
-from tailrace.server.remote.upstream_client import RemoteAgent
+from tailrace.server.remote.remote_agent import RemoteAgent
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.stream_extension import is_answer

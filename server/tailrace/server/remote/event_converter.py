@@ -151,7 +151,7 @@ class EventConverter:
             UpstreamError: The response has too many artifacts, parts or bytes.
         """
         if isinstance(event, TaskArtifactUpdateEvent):  # checked first, because most events are of this type
-            self._take_ids(event.task_id, event.context_id)
+            self._record_ids(event.task_id, event.context_id)
             artifact = event.artifact
             if not any(part.metadata for part in artifact.parts):
                 return self._artifact(self._renamed(artifact), append=event.append, last=event.last_chunk)
@@ -161,12 +161,12 @@ class EventConverter:
                 for update in self._artifact(self._renamed(each), append=event.append, last=event.last_chunk)
             ]
         if isinstance(event, TaskStatusUpdateEvent):
-            self._take_ids(event.task_id, event.context_id)
+            self._record_ids(event.task_id, event.context_id)
             return self._status(event.status, event.metadata)
         if isinstance(event, Task):
             # The first copy of a task may have the texts of the turn before.
             self._is_resumed = self._is_resumed or bool(self.task_id)
-            self._take_ids(event.id, event.context_id)
+            self._record_ids(event.id, event.context_id)
             updates: list[Update] = []
             if len(event.artifacts) > MAX_ARTIFACTS:
                 raise _too_large(f"{MAX_ARTIFACTS} artifacts")
@@ -177,7 +177,7 @@ class EventConverter:
             return (
                 updates + self._missed_text(event) + self._status(event.status, event.metadata, is_copy=True)
             )
-        self._take_ids(event.task_id, event.context_id)
+        self._record_ids(event.task_id, event.context_id)
         self.ending = StatusUpdate(TaskState.COMPLETED)
         return self._message(event)
 
@@ -188,7 +188,7 @@ class EventConverter:
         last = self._status_message
         if last is not None and any(part.text is None for part in last.parts):
             return []  # gemini-cli: a call that needs a confirmation
-        return self._status_text(self._take_unknown_text())
+        return self._status_text(self._pop_unknown_text())
 
     def close(self, failure: StatusUpdate | None = None) -> list[Update]:
         """End the response, and return the remaining updates. The last update is the final status.
@@ -228,7 +228,7 @@ class EventConverter:
         """The last message in a status."""
         return self._status_message
 
-    def _take_ids(self, task_id: str, context_id: str) -> None:
+    def _record_ids(self, task_id: str, context_id: str) -> None:
         if task_id not in ("", MISSING_ID):
             self.task_id = task_id
         if context_id not in ("", MISSING_ID):
@@ -264,14 +264,14 @@ class EventConverter:
         rest = Artifact(artifact_id=self._status_text_id, name="Answer", parts=(Part(text=text),))
         return self._artifact(rest, append=True, last=False) if text else []
 
-    def _take_unknown_text(self) -> str:
+    def _pop_unknown_text(self) -> str:
         text, self._unknown_text = self._unknown_text, ""
         return text
 
     def _status(
         self, status: TaskStatus, metadata: Mapping[str, Any], *, is_copy: bool = False
     ) -> list[Update]:
-        facts = without_extension_metadata(metadata, *_OF_THE_REMOTE) or None
+        fields = without_extension_metadata(metadata, *_OF_THE_REMOTE) or None
         message = status.message and status.message.model_copy(update={"reference_task_ids": ()})
         if "received" in extension_metadata(metadata):
             return []  # the status only confirms the caller's message
@@ -287,7 +287,7 @@ class EventConverter:
         if output is not None:
             self._answers_in_statuses = True
             self.ending = self._status_message = None
-            missed = self._status_text(self._take_unknown_text())
+            missed = self._status_text(self._pop_unknown_text())
             return missed + self._artifact(self._renamed(output), append=True, last=False)
         if is_copy and message is not None and status.state is TaskState.WORKING:
             if self._answers_in_statuses or message.message_id in self._published_messages:
@@ -297,23 +297,23 @@ class EventConverter:
         self._status_message = message or self._status_message
         if status.state.terminal or status.state.interrupted:
             if status.state is TaskState.AUTH_REQUIRED:
-                return self._authorization(message, facts)
-            self.ending = StatusUpdate(status.state, message, facts)
+                return self._authorization(message, fields)
+            self.ending = StatusUpdate(status.state, message, fields)
             return []
         authorized = self.ending is not None and self.ending.state is TaskState.AUTH_REQUIRED
         self.ending = None
-        if message is None and not facts and not authorized:
+        if message is None and not fields and not authorized:
             return []  # the local task already has the state WORKING
-        return [StatusUpdate(TaskState.WORKING, message, facts)]
+        return [StatusUpdate(TaskState.WORKING, message, fields)]
 
-    def _authorization(self, message: Message | None, facts: dict[str, Any] | None) -> list[Update]:
+    def _authorization(self, message: Message | None, metadata: dict[str, Any] | None) -> list[Update]:
         """Return the update that requests credentials; an empty list if it was returned before."""
         known = self.ending
         if known is not None and known.message is not None and known.state is TaskState.AUTH_REQUIRED:
             if message is None or message.message_id == known.message.message_id:
                 return []  # a copy of the task repeats the request
         message = message or agent_message(_DEFAULT_MESSAGES[TaskState.AUTH_REQUIRED])
-        self.ending = StatusUpdate(TaskState.AUTH_REQUIRED, message, facts)
+        self.ending = StatusUpdate(TaskState.AUTH_REQUIRED, message, metadata)
         return [replace(self.ending, continues=True)]
 
     def _message(self, message: Message) -> list[Update]:
@@ -403,9 +403,9 @@ class EventConverter:
         """
         content: list[ContentPart] = []
         for artifact in self.artifacts:
-            facts = extension_metadata(artifact.metadata)
-            channel = facts.get("channel")
-            if facts.get("choice") or channel == "output":
+            fields = extension_metadata(artifact.metadata)
+            channel = fields.get("channel")
+            if fields.get("choice") or channel == "output":
                 # The conversation contains only the first choice; a parsed value would repeat the text.
                 continue
             for item in _content_of(artifact.parts):

@@ -215,9 +215,11 @@ async def read_body(response: aiohttp.ClientResponse, limit: int = MAX_EVENT_BYT
     return bytes(body)
 
 
-def _event_id(given: str) -> str:
+def _event_id(event_id: str) -> str:
     """Return the id of an event; empty if the id is not valid in a request header."""
-    return given if given.isascii() and given.isprintable() and len(given) <= MAX_ID_LENGTH else ""
+    return (
+        event_id if event_id.isascii() and event_id.isprintable() and len(event_id) <= MAX_ID_LENGTH else ""
+    )
 
 
 def _too_large(allowed: str) -> UpstreamError:

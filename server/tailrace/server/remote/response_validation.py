@@ -93,11 +93,11 @@ def _each(value: object, complete: Any) -> None:
 
 def _complete_timestamp(status: _Fields) -> None:
     """Add the time zone UTC to a timestamp without a time zone, and remove an invalid timestamp."""
-    given = status.get("timestamp")
-    if given is None:
+    value = status.get("timestamp")
+    if value is None:
         return
     try:
-        time = datetime.fromisoformat(given) if isinstance(given, str) else None
+        time = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         time = None
     if time is None:
@@ -119,7 +119,7 @@ def _complete_artifact(artifact: _Fields) -> None:
 
 def _complete_parts(owner: _Fields) -> None:
     """Remove parts without content. If no part remains, as in the last chunk of many agents, add an empty text."""
-    given = owner.get("parts")
-    parts = cast("list[object]", given) if isinstance(given, list) else []
+    value = owner.get("parts")
+    parts = cast("list[object]", value) if isinstance(value, list) else []
     objects = [cast("_Fields", part) for part in parts if isinstance(part, dict)]
     owner["parts"] = [part for part in objects if not _CONTENT.isdisjoint(part)] or [{"text": ""}]

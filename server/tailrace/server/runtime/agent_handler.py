@@ -63,13 +63,13 @@ class AgentHandler(Handler):
         """Cancel a response that still runs at a provider."""
         await self._agent.discard(interrupted)
 
-    def check(self, facts: CallerOptions) -> None:
+    def check(self, caller_options: CallerOptions) -> None:
         """Check that no tool of the caller has the name of a tool of the agent.
 
         Raises:
             InvalidParamsError: A name is used twice.
         """
-        for name in facts.tool_names:
+        for name in caller_options.tool_names:
             if self._agent.has_tool(name):
                 raise InvalidParamsError(
                     f"metadata: {EXTENSION_URI}: tools: the agent already has a tool named {name!r}; choose "
@@ -96,11 +96,11 @@ class AgentHandler(Handler):
         return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        cost = history_cost(turn.history) + caller_options_cost(turn.facts)
+        cost = history_cost(turn.history) + caller_options_cost(turn.caller_options)
         history, opening, decided, request_of = await run_bounded(cost, self._prepared, turn)
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
-        options = turn.facts.options
+        options = turn.caller_options.options
         accumulator = self._agent.begin(history, collect_output=False)
         reader = self._agent.reader
         if options.output is not None:
@@ -141,8 +141,8 @@ class AgentHandler(Handler):
         """
         opening: list[Update | MessageAdded] = [StatusUpdate(TaskState.WORKING)]
         history = turn.history
-        if history.system_message != turn.facts.instructions:
-            history = history.model_copy(update={"system_message": turn.facts.instructions})
+        if history.system_message != turn.caller_options.instructions:
+            history = history.model_copy(update={"system_message": turn.caller_options.instructions})
         calls = _open_calls(history)
         requests = {request.call_id: request for request in recorded_pending(turn.message)}
 

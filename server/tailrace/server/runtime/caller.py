@@ -31,7 +31,7 @@ class Caller:
         namespace: As for `Identity`.
         agent: The name of the agent that receives the message; if empty, ``namespace`` is the name.
         follows: As for `CallContext`.
-        is_placed: True if the lock of the message's conversation is held (`Operations.placing`).
+        has_assignment_lock: True if the lock of the message's conversation is held (`Operations.assignment_lock`).
 
     Raises:
         InvalidParamsError: The name of the tenant is too long.
@@ -52,7 +52,7 @@ class Caller:
     namespace: str = ""
     agent: str = ""
     follows: TurnReference | None = None
-    is_placed: bool = False
+    has_assignment_lock: bool = False
 
     def __post_init__(self) -> None:
         check_id("tenant", self.tenant)

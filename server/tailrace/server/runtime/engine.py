@@ -131,7 +131,7 @@ class Engine(TaskAccess):
             agents,
             store,
             self.writer,
-            self._tasks.drop,
+            self._tasks.drop_failed,
             push and push.notify,
             self._conversation,
             self._is_written_here,
@@ -267,7 +267,7 @@ class Engine(TaskAccess):
         """
         if self._agents.find(agent).handler.replies_directly:
             return nullcontext()
-        return self._placing_lock(owner, root_of(context_id))
+        return self._assignment_lock(owner, root_of(context_id))
 
     async def accepted_messages(self, context_id: str, owner: str, limit: int) -> AcceptedMessages:
         """Return the messages of a conversation; see `WaitingTurns.accepted`."""
@@ -310,7 +310,7 @@ class Engine(TaskAccess):
             StoreError: The store is not available at present.
         """
         context_id = await self.context_of(task_id, owner)
-        async with self._placing_lock(owner, root_of(context_id)):
+        async with self._assignment_lock(owner, root_of(context_id)):
             task = await self.snapshot(task_id, owner)
             if not (task.status.state.terminal or task.status.state.interrupted):
                 await self._cancel_dependents(context_id, owner, task)
@@ -324,7 +324,7 @@ class Engine(TaskAccess):
             StoreError: The store is not available at present. Some of the tasks may have been deleted.
         """
         is_changed = False
-        async with self._placing_lock(owner, root_of(context_id)):
+        async with self._assignment_lock(owner, root_of(context_id)):
             await self._cancel_dependents(context_id, owner)
             while found := await self._store.list_conversation_tasks(context_id, owner, DELETED_AT_ONCE):
                 is_changed = True
@@ -396,7 +396,7 @@ class Engine(TaskAccess):
             active.log.publish(events)
             self._turns.end_log(active)
 
-        async with self._placing_lock(owner, root_of(task.context_id)):
+        async with self._assignment_lock(owner, root_of(task.context_id)):
             self._tasks.add(active)
             self.writer.add_write(write, publish, partial(self._turns.fail, active))
             await self._tasks.wait_until_persisted(active, event.number)
@@ -455,9 +455,9 @@ class Engine(TaskAccess):
         """
         if self._push is None:
             raise PushNotificationNotSupportedError
-        task_id, after, is_over = await self.progress_of(config.task_id, owner)
+        task_id, after, has_ended = await self.progress_of(config.task_id, owner)
         config = config.model_copy(update={"task_id": task_id})
-        return await self._push.create(config, owner, dialect=dialect, after=after, is_over=is_over)
+        return await self._push.create(config, owner, dialect=dialect, after=after, has_ended=has_ended)
 
     async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
         """Delete a webhook of a task; see `PushNotifier.delete`.
@@ -476,7 +476,7 @@ class Engine(TaskAccess):
 
     async def _forget(self, task_id: str, owner: str) -> None:
         """Remove a deleted task and its webhooks from memory. The streams of the task end."""
-        self._tasks.remove(task_id, owner)
+        self._tasks.remove_deleted(task_id, owner)
         if self._push is not None:
             self._push.drop(task_id)
 
@@ -488,7 +488,7 @@ class Engine(TaskAccess):
         """Return the lock of a conversation. A turn holds the lock so that no other turn of the conversation runs."""
         return self._turns.conversation(active)
 
-    def _placing_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
+    def _assignment_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
         return self._placing.setdefault((owner, key), anyio.Lock())
 
     async def _is_written_here(self, active: ActiveTask) -> bool:

@@ -165,7 +165,7 @@ class _FilteredTurn:
         """
         passed: list[Item] = []
         try:
-            passed += await self._held()
+            passed += await self._flush_filters()
             if error is None:
                 self._check_outputs()
             else:
@@ -192,7 +192,7 @@ class _FilteredTurn:
             return [await self._values.message(item)]
         passed: list[Item] = []
         if item.state.terminal or item.state.interrupted:
-            passed = await self._held()
+            passed = await self._flush_filters()
             if item.state not in (TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED):
                 self._check_outputs()
         message = None if item.message is None else await self._values.message(item.message)
@@ -226,7 +226,7 @@ class _FilteredTurn:
         if self._output_error is not None:
             raise self._output_error
 
-    async def _held(self) -> list[Item]:
+    async def _flush_filters(self) -> list[Item]:
         """Return the text that the filters of open artifacts hold back, and remove these filters."""
         passed: list[Item] = []
         while self._open:
@@ -237,33 +237,33 @@ class _FilteredTurn:
         return passed
 
     async def _artifact(self, item: ArtifactUpdate) -> ArtifactUpdate:
-        given = item.artifact
-        if item.append and given.artifact_id not in self._open:
-            self._open[given.artifact_id] = await self._continue(given.artifact_id)
-        chain = self._open.pop(given.artifact_id, None)
+        original = item.artifact
+        if item.append and original.artifact_id not in self._open:
+            self._open[original.artifact_id] = await self._continue(original.artifact_id)
+        chain = self._open.pop(original.artifact_id, None)
         if not item.append:
             chain = None
-            self._texts.pop(given.artifact_id, None)
-        if _channel_of(given) == "tool_call" and not item.last:
+            self._texts.pop(original.artifact_id, None)
+        if _channel_of(original) == "tool_call" and not item.last:
             parts = [Part(text="")]
-            self._open[given.artifact_id] = None
+            self._open[original.artifact_id] = None
         else:
             if chain is None:
-                chain = self._chain(given)
-            parts = await self._values.parts(given.parts, chain, closes=item.last)
+                chain = self._chain(original)
+            parts = await self._values.parts(original.parts, chain, closes=item.last)
             self._output_error = self._output_error or chain.output_error
-            for part in given.parts:
+            for part in original.parts:
                 if part.text is not None:
-                    self._keep(given.artifact_id, part.text, last=item.last)
+                    self._keep(original.artifact_id, part.text, last=item.last)
             if not item.last:
-                self._open[given.artifact_id] = chain
+                self._open[original.artifact_id] = chain
         artifact = Artifact(
-            artifact_id=given.artifact_id,
+            artifact_id=original.artifact_id,
             parts=tuple(parts),
-            name=await self._values.text(given.name),
-            description=await self._values.text(given.description),
-            metadata=await self._values.metadata(given.metadata),
-            extensions=given.extensions,
+            name=await self._values.text(original.name),
+            description=await self._values.text(original.description),
+            metadata=await self._values.metadata(original.metadata),
+            extensions=original.extensions,
         )
         return msgspec.structs.replace(item, artifact=artifact, encoded=b"")
 

@@ -50,7 +50,7 @@ class Turn:
         number: The number of the message in the task, from 1.
         accepted_output_modes: The media types that the caller accepts; empty for no restriction.
         metadata: The metadata of the request.
-        facts: The options of the request. If the request has none, the options of the task's previous request.
+        caller_options: The options of the request. If the request has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
         resumed: If a crash interrupted the turn, the number of messages after this message in the history; otherwise 0.
         interrupted: The response that a crash interrupted; None if there is none.
@@ -69,7 +69,7 @@ class Turn:
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     extensions: tuple[str, ...] = ()
-    facts: CallerOptions = NO_CALLER_OPTIONS
+    caller_options: CallerOptions = NO_CALLER_OPTIONS
     resumed: int = 0
     interrupted: InterruptedResponse | None = None
     published: Sequence[PublishedArtifact] = ()
@@ -79,6 +79,11 @@ class Turn:
     external_message_id: str = ""
     executing: frozenset[str] = frozenset()
     persisted: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+
+    @property
+    def facts(self) -> CallerOptions:
+        """Deprecated name of `caller_options`; to be removed in 0.3."""
+        return self.caller_options
 
 
 class Handler(ABC):
@@ -115,7 +120,7 @@ class Handler(ABC):
         """
         return _one_by_one(self.run(turn))
 
-    def check(self, facts: CallerOptions) -> None:  # noqa: B027 — accepts all options by default
+    def check(self, caller_options: CallerOptions) -> None:  # noqa: B027 — accepts all options by default
         """Check the options of a request before its task is created. By default, all options are accepted.
 
         Raises:

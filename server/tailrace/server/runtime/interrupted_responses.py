@@ -6,7 +6,7 @@ from typing import Any
 from tailrace.streaming.a2a.models import Artifact, Role
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.accumulator import Attempt
-from tailrace.streaming.agent.continuation import InterruptedResponse, attempts_to_json, attempts_of
+from tailrace.streaming.agent.continuation import InterruptedResponse, attempts_of, attempts_to_json
 from tailrace.streaming.conversion.published_artifacts import PublishedArtifact
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text

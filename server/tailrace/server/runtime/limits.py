@@ -91,7 +91,7 @@ class RateLimitError(LimitError):
     message = "Rate limit exceeded"
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def error_fields(self) -> dict[str, Any]:
         """The member ``error`` in the metadata of the last status of a turn that ended with this error."""
         code = self.reason.lower()
         return {"type": code, "status": self.http_status, "code": code, "retryAfter": self.retry_after}
@@ -151,13 +151,13 @@ class RequestMediaTypeError(ContentTypeNotSupportedError):
     """The request has a body, and its ``Content-Type`` is not JSON.
 
     Args:
-        given: The ``Content-Type`` of the request; empty if there is none.
+        content_type: The ``Content-Type`` of the request; empty if there is none.
     """
 
     http_status = 415
 
-    def __init__(self, given: str = "") -> None:
-        found = f"not {given[:_MAX_SHOWN]!r}" if given else "and this request has none"
+    def __init__(self, content_type: str = "") -> None:
+        found = f"not {content_type[:_MAX_SHOWN]!r}" if content_type else "and this request has none"
         super().__init__(f"a request with a body needs Content-Type: application/json, {found}")
 
 
@@ -232,8 +232,8 @@ class Quota:
         """The number of authenticated callers that have a permit."""
         return len(self._by_caller)
 
-    def take(self, owner: str) -> Permit:
-        """Take a permit.
+    def acquire(self, owner: str) -> Permit:
+        """Acquire a permit.
 
         Args:
             owner: The owner (`tailrace.server.runtime.caller.Caller.owner`). All tenants of a user share the limit of
@@ -244,10 +244,10 @@ class Quota:
             OverloadedError: The maximum number of permits is in use.
         """
         caller = user_of(owner)
-        held = self._by_caller.get(caller, 0)
-        if caller and self._each and held >= self._each:
+        count = self._by_caller.get(caller, 0)
+        if caller and self._each and count >= self._each:
             raise RateLimitError(
-                f"you have {held} {self._objects}, the maximum for one caller; {self._remedy}",
+                f"you have {count} {self._objects}, the maximum for one caller; {self._remedy}",
                 limit=self._caller_setting,
                 allowed=self._each,
             )
@@ -259,7 +259,7 @@ class Quota:
             )
         self.used += 1
         if caller:
-            self._by_caller[caller] = held + 1
+            self._by_caller[caller] = count + 1
         return Permit(self, caller)
 
     def give_back(self, caller: str) -> None:
@@ -267,9 +267,9 @@ class Quota:
         self.used -= 1
         if not caller:
             return
-        held = self._by_caller[caller] - 1
-        if held:
-            self._by_caller[caller] = held
+        count = self._by_caller[caller] - 1
+        if count:
+            self._by_caller[caller] = count
         else:
             del self._by_caller[caller]
 

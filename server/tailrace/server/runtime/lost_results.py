@@ -73,5 +73,7 @@ def _running_calls(
     if not turn.resumed:
         return ()
     return [
-        (call, "") for call in calls if call.name not in turn.facts.tool_names and request_of(call) is None
+        (call, "")
+        for call in calls
+        if call.name not in turn.caller_options.tool_names and request_of(call) is None
     ]

@@ -201,9 +201,9 @@ class MessageIntake:
     def _checked(self, request: SendMessageRequest, call: CallContext) -> Message:
         """Validate the message of a request. Return it with the options, the record of the API, and the agent in its metadata."""
         check_message(request.message)
-        facts = check_request(request)
+        options = check_request(request)
         handler = self._agents.find(call.agent).handler
-        handler.check(facts)
+        handler.check(options)
         message = handler.received(request.message)
         metadata = message.metadata
         if not extension_metadata(metadata).keys().isdisjoint(_SERVER_METADATA_KEYS):
@@ -216,7 +216,7 @@ class MessageIntake:
             metadata = with_extension_metadata(metadata, follows=msgspec.to_builtins(call.follows))
         if metadata is not message.metadata:
             message = message.model_copy(update={"metadata": metadata})
-        return store_caller_options(message, facts)
+        return store_caller_options(message, options)
 
     async def _webhooks(
         self, active: ActiveTask, request: SendMessageRequest, call: CallContext
@@ -315,7 +315,9 @@ class MessageIntake:
             raise OverloadedError("the server is stopping; send this to another one, or try again later")
         if self._gate is not None:
             self._gate.check(active.owner)
-        return Permit.none() if active.running or self._working is None else self._working.take(active.owner)
+        return (
+            Permit.none() if active.running or self._working is None else self._working.acquire(active.owner)
+        )
 
 
 def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:

@@ -92,12 +92,12 @@ def check_request(request: SendMessageRequest) -> CallerOptions:
         InvalidParamsError: An option is not valid.
     """
     try:
-        facts = read_caller_options(request.metadata)
-        if facts.output is not None:
-            OutputReader.of_format(facts.output)
+        options = read_caller_options(request.metadata)
+        if options.output is not None:
+            OutputReader.of_format(options.output)
     except ValueError as error:
         raise InvalidParamsError(f"metadata: {EXTENSION_URI}: {error}") from None
-    return facts
+    return options
 
 
 def ends_in_round(last: Message) -> bool:
@@ -221,17 +221,17 @@ def messages_from_artifacts(
     """
     parts: list[Part] = []
     for artifact in artifacts:
-        facts = extension_metadata(artifact.metadata)
-        if facts.get("choice"):
+        fields = extension_metadata(artifact.metadata)
+        if fields.get("choice"):
             continue  # only the first of several choices becomes part of the conversation
-        if facts.get("channel") == "output":
+        if fields.get("channel") == "output":
             continue  # this data repeats the text
-        if facts.get("channel") in ("tool_call", "tool_result"):
+        if fields.get("channel") in ("tool_call", "tool_result"):
             continue  # the call belongs to an interrupted round, which is not resumed
-        if after_round and facts.get("round", 1) <= after_round:
+        if after_round and fields.get("round", 1) <= after_round:
             continue
         for part in artifact.parts:
-            if facts.get("channel") == "reasoning":
+            if fields.get("channel") == "reasoning":
                 part = part.model_copy(
                     update={"metadata": with_extension_metadata(part.metadata, channel="reasoning")}
                 )

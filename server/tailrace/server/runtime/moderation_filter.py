@@ -19,7 +19,7 @@ from tailrace.wrappers.openai.client import ChatCompletionsModel
 
 logger = logging.getLogger("tailrace.server")
 
-MAX_HELD = 4096
+MAX_BUFFERED = 4096
 """Maximum number of characters without a verdict. If there are more, the stream waits for verdicts."""
 
 
@@ -58,8 +58,10 @@ class ModerationFilter(BackgroundFilter):
         thresholds: Mapping[str, float] | None = None,
         on_error: Literal["block", "pass"] = "block",
     ) -> None:
-        if not 1 <= window <= MAX_HELD // 4:
-            raise ConfigurationError(f"window of a moderation filter must be 1 to {MAX_HELD // 4} characters")
+        if not 1 <= window <= MAX_BUFFERED // 4:
+            raise ConfigurationError(
+                f"window of a moderation filter must be 1 to {MAX_BUFFERED // 4} characters"
+            )
         if delay < 0 or timeout <= 0:
             raise ConfigurationError("delay and timeout of a moderation filter must be positive")
         if on_error not in ("block", "pass"):
@@ -127,7 +129,7 @@ class _ModerationStream(BackgroundStream):
         self._before = ""
         self._text = ""  # the text of the incomplete window
         self._windows: deque[_Window] = deque()  # complete windows that are not published yet
-        self._held = 0  # number of characters of these windows
+        self._buffered_size = 0  # number of characters of these windows
         self._group: TaskGroup | None = None
         self._publish: Callable[[], None] = lambda: None
         self._begun = anyio.Event()
@@ -147,7 +149,7 @@ class _ModerationStream(BackgroundStream):
             while len(self._text) >= self._filter.window:
                 self._complete(self._filter.window)
         passed = self._passed()
-        while self._held > MAX_HELD:
+        while self._buffered_size > MAX_BUFFERED:
             passed += await self._next()
         return passed
 
@@ -190,7 +192,7 @@ class _ModerationStream(BackgroundStream):
         if self._text:
             self._begin()
         self._windows.append(window)
-        self._held += len(window.text)
+        self._buffered_size += len(window.text)
         if self._group is not None:
             self._check(self._group)
 
@@ -222,7 +224,7 @@ class _ModerationStream(BackgroundStream):
         passed = ""
         while self._windows and self._windows[0].ended.is_set():
             window = self._windows.popleft()
-            self._held -= len(window.text)
+            self._buffered_size -= len(window.text)
             if window.verdict is True:
                 raise BlockedError
             if isinstance(window.verdict, Exception):

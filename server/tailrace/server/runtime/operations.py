@@ -197,7 +197,7 @@ class Operations:
         """
         self.capabilities_for(caller).check_extensions(caller.extensions)
         # The permit is taken first, so that a rejected request has no effect.
-        permit = self.limits.streams.take(caller.owner)
+        permit = self.limits.streams.acquire(caller.owner)
         try:
             if operation is Operation.SUBSCRIBE_TO_TASK:
                 subscribe = cast("SubscribeToTaskRequest", request)
@@ -289,8 +289,8 @@ class Operations:
         Raises:
             TaskNotFoundError: The caller has no such task.
         """
-        _, last, is_over = await self._engine.progress_of(task_id, caller.owner)
-        return is_over and number >= last
+        _, last, has_ended = await self._engine.progress_of(task_id, caller.owner)
+        return has_ended and number >= last
 
     async def sent_before(self, caller: Caller) -> SendKey | None:
         """Return the task and the turn of an earlier message with the caller's ``send_key``; None if there is no such message.
@@ -356,7 +356,7 @@ class Operations:
         return await self._engine.accepted_messages(context_id, caller.owner, limit)
 
     def assignment_lock(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
-        """Return a lock (see `Engine.placing`).
+        """Return a lock (see `Engine.assignment_lock`).
 
         A message is accepted when its stream has begun (`EventStream.wait_for_start`).
         """
@@ -383,7 +383,7 @@ class Operations:
             agent=caller.receiver,
             follows=caller.follows,
         )
-        context_id = "" if caller.is_placed else await self._context_of(send.message, caller)
+        context_id = "" if caller.has_assignment_lock else await self._context_of(send.message, caller)
         if not context_id:
             return await self._engine.start(send, caller.owner, call, preceding=preceding)
         # Otherwise, the message could be accepted between a request's message and the response that the request continues.

@@ -182,22 +182,22 @@ class PiiFilter(StreamFilter):
 class _PiiStream(FilterStream):
     def __init__(self, pii: PiiFilter) -> None:
         self._pii = pii
-        self._held = ""
+        self._buffered = ""
         self._size = 0  # the size that the text must have before it is filtered; 0 if unknown
 
     async def feed(self, text: str) -> str:
-        self._held += text
-        self._size = self._size or self._pii.size(self._held)
-        if not self._size or len(self._held) < self._size:
+        self._buffered += text
+        self._size = self._size or self._pii.size(self._buffered)
+        if not self._size or len(self._buffered) < self._size:
             return ""
         return await self._pass(is_end=False)
 
     async def close(self) -> str:
-        return await self._pass(is_end=True) if self._held else ""
+        return await self._pass(is_end=True) if self._buffered else ""
 
     async def _pass(self, *, is_end: bool) -> str:
-        passed, self._held, self._size = await to_thread.run_sync(
-            lambda: self._pii.passed(self._held, is_end=is_end)
+        passed, self._buffered, self._size = await to_thread.run_sync(
+            lambda: self._pii.passed(self._buffered, is_end=is_end)
         )
         return passed
 

@@ -217,9 +217,9 @@ def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[P
 
 def _restarts_of_turn(active: ActiveTask) -> int:
     """Return how often the oldest waiting turn of a task was restarted."""
-    facts = active.record.extension_metadata
+    fields = active.record.extension_metadata
     number = active.waiting[0].number if active.waiting else 0
-    return facts.get("restarts", 0) if facts.get("restartedTurn", number) == number else 0
+    return fields.get("restarts", 0) if fields.get("restartedTurn", number) == number else 0
 
 
 def _is_suspended(active: ActiveTask) -> bool:

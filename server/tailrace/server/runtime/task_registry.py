@@ -55,7 +55,7 @@ class TaskRegistry:
 
     Args:
         store: The store.
-        lost: Called with a task that is running according to the store. Its turn has ended, but the store failed and does not
+        end_task: Called with a task that is running according to the store. Its turn has ended, but the store failed and does not
             have the end. The function must end the task.
         remote_tasks: Access to tasks of other processes; None for a single process.
     """
@@ -68,7 +68,7 @@ class TaskRegistry:
     ) -> None:
         self._remote_tasks = remote_tasks
         self._store = store
-        self._lost = end_task
+        self._end_task = end_task
         # All tasks that a turn, a subscriber or a pending write references. There must not be two objects of one task, because
         # they would assign the same event numbers twice. The key includes the owner. A lookup of another caller's task therefore
         # reads the store, like a lookup of an unknown task, and takes the same time.
@@ -86,7 +86,7 @@ class TaskRegistry:
         """Return all active tasks of this process."""
         return list(self._active.values())
 
-    def drop(self, active: ActiveTask) -> None:
+    def drop_failed(self, active: ActiveTask) -> None:
         """Remove a task after its events could not be persisted. Later lookups load the state in the store."""
         active.is_taken_over = isinstance(active.error, NotOwnedError)
         key = active.owner, active.record.id
@@ -96,7 +96,7 @@ class TaskRegistry:
                 self._failed[active.record.id] = active.owner
                 self._has_failed.set()
 
-    def remove(self, task_id: str, owner: str) -> None:
+    def remove_deleted(self, task_id: str, owner: str) -> None:
         """Remove an ended task that was deleted from the store."""
         active = self._active.pop((owner, task_id), None)
         if active is not None:
@@ -155,14 +155,14 @@ class TaskRegistry:
             await self._remote_tasks.refresh(active)
             active = self._first_active(ids, owner)
         while active is None:
-            retirements = self._followings_ended
+            followings_ended = self._followings_ended
             stored = await self._store.load_task(ids[0], owner, *ids[1:])
             # The task may have been loaded while the store was read.
             active = self._first_active(ids, owner)
             if active is None and stored is None:
                 raise TaskNotFoundError(metadata={"taskId": task_id})
             if active is None and stored is not None:
-                active = await self._activate(stored, owner, retirements)
+                active = await self._activate(stored, owner, followings_ended)
         return active
 
     def _first_active(self, ids: Iterable[str], owner: str) -> ActiveTask | None:
@@ -241,7 +241,7 @@ class TaskRegistry:
         while not active.record.state.terminal or active.log.number < active.record.number:
             await self.wait_until_persisted(active, active.log.number + 1)
 
-    async def _activate(self, stored: StoredTask, owner: str, retirements: int) -> ActiveTask | None:
+    async def _activate(self, stored: StoredTask, owner: str, followings_ended: int) -> ActiveTask | None:
         """Add a task from the store. Return None if, since the store was read, another process may have begun to write the task.
 
         This process itself may have taken over the task in the meantime. Such a task must not be added as a task of another
@@ -253,7 +253,7 @@ class TaskRegistry:
             return active
         if (
             self._remote_tasks is not None
-            and self._followings_ended != retirements
+            and self._followings_ended != followings_ended
             and self._remote_tasks.is_remote(stored)
         ):
             return None
@@ -268,7 +268,7 @@ class TaskRegistry:
         if record.id in self._failed:
             del self._failed[record.id]
             if not (record.state.terminal or record.awaits_caller):
-                self._lost(active)
+                self._end_task(active)
         return active
 
     async def _replayed(self, stored: StoredTask, owner: str) -> TaskRecord:

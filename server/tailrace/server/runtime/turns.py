@@ -336,8 +336,10 @@ class TurnRunner:
         """
         if isinstance(error, TailraceError):
             watch.failed(error)
-            facts = {EXTENSION_URI: {"error": error.facts}} if isinstance(error, RateLimitError) else None
-            return StatusUpdate(TaskState.FAILED, agent_message(str(error)), facts)
+            fields = (
+                {EXTENSION_URI: {"error": error.error_fields}} if isinstance(error, RateLimitError) else None
+            )
+            return StatusUpdate(TaskState.FAILED, agent_message(str(error)), fields)
         is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         if not (is_cancelled or isinstance(error, Exception)):
             raise error
@@ -392,7 +394,7 @@ class TurnRunner:
         questions = _messages_to(record, waiting.message)
         cost = cost_of(messages) + waiting.cost
         history = await run_bounded(cost, _common_history, messages)
-        facts = await run_bounded(cost, stored_caller_options, questions)
+        caller_options = await run_bounded(cost, stored_caller_options, questions)
         interrupted, published = (
             interrupted_response(record, waiting.number, active.recorded_rounds)
             if waiting.in_history
@@ -407,7 +409,7 @@ class TurnRunner:
             accepted_output_modes=waiting.request.configuration.accepted_output_modes,
             metadata=waiting.request.metadata,
             extensions=waiting.extensions,
-            facts=facts,
+            caller_options=caller_options,
             resumed=_messages_since_caller(messages) if waiting.in_history else 0,
             interrupted=interrupted,
             published=published,
@@ -424,8 +426,8 @@ class TurnRunner:
         The last event of the turn contains the usage so far, and records that no crash interrupted the turn.
         """
         if active.record.state is TaskState.WORKING:
-            facts = {EXTENSION_URI: {"suspended": True}}
-            self.persist(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=facts)),))
+            fields = {EXTENSION_URI: {"suspended": True}}
+            self.persist(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=fields)),))
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn with a last status. If the status is not valid, the task ends with `ActiveTask.ending`, or fails."""
@@ -639,7 +641,7 @@ def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
 
 
 async def _filters_of(agent: ServedAgent, turn: Turn) -> tuple[StreamFilter, ...]:
-    found = [await each.for_request(turn.facts) for each in agent.filters]
+    found = [await each.for_request(turn.caller_options) for each in agent.filters]
     return tuple(each for each in found if each is not None)
 
 

@@ -45,7 +45,7 @@ class UpstreamGate:
 
     Attributes:
         waiting: The number of waiting calls.
-        under_way: The number of calls in progress.
+        running_calls: The number of calls in progress.
     """
 
     def __init__(self, calls: int, waiting: int, observer: Observer = NO_OBSERVER) -> None:

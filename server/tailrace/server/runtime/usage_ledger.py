@@ -271,16 +271,21 @@ class TurnUsage(RunObserver):
 
     def ended(self, ending: StatusUpdate) -> None:
         """Record the usage that the last status of a turn reports, if the turn called no model of this server."""
-        facts = extension_metadata(ending.metadata or {})
-        reported = as_mapping(facts.get("usage"))
+        fields = extension_metadata(ending.metadata or {})
+        reported = as_mapping(fields.get("usage"))
         if self._attempts or reported is None:
             return
         counts = [as_count(reported.get(name)) for name in ("inputTokens", "outputTokens")]
         if counts == [None, None]:
             return
-        given, made = (max(0, count or 0) for count in counts)
-        usage = Usage(given, made, given + made, provider_usage(cast("dict[str, Any]", reported)))
-        response: Mapping[str, Any] = as_mapping(facts.get("response")) or {}
+        input_tokens, output_tokens = (max(0, count or 0) for count in counts)
+        usage = Usage(
+            input_tokens,
+            output_tokens,
+            input_tokens + output_tokens,
+            provider_usage(cast("dict[str, Any]", reported)),
+        )
+        response: Mapping[str, Any] = as_mapping(fields.get("response")) or {}
         self.add("", "", AttemptState.FINAL, self._began, usage, as_text(response.get("model")))
 
     def close(self) -> None:

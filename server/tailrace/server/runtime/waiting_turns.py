@@ -1,7 +1,7 @@
 """Turns that have not begun: turns that wait for earlier turns of their conversation, and branches of a turn that has not ended.
 
 A conversation in the store contains only the messages of turns that have begun. The message of a turn that has not begun is only
-in its task. To find the position of a new message in its conversation, both kinds of messages are read (`Operations.placing`).
+in its task. To find the position of a new message in its conversation, both kinds of messages are read (`Operations.assignment_lock`).
 
 A message may continue a turn that has not ended, although another message already follows that turn. The second message then
 begins a branch. The earlier messages of the branch do not exist yet. The task of the message therefore refers to the turn
@@ -121,9 +121,8 @@ class WaitingTurns:
         found = await self._store.load_unended(context_id, owner, prefix)
         if len(found) <= 1:
             return found
-        order = self._tasks.ids_in_memory(
-            {task.id for task in found}, owner
-        )  # times in milliseconds may be equal
+        # Times in milliseconds may be equal.
+        order = self._tasks.ids_in_memory({task.id for task in found}, owner)
         positions = {task_id: at for at, task_id in enumerate(order)}
         return sorted(found, key=lambda task: (_time_of(task), positions.get(task.id, 0)))
 

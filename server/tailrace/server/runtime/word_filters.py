@@ -20,7 +20,7 @@ from tailrace.wrappers import ConfigurationError
 REPLACEMENT = "[blocked]"
 """Default text that replaces each match."""
 
-MAX_HELD = 4096
+MAX_BUFFERED = 4096
 """Maximum number of characters that a stream holds back. A longer match ends the turn."""
 
 
@@ -44,8 +44,8 @@ class WordFilter(StreamFilter):
         self.longest = 0
         for word in words:
             key, _ = _folded(word)
-            if not key or len(key) > MAX_HELD // 4:
-                raise ConfigurationError(f"a word of a filter must have 1 to {MAX_HELD // 4} characters")
+            if not key or len(key) > MAX_BUFFERED // 4:
+                raise ConfigurationError(f"a word of a filter must have 1 to {MAX_BUFFERED // 4} characters")
             self.automaton.add_word(key, len(key))
             self.longest = max(self.longest, len(key))
         if not self.longest:
@@ -60,13 +60,13 @@ class WordFilter(StreamFilter):
 class _WordStream(FilterStream):
     def __init__(self, words: WordFilter) -> None:
         self._words = words
-        self._held = ""
+        self._buffered = ""
 
     async def feed(self, text: str) -> str:
-        return self._pass(self._held + text, is_end=False)
+        return self._pass(self._buffered + text, is_end=False)
 
     async def close(self) -> str:
-        return self._pass(self._held, is_end=True)
+        return self._pass(self._buffered, is_end=True)
 
     def _pass(self, text: str, *, is_end: bool) -> str:
         words = self._words
@@ -90,8 +90,8 @@ class _WordStream(FilterStream):
                 passed += (text[position:first], words.replacement)
                 position = last
         passed.append(text[position:end])
-        self._held = text[max(position, end) :]
-        if len(self._held) > MAX_HELD:
+        self._buffered = text[max(position, end) :]
+        if len(self._buffered) > MAX_BUFFERED:
             raise BlockedError
         return "".join(passed)
 
@@ -113,16 +113,16 @@ class RegexFilter(StreamFilter):
         pattern: The regular expression. Empty matches are ignored.
         replacement: Text that replaces each match; None to end the turn instead.
         max_match: Maximum length of a match that is reliably found. A longer match is held back until it ends, and ends the turn
-            if it exceeds `MAX_HELD` characters.
+            if it exceeds `MAX_BUFFERED` characters.
 
     Raises:
         ConfigurationError: The expression or ``max_match`` is not valid.
     """
 
     def __init__(self, pattern: str, replacement: str | None = REPLACEMENT, max_match: int = 128) -> None:
-        if not 0 < max_match < MAX_HELD:
+        if not 0 < max_match < MAX_BUFFERED:
             raise ConfigurationError(
-                f"max_match of a filter must be from 1 to {MAX_HELD - 1}, not {max_match}"
+                f"max_match of a filter must be from 1 to {MAX_BUFFERED - 1}, not {max_match}"
             )
         library = cast("Any", re2)  # has no types
         options = library.Options()
@@ -143,13 +143,13 @@ class _RegexStream(FilterStream):
     def __init__(self, regex: RegexFilter) -> None:
         self._regex = regex
         self._before = ""  # the character before the text that is held back, for \b and ^
-        self._held = ""
+        self._buffered = ""
 
     async def feed(self, text: str) -> str:
-        return self._pass(self._held + text, is_end=False)
+        return self._pass(self._buffered + text, is_end=False)
 
     async def close(self) -> str:
-        return self._pass(self._held, is_end=True)
+        return self._pass(self._buffered, is_end=True)
 
     def _pass(self, added: str, *, is_end: bool) -> str:
         regex = self._regex
@@ -173,8 +173,8 @@ class _RegexStream(FilterStream):
             position = stop
         end = max(end, position)
         passed.append(text[position:end])
-        self._before, self._held = text[max(0, end - 1) : end], text[end:]
-        if len(self._held) > MAX_HELD:
+        self._before, self._buffered = text[max(0, end - 1) : end], text[end:]
+        if len(self._buffered) > MAX_BUFFERED:
             raise BlockedError
         return "".join(passed)
 

@@ -6,7 +6,7 @@
 - `RemoteAgent`, `RemoteAgentHandler`, `AgentTool`: client, handler and tool for a remote agent.
 - `to_sdk`, `from_sdk`, `to_sdk_error`, `from_sdk_error`: conversion of objects and errors.
 - Older names of the SDK's objects, such as ``Skill`` and ``Capabilities``, with their older constructor arguments
-  (`tailrace.server.sdk.aliases`).
+  (`tailrace.server.sdk.legacy_names`).
 
 Raises:
     ImportError: The SDK is not installed. The message has the command that installs it.
@@ -24,9 +24,11 @@ from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.agent_handler import RemoteAgentHandler
 from tailrace.server.remote.agent_tool import AgentTool, agent_tools
+from tailrace.server.remote.remote_agent import RemoteAgent
 from tailrace.server.remote.response_validation import RemoteEvent
-from tailrace.server.remote.upstream_client import RemoteAgent
-from tailrace.server.sdk.aliases import (
+from tailrace.server.sdk.conversation_store import Conversations, RecentConversations
+from tailrace.server.sdk.executor import AgentExecutor
+from tailrace.server.sdk.legacy_names import (
     A2AFastAPIApplication,
     A2AServer,
     AgentCapabilities,
@@ -66,8 +68,6 @@ from tailrace.server.sdk.aliases import (
     TaskStatus,
     TextPart,
 )
-from tailrace.server.sdk.conversation_store import Conversations, RecentConversations
-from tailrace.server.sdk.executor import AgentExecutor
 from tailrace.server.sdk.request_handler import RequestHandler, caller_of
 from tailrace.server.sdk.task_store import TaskStore
 

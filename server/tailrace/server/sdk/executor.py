@@ -115,7 +115,7 @@ class AgentExecutor(SdkAgentExecutor):
             messages = await run.run(turn)
         finally:
             del self._running[record.id]
-            run.over.set()
+            run.ended.set()
         await self._conversations.remember(record.context_id, owner, record.id, [turn.message, *messages])
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -123,7 +123,7 @@ class AgentExecutor(SdkAgentExecutor):
         run = self._running.get(context.task_id or "")
         if run is not None:
             run.cancel()
-            await run.over.wait()
+            await run.ended.wait()
         elif context.current_task is not None:
             task = from_sdk(context.current_task, Task)
             if not task.status.state.terminal:
@@ -154,7 +154,7 @@ class AgentExecutor(SdkAgentExecutor):
             context_id=record.context_id,
             message=message,
             history=await run_bounded(cost_of(conversation), _history_of, conversation),
-            facts=await run_bounded(
+            caller_options=await run_bounded(
                 json_cost(context.metadata),
                 check_request,
                 SendMessageRequest(message=message, metadata=context.metadata),
@@ -205,7 +205,7 @@ class _Run:
 
     Attributes:
         record: The task.
-        over: Set when the turn has ended and the SDK has received its last event.
+        ended: Set when the turn has ended and the SDK has received its last event.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class _Run:
         self._scope = anyio.CancelScope()
         self._ending: StatusUpdate | None = None
         self._messages: list[Message] = []
-        self.over = anyio.Event()
+        self.ended = anyio.Event()
 
     def cancel(self) -> None:
         """Stop the turn, and end the task as canceled."""

@@ -202,12 +202,12 @@ PROVIDER: Mapping[str, Conversion] = {"name": renamed("organization")}
 """Conversions of arguments of ``AgentProvider``."""
 
 
-def _take_root(fields: Fields, part: ProtoMessage) -> None:
+def _unwrap_root(fields: Fields, part: ProtoMessage) -> None:
     for field, value in part.ListFields():
         fields.setdefault(field.name, value)
 
 
-PART: Mapping[str, Conversion] = {"root": ("a part has no root; use the part by itself", _take_root)}
+PART: Mapping[str, Conversion] = {"root": ("a part has no root; use the part by itself", _unwrap_root)}
 """Conversions of arguments of ``Part``: ``root`` contained a part of a specific kind."""
 
 KIND: Mapping[str, Conversion] = {"kind": ("the members of an object state its kind; leave kind= out", _drop)}

@@ -69,7 +69,7 @@ class Journal:
     def __init__(self) -> None:
         self.is_known = True
         self._tails: dict[str, _Tail] = {}
-        self._held: dict[str, list[Row]] | None = None
+        self._frozen_tails: dict[str, list[Row]] | None = None
         self._position = 0
         self._sizes: dict[int, int] = {}  # size of the body of each row
         self._old: list[str] = []  # tasks with events that must be moved before their rows are overwritten
@@ -79,9 +79,9 @@ class Journal:
 
     def tail(self, task_id: str) -> list[Row]:
         """Return the last events of a task in order, including all events that are only in the journal."""
-        held = self._held
-        if held is not None:
-            return list(held.get(task_id, ()))
+        frozen = self._frozen_tails
+        if frozen is not None:
+            return list(frozen.get(task_id, ()))
         tail = self._tails.get(task_id)
         return [] if tail is None else list(tail.rows)
 
@@ -91,14 +91,14 @@ class Journal:
 
         The block runs a transaction, and other threads may call `tail` meanwhile.
         """
-        self._held = {task_id: list(tail.rows) for task_id, tail in self._tails.items()}
+        self._frozen_tails = {task_id: list(tail.rows) for task_id, tail in self._tails.items()}
         try:
             yield
         finally:
-            self._held = None
+            self._frozen_tails = None
 
     def write(self, driver: Any, rows: Sequence[Row], tasks: Collection[str] = ()) -> None:
-        """Write events in the current transaction. If it is rolled back, `undo` must be called.
+        """Write events in the current transaction. If it is rolled back, `reload_after_rollback` must be called.
 
         Args:
             driver: The connection.

@@ -18,7 +18,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 # Columns that tailrace's tables have in every version. They distinguish these tables from tables of other programs with the same
 # names.
-_OURS = {
+_TAILRACE_CLASSES = {
     "tasks": {"id", "owner", "context_id", "state", "updated", "number", "snapshot"},
     "events": {"task_id", "number", "body", "state"},
     "messages": {"position", "owner", "context_id", "task_id", "body"},
@@ -48,7 +48,7 @@ def migrate_schema(connection: Connection) -> None:
     if version is None:
         tables = set(inspect(connection).get_table_names())
         _check_ours(connection, tables)
-        if tables.isdisjoint(_OURS):
+        if tables.isdisjoint(_TAILRACE_CLASSES):
             metadata.create_all(connection)
             versions.create(connection, checkfirst=True)
             connection.execute(insert(versions).values(version_num=HEAD))
@@ -74,8 +74,10 @@ def _known() -> set[str]:
 
 
 def _check_ours(connection: Connection, tables: set[str]) -> None:
-    for name in tables & set(_OURS):
-        if not _OURS[name] <= {column["name"] for column in inspect(connection).get_columns(name)}:
+    for name in tables & set(_TAILRACE_CLASSES):
+        if not _TAILRACE_CLASSES[name] <= {
+            column["name"] for column in inspect(connection).get_columns(name)
+        }:
             raise StoreError(
                 f"the database has a table {name!r} that is not tailrace's: use a separate database",
                 temporary=False,

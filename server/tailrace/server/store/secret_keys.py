@@ -27,16 +27,16 @@ class SecretKeys:
     """
 
     def __init__(self, configured: str = "") -> None:
-        given = [each.strip().encode() for each in configured.split(",") if each.strip()]
-        for number, secret in enumerate(given, 1):
+        configured_secrets = [each.strip().encode() for each in configured.split(",") if each.strip()]
+        for number, secret in enumerate(configured_secrets, 1):
             if len(secret) < MIN_SECRET_BYTES:
                 raise ConfigurationError(
-                    f"TAILRACE_SECRET_KEY: secret {number} of {len(given)} has {len(secret)} bytes, and at least "
+                    f"TAILRACE_SECRET_KEY: secret {number} of {len(configured_secrets)} has {len(secret)} bytes, and at least "
                     f"{MIN_SECRET_BYTES} are required; create one with: openssl rand -hex 32"
                 )
-        self.is_configured = bool(given)
+        self.is_configured = bool(configured_secrets)
         # A random secret is used until the store is open. No value that is derived before then is persisted.
-        self._secrets = given or [secrets.token_bytes(32)]
+        self._secrets = configured_secrets or [secrets.token_bytes(32)]
         self._derived: dict[str, list[bytes]] = {}
 
     def use_stored(self, secret: bytes) -> None:

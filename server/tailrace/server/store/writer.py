@@ -209,7 +209,7 @@ class GroupWriter:
 
     Args:
         store: The store.
-        max_waiting: The maximum number of waiting events. If there are more, producers must wait for `room`.
+        max_waiting: The maximum number of waiting events. If there are more, producers must wait for `wait_for_room`.
         retry_delays: Seconds between the attempts of a transaction that fails. After the last attempt, its writes fail.
         drop_interval: Seconds between two searches for expired rows.
         drop_pause: Seconds between two transactions that delete expired rows.
@@ -218,7 +218,7 @@ class GroupWriter:
 
     Attributes:
         last_error: The error of the last transaction or test; None if the last one succeeded.
-        is_full: Whether too many events wait, so that producers must wait for `room`.
+        is_full: Whether too many events wait, so that producers must wait for `wait_for_room`.
         lag: The distribution of the seconds between the arrival of the oldest event of a transaction and the commit.
         group_sizes: The distribution of the numbers of events in a transaction.
     """

@@ -173,9 +173,9 @@ class ResponseAttempts:
         "_policy",
         "_position",
         "_tried",
-        "stored_response",
         "model",
         "route",
+        "stored_response",
     )
 
     def __init__(

@@ -2,7 +2,7 @@
 
 If the provider still stores the response, it sends the response again from the beginning. `PublishedArtifacts` then
 removes the content that subscribers have already received, so that the artifacts continue with the first missing
-character. If a new response is requested instead, `emptied` empties the published artifacts that the new response does
+character. If a new response is requested instead, `emptying_updates` empties the published artifacts that the new response does
 not replace.
 """
 

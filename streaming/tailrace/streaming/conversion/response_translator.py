@@ -101,6 +101,10 @@ class ResponseTranslator:
             changes += add(chunk)
         return self.translate(changes)
 
+    def take(self, changes: list[Change]) -> list[Update]:
+        """Deprecated name of `translate`; to be removed in 0.3."""
+        return self.translate(changes)
+
     def translate(self, changes: list[Change]) -> list[Update]:
         """Return the updates for changes that arrived together.
 
@@ -368,7 +372,7 @@ def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
 class _CallArtifact:
     """The artifact of one tool call."""
 
-    __slots__ = ("_metadata", "_half", "artifact_id")
+    __slots__ = ("_half", "_metadata", "artifact_id")
 
     def __init__(self, artifact_id: str, fields: dict[str, Any]) -> None:
         self.artifact_id = artifact_id

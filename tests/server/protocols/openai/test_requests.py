@@ -109,7 +109,7 @@ def check(read: Any, body: dict[str, Any]) -> None:
         return
     for message in (*request.earlier, request.new):
         to_a2a_message(message, message_id="m").to_json()
-    json.dumps(request.facts.to_metadata())
+    json.dumps(request.caller_options.to_metadata())
 
 
 @given(CHAT)
@@ -124,7 +124,7 @@ def test_any_request_for_a_response_is_read_or_refused(body: dict[str, Any]) -> 
 
 def test_unset_options_are_no_request_facts() -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "temperature": None, "tools": [], "stop": None}
-    assert not read_chat_request(body).facts.model_fields_set
+    assert not read_chat_request(body).caller_options.model_fields_set
 
 
 @pytest.mark.parametrize(

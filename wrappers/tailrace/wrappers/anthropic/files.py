@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailrace.wrappers.anthropic.events import KEY
-from tailrace.wrappers.conversion.files import IMAGE_TYPES, ending_type, bare_media_type, read_data_url
+from tailrace.wrappers.conversion.files import IMAGE_TYPES, bare_media_type, ending_type, read_data_url
 from tailrace.wrappers.conversion.files import file_description as note
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile

@@ -31,7 +31,7 @@ class TextJoin:
             is shorter than `MIN_REPEATED`.
     """
 
-    __slots__ = ("_candidates", "_buffered", "_matched", "_space", "has_reasoning", "passes_all")
+    __slots__ = ("_buffered", "_candidates", "_matched", "_space", "has_reasoning", "passes_all")
 
     def __init__(self, text: str, *, is_exact: bool = False, has_prefix: bool = False) -> None:
         self.passes_all = False

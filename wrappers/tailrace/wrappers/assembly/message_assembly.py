@@ -160,13 +160,13 @@ class MessageAssembly:
     """
 
     __slots__ = (
+        "_buffered",
         "_by_id",
         "_by_index",
         "_calls",
         "_choice",
         "_encoded",
         "_extra",
-        "_buffered",
         "_open",
         "_refusal",
         "_restated",

@@ -9,15 +9,15 @@ A recording (`Cassette`) contains the bytes of one response with their arrival t
 format.
 """
 
-from tailrace.wrappers.cassettes.cassette import Cassette, Failure, BodyPart, RecordedRequest, load_cassettes
+from tailrace.wrappers.cassettes.cassette import BodyPart, Cassette, Failure, RecordedRequest, load_cassettes
 from tailrace.wrappers.cassettes.cassette_model import CassetteModel
 from tailrace.wrappers.cassettes.recording_model import RecordingModel
 
 __all__ = [
+    "BodyPart",
     "Cassette",
     "CassetteModel",
     "Failure",
-    "BodyPart",
     "RecordedRequest",
     "RecordingModel",
     "load_cassettes",

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from tailrace.wrappers.cassettes.cassette import Cassette, Failure, BodyPart, RecordedRequest, request_digest
+from tailrace.wrappers.cassettes.cassette import BodyPart, Cassette, Failure, RecordedRequest, request_digest
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError

@@ -39,9 +39,9 @@ from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.cohere.decoder import CohereDecoder, CohereWrapper, wrap_chunk
 from tailrace.wrappers.conversion.files import (
+    bare_media_type,
     data_url,
     ending_type,
-    bare_media_type,
     file_description,
     read_data_url,
 )
@@ -58,7 +58,7 @@ from tailrace.wrappers.conversion.message_objects import (
     text_entry,
 )
 from tailrace.wrappers.conversion.text_joining import join_texts
-from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
 from tailrace.wrappers.messages import (

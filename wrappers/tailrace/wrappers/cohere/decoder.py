@@ -23,7 +23,7 @@ from tailrace.wrappers.chunks import (
 )
 from tailrace.wrappers.cohere.event_structs import CallDelta, ContentDelta, PlanDelta, read_common_event
 from tailrace.wrappers.decoding.decoder import EventDecoder
-from tailrace.wrappers.decoding.error_reports import provider_error, pop_error
+from tailrace.wrappers.decoding.error_reports import pop_error, provider_error
 from tailrace.wrappers.decoding.extra_fields import json_text, plain_json
 from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import (

@@ -45,7 +45,7 @@ class _Lines:
     A byte order mark at the start is dropped. After a call of `fail`, every call raises the error.
     """
 
-    __slots__ = ("_bound", "_fragments", "_head", "_buffered_size", "_skip_lf", "failed")
+    __slots__ = ("_bound", "_buffered_size", "_fragments", "_head", "_skip_lf", "failed")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -347,12 +347,12 @@ class JSONDecoder:
 
     __slots__ = (
         "_bound",
+        "_buffered_size",
         "_carry",
         "_depth",
         "_failed",
         "_first",
         "_fragments",
-        "_buffered_size",
         "_in_string",
         "_lines",
         "_undecided",

@@ -57,7 +57,7 @@ from tailrace.wrappers.conversion.message_objects import (
     merged_fields,
     own_metadata,
 )
-from tailrace.wrappers.conversion.tool_ids import with_repaired_results, with_matched_ids
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids, with_repaired_results
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
 from tailrace.wrappers.gemini.content_parts import (

@@ -98,9 +98,9 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         "_candidates",
         "_counter",
         "_envelope",
-        "_response_fields",
         "_interaction",
         "_raw_usage",
+        "_response_fields",
         "_tier",
         "_usage",
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 from tailrace.wrappers.conversion.files import (
     IMAGE_TYPES,
+    bare_media_type,
     data_url,
     ending_type,
-    bare_media_type,
     read_base64,
     read_data_url,
 )

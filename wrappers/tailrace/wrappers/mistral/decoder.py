@@ -83,7 +83,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         done: True after ``[DONE]``. Later data is ignored.
     """
 
-    __slots__ = ("_response_fields", "_is_thinking", "_open")
+    __slots__ = ("_is_thinking", "_open", "_response_fields")
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)

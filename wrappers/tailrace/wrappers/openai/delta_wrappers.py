@@ -13,7 +13,7 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.decoding.error_reports import finish_error, provider_error, pop_error
+from tailrace.wrappers.decoding.error_reports import finish_error, pop_error, provider_error
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings
 from tailrace.wrappers.messages import ContentPart
 from tailrace.wrappers.openai.delta_shapes import (

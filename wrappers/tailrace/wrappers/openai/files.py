@@ -10,9 +10,9 @@ from typing import Any
 
 from tailrace.wrappers.conversion.files import (
     OPENAI_SOUND_FORMATS,
+    bare_media_type,
     data_url,
     ending_type,
-    bare_media_type,
     read_data_url,
     sound_type,
 )

@@ -104,7 +104,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         done: True after the end of the response. Some servers then send ``[DONE]``, which is ignored.
     """
 
-    __slots__ = ("_metadata", "_latest_calls", "_progress")
+    __slots__ = ("_latest_calls", "_metadata", "_progress")
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)

@@ -57,7 +57,7 @@ class Item:
         done: True if the item is complete.
     """
 
-    __slots__ = ("announced", "done", "metadata", "kind", "parts", "position")
+    __slots__ = ("announced", "done", "kind", "metadata", "parts", "position")
 
     def __init__(self, kind: str, position: int) -> None:
         self.kind = kind

@@ -98,18 +98,18 @@ def build_card(
     )
 
 
-def _grpc_address(given: str | None, url: str, port: int) -> str:
+def _grpc_address(address: str | None, url: str, port: int) -> str:
     """Return the address of the gRPC server as ``host:port``. The official clients of A2A 1.0 and 0.3 support this format.
 
     Args:
-        given: The address in the settings, with or without a scheme.
+        address: The address in the settings, with or without a scheme.
         url: Base URL of the other interfaces.
         port: Port of the gRPC server.
     """
-    if given is None:
+    if address is None:
         parts = urlsplit(url)
     else:
-        parts = urlsplit(given if "://" in given else f"//{given}")
+        parts = urlsplit(address if "://" in address else f"//{address}")
         port = parts.port or _GRPC_PORTS[parts.scheme or "https"]
     host = parts.hostname or ""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

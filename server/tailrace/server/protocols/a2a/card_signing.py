@@ -136,9 +136,9 @@ def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
     Raises:
         ConfigurationError: The card has no canonical form.
     """
-    facts = {name: value for name, value in card.items() if name != "signatures"}
+    fields = {name: value for name, value in card.items() if name != "signatures"}
     try:
-        forms = [rfc8785.dumps(_without_empty_lists(facts)), rfc8785.dumps(_without_empties(facts))]
+        forms = [rfc8785.dumps(_without_empty_lists(fields)), rfc8785.dumps(_without_empties(fields))]
     except rfc8785.CanonicalizationError as error:
         raise ConfigurationError(f"the card cannot be signed: {error}") from None
     return list(dict.fromkeys(forms))

@@ -30,7 +30,7 @@ _CLASSES: Mapping[type[A2AError], type[sdk_errors.A2AError]] = {
     errors.InternalError: sdk_errors.InternalError,
     errors.ParseError: sdk_errors.JSONParseError,
 }
-_OURS = {theirs: ours for ours, theirs in _CLASSES.items()}
+_TAILRACE_CLASSES = {theirs: ours for ours, theirs in _CLASSES.items()}
 
 
 def to_sdk_error(error: A2AError) -> sdk_errors.A2AError:
@@ -48,7 +48,10 @@ def to_sdk_error(error: A2AError) -> sdk_errors.A2AError:
 
 def from_sdk_error(error: sdk_errors.A2AError) -> A2AError:
     """Convert an error of the SDK to an error of tailrace. An error of an unknown class becomes an InternalError."""
-    kind = next((_OURS[each] for each in type(error).__mro__ if each in _OURS), errors.InternalError)
+    kind = next(
+        (_TAILRACE_CLASSES[each] for each in type(error).__mro__ if each in _TAILRACE_CLASSES),
+        errors.InternalError,
+    )
     data = dict(cast("Mapping[str, object]", vars(error).get("data") or {}))
     listed = cast("list[Mapping[str, object]]", data.pop("errors", None) or [])
     violations = [FieldViolation(str(each.get("field", "")), str(each.get("message", ""))) for each in listed]

@@ -40,7 +40,7 @@ class AgUiEncoder(UiEncoder):
     """Encodes a turn as the events of one AG-UI run.
 
     Args:
-        turn: Translates the events of the task.
+        translator: Translates the events of the task.
         thread_id: The client's id of the conversation.
         run_id: The client's id of the run.
         messages: The earlier messages in the format of AG-UI. They are sent to a client that joins the thread; otherwise None.
@@ -50,14 +50,14 @@ class AgUiEncoder(UiEncoder):
 
     def __init__(
         self,
-        turn: EventTranslator,
+        translator: EventTranslator,
         thread_id: str,
         run_id: str,
         messages: Sequence[Fields] | None = None,
         *,
         has_outcome: bool = True,
     ) -> None:
-        super().__init__(turn)
+        super().__init__(translator)
         self._snapshot = messages
         self._has_outcome = has_outcome
         self._run: Fields = {"threadId": thread_id, "runId": run_id}
@@ -131,8 +131,8 @@ class AgUiEncoder(UiEncoder):
         if event.task_id:
             self._base = event.task_id
             self._message_id = message_id(self._base, event.first_turn, 1)
-            facts = {"taskId": event.task_id, "contextId": event.context_id}
-            started["metadata"] = {EXTENSION_URI: facts}
+            fields = {"taskId": event.task_id, "contextId": event.context_id}
+            started["metadata"] = {EXTENSION_URI: fields}
         yield started
         if self._snapshot is not None:
             yield {"type": "MESSAGES_SNAPSHOT", "messages": self._snapshot}

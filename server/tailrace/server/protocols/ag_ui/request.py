@@ -15,7 +15,7 @@ from tailrace.server.protocols.chat_request import (
     split_history,
 )
 from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
-from tailrace.server.protocols.option_parsers import parse_ui_options, file_of
+from tailrace.server.protocols.option_parsers import file_of, parse_ui_options
 from tailrace.server.protocols.task_events import is_mapping
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.streaming.conversion.approval_parts import decisions_data
@@ -118,8 +118,8 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
     instructions += [f"{each.description}: {_text(each.value)}" for each in run.context or ()]
     earlier, new = split_history(History(conversation=conversation), param="messages")
     options: Mapping[str, Any] = run.forwarded_props if is_mapping(run.forwarded_props) else {}
-    facts = parse_ui_options(options, run.tools, "\n\n".join(instructions))
-    request = ChatRequest(earlier, new, facts, key=key)
+    caller_options = parse_ui_options(options, run.tools, "\n\n".join(instructions))
+    request = ChatRequest(earlier, new, caller_options, key=key)
     return RunRequest(run.thread_id, run.run_id, run.protocol_version is not None, request)
 
 

@@ -65,5 +65,7 @@ class AgUiEndpoint:
         return Response(body, headers=headers, media_type="text/event-stream")
 
 
-def _encoder(turn: EventTranslator, run: RunRequest, messages: Sequence[Fields] | None = None) -> AgUiEncoder:
-    return AgUiEncoder(turn, run.thread_id, run.run_id, messages, has_outcome=run.has_outcome)
+def _encoder(
+    translator: EventTranslator, run: RunRequest, messages: Sequence[Fields] | None = None
+) -> AgUiEncoder:
+    return AgUiEncoder(translator, run.thread_id, run.run_id, messages, has_outcome=run.has_outcome)

@@ -28,13 +28,13 @@ class UiMessageEncoder(UiEncoder):
     """Encodes a turn as the chunks of one UI message.
 
     Args:
-        turn: Translates the events of the task.
+        translator: Translates the events of the task.
         message_id: The id of a message in the client's conversation that the response extends. If empty, the response is a new
             message with an id that is derived from the id of the task.
     """
 
-    def __init__(self, turn: EventTranslator, message_id: str = "") -> None:
-        super().__init__(turn)
+    def __init__(self, translator: EventTranslator, message_id: str = "") -> None:
+        super().__init__(translator)
         self._message_id = message_id
         self._in_step = False
 

@@ -14,7 +14,7 @@ from tailrace.server.protocols.chat_request import (
     split_history,
 )
 from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
-from tailrace.server.protocols.option_parsers import parse_ui_options, file_of
+from tailrace.server.protocols.option_parsers import file_of, parse_ui_options
 from tailrace.server.protocols.task_events import is_mapping
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.streaming.conversion.approval_parts import decisions_data
@@ -99,7 +99,7 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
         new=new,
         unanswered=tuple(unanswered[:-1]),
         last=unanswered[-1] if len(unanswered) > 1 else None,
-        facts=parse_ui_options(body, body.get("tools"), "\n\n".join(instructions)),
+        caller_options=parse_ui_options(body, body.get("tools"), "\n\n".join(instructions)),
         key=read_chat_id(request.id),
         continues=request.message is not None,
         message_id=last.id if last.role == "assistant" else "",
@@ -160,15 +160,15 @@ def _names_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call_of(part: Mapping[str, Any]) -> ContentPartToolCall:
-    given: object = part.get("input")
-    if given is None:
-        given = part.get("rawInput")  # older clients: input that is not valid JSON
-    if isinstance(given, str):
-        read = parse_arguments(given)
+    input_value: object = part.get("input")
+    if input_value is None:
+        input_value = part.get("rawInput")  # older clients: input that is not valid JSON
+    if isinstance(input_value, str):
+        read = parse_arguments(input_value)
         if "arguments_text" not in read:  # the input is text, not JSON
-            read = {"arguments_text": given}
+            read = {"arguments_text": input_value}
     else:
-        read = {"arguments": dict(given)} if is_mapping(given) else {}
+        read = {"arguments": dict(input_value)} if is_mapping(input_value) else {}
     return ContentPartToolCall.model_validate({**_names_of(part), **read})
 
 

@@ -26,9 +26,9 @@ class ChatCompletionEncoder(ChoiceEncoder):
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
 
     def __init__(
-        self, turn: EventTranslator, request: ChatRequest, previous: ChoiceEncoder | None = None
+        self, translator: EventTranslator, request: ChatRequest, previous: ChoiceEncoder | None = None
     ) -> None:
-        super().__init__(turn, request, previous)
+        super().__init__(translator, request, previous)
         self._indexes: dict[str, int] = {}  # indexes of calls, by call id
 
     def encode(self, event: ui_events.UiEvent) -> bytes:

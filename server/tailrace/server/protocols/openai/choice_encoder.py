@@ -38,7 +38,7 @@ class ChoiceEncoder(Encoder):
     """Encodes a turn as one choice of a completion. After the last choice, the stream ends with ``[DONE]``.
 
     Args:
-        turn: Translates the events of the task.
+        translator: Translates the events of the task.
         request: The request for this choice.
         previous: The encoder of the previous choice, which ends before this choice begins; None for the first choice.
 
@@ -51,9 +51,9 @@ class ChoiceEncoder(Encoder):
     chunk_kind: ClassVar[str]
 
     def __init__(
-        self, turn: EventTranslator, request: ChatRequest, previous: "ChoiceEncoder | None" = None
+        self, translator: EventTranslator, request: ChatRequest, previous: "ChoiceEncoder | None" = None
     ) -> None:
-        super().__init__(turn)
+        super().__init__(translator)
         self._request = request
         self._previous = previous
         self._fields: Fields = {}
@@ -74,7 +74,7 @@ class ChoiceEncoder(Encoder):
 
     def feed(self, event: Event) -> bytes:
         """Encode an event of the task as frames."""
-        return b"".join(map(self.encode, self.turn.feed(event)))
+        return b"".join(map(self.encode, self.translator.feed(event)))
 
     def fail(self, error: OpenAIError) -> bytes:
         """Return the last frame of a stream whose turn has not ended."""

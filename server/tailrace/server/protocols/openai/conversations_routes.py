@@ -231,10 +231,10 @@ def _record_name(name: str) -> str:
 
 def _task(context_id: str, record: _Record | None = None) -> Task:
     """Return a task that has ended. `Operations.put_record` assigns another id to it."""
-    facts = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
+    fields = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
     status = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
     return Task(
-        id=str(uuid4()), context_id=context_id, status=status, metadata=with_extension_metadata({}, **facts)
+        id=str(uuid4()), context_id=context_id, status=status, metadata=with_extension_metadata({}, **fields)
     )
 
 

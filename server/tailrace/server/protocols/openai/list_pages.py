@@ -66,10 +66,10 @@ def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
     return list_of(page, has_more=start + len(page) < len(ordered))
 
 
-def unknown_after(given: str) -> OpenAIError:
+def unknown_after(after: str) -> OpenAIError:
     """Return the error for a value of ``after`` that is not the id of an object of the list."""
     return OpenAIError(
-        400, f"No object of this list has the id '{given}'", param="after", code="invalid_value"
+        400, f"No object of this list has the id '{after}'", param="after", code="invalid_value"
     )
 
 

@@ -22,9 +22,9 @@ from tailrace.server.protocols.conversation_lookup import response_id_of_item
 from tailrace.server.protocols.openai.approval_items import read_decisions
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.option_parsers import (
+    create_caller_options,
     function_definition,
     output_format,
-    create_caller_options,
     tool_choice,
     unsupported,
 )
@@ -81,7 +81,7 @@ class _ConversationRequest(_Request):
     metadata: dict[str, Any] | None = None
     user: str | None = None
 
-    def facts(self, nested: bool, **others: object) -> dict[str, Any]:
+    def option_fields(self, nested: bool, **others: object) -> dict[str, Any]:
         """Return the options that Chat Completions and the Responses API share.
 
         Args:
@@ -171,7 +171,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
     _check_choices(request.choices, "n")
     history = read_history(OpenAIConverter(), request.messages, param="messages")
     earlier, new = split_history(history, param="messages")
-    facts = request.facts(
+    fields = request.option_fields(
         nested=True,
         output=_output_format(request.response_format, "response_format", nested=True),
         instructions=history.system_message if history.conversation else None,
@@ -183,7 +183,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         model=request.model or "",
         earlier=earlier,
         new=new,
-        facts=create_caller_options(**facts),
+        caller_options=create_caller_options(**fields),
         stream=bool(request.stream),
         include_usage=request.includes_usage,
         key=_conversation_key(request.metadata, header, request.user if user_is_key else None),
@@ -233,7 +233,7 @@ def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
         )
     _check_choices(each, "n")
     _check_choices(each * len(prompts), "prompt")
-    facts = create_caller_options(
+    fields = create_caller_options(
         max_output_tokens=request.max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
@@ -245,7 +245,7 @@ def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
             model=request.model or "",
             earlier=(),
             new=message,
-            facts=facts,
+            caller_options=fields,
             stream=bool(request.stream),
             include_usage=request.includes_usage,
             choice=at * each + number,
@@ -337,7 +337,7 @@ def read_responses_request(
     omitted: list[dict[str, Any]] = []
     for tool in request.other_tools():
         (native if native_tools and tool.get("type") in NATIVE_TOOLS else omitted).append(tool)
-    facts = request.facts(
+    fields = request.option_fields(
         nested=False,
         native_tools=tuple(native),
         output=_output_format(request.text.format if request.text else None, "text.format", nested=False),
@@ -353,7 +353,7 @@ def read_responses_request(
         model=request.model or "",
         earlier=earlier,
         new=new,
-        facts=create_caller_options(**facts),
+        caller_options=create_caller_options(**fields),
         stream=bool(request.stream),
         include_usage=True,
         key="" if previous else key,

@@ -169,7 +169,7 @@ class ResponsesEncoder(Encoder):
 
     def feed(self, event: Event) -> bytes:
         """Encode an event of the task as frames."""
-        return b"".join(map(self.encode, self.turn.feed(event)))
+        return b"".join(map(self.encode, self.translator.feed(event)))
 
     def cost(self, events: Iterable[Event]) -> int:
         """Return the maximum cost of encoding these events. Some encoded events repeat the request or the output so far."""

@@ -108,10 +108,10 @@ class StoredResponses:
         """Wait for the end of the turn, and return the response. For a background response, do not wait."""
         encoder = ResponsesEncoder(request, after=NO_EVENTS)
         await _feed(encoder, events, first_only=request.background)
-        headers = conversation_headers(encoder.turn)
-        if not (encoder.turn.ended or (request.background and encoder.response)):
+        headers = conversation_headers(encoder.translator)
+        if not (encoder.translator.ended or (request.background and encoder.response)):
             error = server_stopping_error()
-        elif isinstance(encoder.error, DivergedError) and encoder.turn.task_id:
+        elif isinstance(encoder.error, DivergedError) and encoder.translator.task_id:
             found = await find_turn(self._operations, encoder.response["id"], caller, "response")
             return await json_response(await self._response(found, caller), headers)
         elif encoder.error is not None and not request.background:
@@ -161,7 +161,7 @@ class StoredResponses:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
             with suppress(EventsDropped):
                 await _feed(encoder, await read_turn(self._operations, stored, caller))
-            if encoder.turn.ended and not isinstance(encoder.error, DivergedError):
+            if encoder.translator.ended and not isinstance(encoder.error, DivergedError):
                 return encoder.response
 
         def encode() -> Fields:
@@ -205,10 +205,10 @@ class StoredResponses:
 
     async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
         caller = await self._endpoint.authenticate(request)
-        given = request.path_params["response_id"]
-        stored = await find_turn(self._operations, given, caller, "response")
+        value = request.path_params["response_id"]
+        stored = await find_turn(self._operations, value, caller, "response")
         if not stored.request.is_stored:
-            raise not_found(given, "response")
+            raise not_found(value, "response")
         return stored, caller
 
 
@@ -228,7 +228,7 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
     async with aclosing(events.batches()) as batches:
         async for batch in batches:
             await run_bounded(encoder.cost(batch), feed, batch)
-            if encoder.turn.ended or first_only:
+            if encoder.translator.ended or first_only:
                 return
 
 
@@ -238,10 +238,10 @@ def _read_stream_parameter(request: Request) -> bool:
     Raises:
         OpenAIError: The value is not a boolean.
     """
-    given = request.query_params.get("stream", "false")
-    if given not in ("true", "false"):
+    value = request.query_params.get("stream", "false")
+    if value not in ("true", "false"):
         raise OpenAIError(400, "'stream' must be 'true' or 'false'", param="stream", code="invalid_value")
-    return given == "true"
+    return value == "true"
 
 
 def _starting_after(request: Request) -> int:
@@ -250,14 +250,14 @@ def _starting_after(request: Request) -> int:
     Raises:
         OpenAIError: The value is not a number.
     """
-    given = request.query_params.get("starting_after")
-    if given is None:
+    value = request.query_params.get("starting_after")
+    if value is None:
         return -1
-    if not (given.isascii() and given.isdigit() and len(given) < 16):
+    if not (value.isascii() and value.isdigit() and len(value) < 16):
         raise OpenAIError(
             400,
             "'starting_after' must be the sequence_number of an event",
             param="starting_after",
             code="invalid_value",
         )
-    return int(given)
+    return int(value)

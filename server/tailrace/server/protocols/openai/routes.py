@@ -147,7 +147,7 @@ class OpenAIFacade:
 
         try:
             operations = self._endpoint.operations
-            with operations.limits.tasks.take(caller.owner):
+            with operations.limits.tasks.acquire(caller.owner):
                 async with operations.direct_call(caller, model) as call:
                     body = await cancel_on_disconnect(request, embed())
                     encoded, call.usage, call.reported_model = await run_bounded(
@@ -220,11 +220,11 @@ class OpenAIFacade:
                         completion=NewCompletion(model, dict(chat.metadata)),
                     )
                 stream, call_ids = await self._endpoint.send(chat, caller)
-                texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
-                fold = EventTranslator(
+                texts = SerialTexts(live=chat.stream, last_round=chat.caller_options.output is not None)
+                translator = EventTranslator(
                     tools=chat.tool_names, known_ids=call_ids, texts=texts, with_approvals=False
                 )
-                encoder = create_encoder(fold, chat, *(previous for _, previous in turns[-1:]))
+                encoder = create_encoder(translator, chat, *(previous for _, previous in turns[-1:]))
                 turns.append((stream, encoder))
             if choices[0].stream:
                 [(stream, encoder), *following] = turns
@@ -249,9 +249,9 @@ async def _complete_response(turns: Sequence[tuple[EventStream | RepeatedTurn, _
     try:
         for stream, encoder in turns:
             try:
-                events, cost = await _events_of(stream, encoder.turn)
+                events, cost = await _events_of(stream, encoder.translator)
             finally:
-                headers = headers or conversation_headers(encoder.turn)
+                headers = headers or conversation_headers(encoder.translator)
             ended = events[-1] if events else None
             if not isinstance(ended, ui_events.TurnEnded):
                 raise server_stopping_error()
@@ -268,7 +268,7 @@ async def _complete_response(turns: Sequence[tuple[EventStream | RepeatedTurn, _
 
 
 async def _events_of(
-    stream: EventStream | RepeatedTurn, turn: EventTranslator
+    stream: EventStream | RepeatedTurn, translator: EventTranslator
 ) -> tuple[list[ui_events.UiEvent], int]:
     """Return all chat events of a turn, and the maximum cost of encoding them, for `run_bounded`."""
     events: list[ui_events.UiEvent] = []
@@ -277,9 +277,9 @@ async def _events_of(
         async for batch in batches:
             for event in batch:
                 cost = json_text_cost(event.body)
-                events += await run_bounded(cost, turn.feed, event)
+                events += await run_bounded(cost, translator.feed, event)
                 total += cost
-            if turn.ended:
+            if translator.ended:
                 break
     return events, total
 

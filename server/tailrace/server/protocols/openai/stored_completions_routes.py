@@ -146,7 +146,7 @@ class StoredCompletions:
 
     async def _events(self, stored: StoredTurn, caller: Caller) -> list[ui_events.UiEvent]:
         """Return the chat events of a turn that has ended. If its events are no longer stored, use a snapshot of the task."""
-        fold = _fold_of(stored)
+        translator = _create_translator(stored)
         found: list[ui_events.UiEvent] = []
         if not stored.turn_has_ended:
             return found
@@ -155,12 +155,14 @@ class StoredCompletions:
             async with aclosing(events.batches()) as batches:
                 async for batch in batches:
                     for event in batch:
-                        found += await run_bounded(json_text_cost(event.body), fold.feed, event)
-                    if fold.ended:
+                        found += await run_bounded(json_text_cost(event.body), translator.feed, event)
+                    if translator.ended:
                         return found
         except EventsDropped:
             pass
-        return await run_bounded(turn_cost(stored), lambda: _fold_of(stored).feed(stored.snapshot()))
+        return await run_bounded(
+            turn_cost(stored), lambda: _create_translator(stored).feed(stored.snapshot())
+        )
 
     async def _delete(self, request: Request) -> Response:
         """Delete the task of a completion. If its request had several choices, also delete their conversations."""
@@ -184,8 +186,8 @@ class StoredCompletions:
 
     async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
         caller = await self._endpoint.authenticate(request)
-        given = request.path_params["completion_id"]
-        return await find_turn(self._operations, given, caller, _KIND), caller
+        completion_id = request.path_params["completion_id"]
+        return await find_turn(self._operations, completion_id, caller, _KIND), caller
 
 
 def _read_metadata(body: Mapping[str, Any]) -> dict[str, str]:
@@ -212,7 +214,7 @@ def _read_filter(query: Mapping[str, str]) -> CompletionFilter:
     return CompletionFilter(query.get("model", ""), metadata)
 
 
-def _fold_of(stored: StoredTurn) -> EventTranslator:
+def _create_translator(stored: StoredTurn) -> EventTranslator:
     request = stored.request
     texts = SerialTexts(live=False, last_round=request.has_format)
     return EventTranslator(tools=request.tools, texts=texts, with_approvals=False)
@@ -223,7 +225,7 @@ def _request_of(stored: StoredTurn) -> ChatRequest:
     return ChatRequest(
         earlier=(),
         new=to_common_message(stored.message),
-        facts=NO_CALLER_OPTIONS,
+        caller_options=NO_CALLER_OPTIONS,
         model=request.model,
         created=request.created,
         warnings=request.warnings,
@@ -234,8 +236,8 @@ def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
     received = shown_messages(received_messages(stored, messages))
     instructions = stored_caller_options([stored.message]).instructions
     history = History(system_message=instructions, conversation=tuple(map(to_common_message, received)))
-    given = OpenAIConverter().from_history(history)
-    return [_listed_message(cast("Fields", each), f"{stored.id}-{at}") for at, each in enumerate(given)]
+    listed = OpenAIConverter().from_history(history)
+    return [_listed_message(cast("Fields", each), f"{stored.id}-{at}") for at, each in enumerate(listed)]
 
 
 def _listed_message(message: Fields, message_id: str) -> Fields:

@@ -53,7 +53,9 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def from_chat_request(cls, request: ChatRequest, kind: Kind) -> "StoredRequest":
         """Return the record of a request."""
-        custom = (tool.get("name") for tool in request.facts.native_tools if tool["type"] == "custom")
+        custom = (
+            tool.get("name") for tool in request.caller_options.native_tools if tool["type"] == "custom"
+        )
         return cls(
             kind=kind,
             created=request.created,
@@ -62,7 +64,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
             background=request.background,
             tools=tuple(sorted(request.tool_names)),
             custom_tools=tuple(name for name in custom if isinstance(name, str)),
-            has_format=request.facts.output is not None,
+            has_format=request.caller_options.output is not None,
             echo=dict(request.echo),
             warnings=request.warnings,
             choices=request.choices,

@@ -15,8 +15,8 @@ from tailrace.server.protocols.openapi.builders import (
     errors,
     operation,
     parameter,
-    schema_reference,
     response,
+    schema_reference,
     string_schema,
 )
 from tailrace.server.store.usage_store import GROUPS

@@ -19,8 +19,8 @@ from tailrace.server.protocols.openapi.builders import (
     object_of,
     operation,
     parameter,
-    schema_reference,
     response,
+    schema_reference,
     string_schema,
 )
 from tailrace.streaming.a2a.v0_1 import Version01

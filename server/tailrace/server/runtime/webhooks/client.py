@@ -161,12 +161,12 @@ class WebhookClient:
             Stopping: The server stopped before another attempt.
         """
         attempts = 1 if once else self._attempts
-        given = {"Content-Type": media_type, EVENT_HEADER: name, **_secrets(config)}
+        headers = {"Content-Type": media_type, EVENT_HEADER: name, **_secrets(config)}
         for attempt in range(1, attempts + 1):
             signed: Mapping[str, str] = {}
             if sign is not None:
                 signed = await run_bounded(text_cost(body), sign, config, name, body)
-            failure = await self._post(config.url, body, {**signed, **given}, owner)
+            failure = await self._post(config.url, body, {**signed, **headers}, owner)
             if failure is None:
                 self._observer.webhook_delivered(taken=True)
                 return True

@@ -75,7 +75,7 @@ class _Webhook:
         is_lagging: True if there may be events to deliver.
         running: True if an asyncio task delivers notifications to this webhook.
         failing: True if the last notification failed in all attempts.
-        is_over: True if the webhook received the end of the task.
+        has_ended: True if the webhook received the end of the task.
         is_gone: True if the webhook was deleted, possibly by another node together with its task.
         scope: The cancel scope of the delivery. It is cancelled when the webhook is deleted or replaced.
     """
@@ -87,7 +87,7 @@ class _Webhook:
     is_lagging: bool = False
     running: bool = False
     failing: bool = False
-    is_over: bool = False
+    has_ended: bool = False
     is_gone: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -196,7 +196,7 @@ class PushNotifier:
         return [PushConfig(owner, dialect, config, after)]
 
     async def create(
-        self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int, is_over: bool
+        self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int, has_ended: bool
     ) -> TaskPushNotificationConfig:
         """Persist a webhook of a task. A webhook with the same id is replaced.
 
@@ -205,7 +205,7 @@ class PushNotifier:
             owner: The owner of the task. The caller of this method has verified the owner.
             dialect: The protocol version of the notifications.
             after: The number after which the webhook receives events.
-            is_over: True if the task has ended, so that no events follow.
+            has_ended: True if the task has ended, so that no events follow.
 
         Returns:
             The webhook with its id.
@@ -217,7 +217,7 @@ class PushNotifier:
         accepted = await self.accept(config, owner, dialect=dialect, after=after)
         await self._store.put_push_config(accepted)
         task_id, config_id = accepted.key
-        if not is_over or config_id in self._webhooks.get(task_id, ()):
+        if not has_ended or config_id in self._webhooks.get(task_id, ()):
             self.notify(task_id, (accepted,))
         return accepted.config
 
@@ -354,7 +354,7 @@ class PushNotifier:
                 while webhook.is_lagging:
                     webhook.is_lagging = False
                     await self._catch_up(webhook)
-                if webhook.is_over or webhook.is_gone:
+                if webhook.has_ended or webhook.is_gone:
                     self._forget(webhook)
         except Stopping:
             pass  # delivery continues after the next start
@@ -377,7 +377,7 @@ class PushNotifier:
 
     async def _catch_up(self, webhook: _Webhook) -> None:
         """Deliver notifications until no notification waits."""
-        while not webhook.is_over:
+        while not webhook.has_ended:
             try:
                 changes = await self._changes(webhook)
                 if not changes:
@@ -389,7 +389,7 @@ class PushNotifier:
                         await self._send_to_operator(webhook, number, state)
                     else:
                         await self._send_change(webhook, number, state)
-                    if webhook.is_over:
+                    if webhook.has_ended:
                         break
             except TaskNotFoundError:  # the task was deleted with its webhooks in the meantime
                 webhook.is_gone = True
@@ -415,7 +415,7 @@ class PushNotifier:
         config, form = webhook.config, self._forms.get(webhook.dialect)
         notification = None
         if not await self._store.has_push_config(config.task_id, config.id):
-            webhook.is_gone = webhook.is_over = True  # `delete_of_operator`
+            webhook.is_gone = webhook.has_ended = True  # `delete_of_operator`
             return
         if form is not None:
             task = await self._load_snapshot(config.task_id, webhook.owner)
@@ -430,7 +430,7 @@ class PushNotifier:
             await self._client.send(
                 current, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
             )
-        webhook.delivered, webhook.is_over = number, True
+        webhook.delivered, webhook.has_ended = number, True
         await self._store.delete_push_config(config.task_id, config.id)
 
     async def _send_change(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
@@ -452,7 +452,7 @@ class PushNotifier:
                 once=webhook.failing and not state.terminal,
             )
             webhook.failing = not taken
-        webhook.delivered, webhook.is_over = number, state.terminal
+        webhook.delivered, webhook.has_ended = number, state.terminal
         await self._store.mark_delivered(config.task_id, config.id, number)
 
     async def _notifications(

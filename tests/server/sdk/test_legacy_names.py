@@ -29,7 +29,7 @@ from tailrace.server.sdk import (
     TaskState,
     TaskStatus,
     TextPart,
-    aliases,
+    legacy_names,
 )
 
 NAMES: dict[str, Any] = {
@@ -68,8 +68,8 @@ def test_a_name_of_before_makes_the_sdks_object(name: str) -> None:
 
 
 def test_everything_that_is_named_can_be_imported() -> None:
-    assert set(aliases.__all__) <= set(sdk.__all__)
-    for module in (sdk, aliases):
+    assert set(legacy_names.__all__) <= set(sdk.__all__)
+    for module in (sdk, legacy_names):
         assert all(hasattr(module, name) for name in module.__all__)
         assert len(set(module.__all__)) == len(module.__all__)
 
