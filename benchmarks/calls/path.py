@@ -9,7 +9,7 @@ from benchmarks.calls.measure import Call, Measurement, Window
 PAGE = Path(__file__).parents[2] / "docs/architecture.md"
 _BEGIN = "<!-- calls: python -m benchmarks.calls --write -->\n"
 _END = "<!-- end of calls -->\n"
-_TAILRACE_CLASSES = "tailrace/"
+_PACKAGE_PREFIX = "tailrace/"
 _WIDTH = 130
 
 
@@ -69,7 +69,7 @@ def insert(page: str, text: str) -> str:
 
 
 def _own_files(window: Window) -> list[str]:
-    return [file for file in window.files if file.startswith(_TAILRACE_CLASSES)]
+    return [file for file in window.files if file.startswith(_PACKAGE_PREFIX)]
 
 
 def _with_c_functions(callback: tuple[Call, ...]) -> list[tuple[Call, list[str]]]:

@@ -48,4 +48,4 @@ async def test_a_task_that_is_taken_over_while_it_is_read_belongs_to_this_proces
             await checkpoint()
             registry.end_following(record.id, "me")
     assert len(remote.reads) == 2
-    assert not found[0].runs_elsewhere
+    assert not found[0].is_remote

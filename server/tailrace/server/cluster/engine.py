@@ -218,7 +218,7 @@ class ClusterEngine(Engine):
         """
         for each in possible_ids(self._shared.keys, task_id, owner):
             active = self._tasks.in_memory(each, owner)
-            if active is not None and not active.runs_elsewhere:
+            if active is not None and not active.is_remote:
                 return None
             location = await self._shared.locate(each, owner)
             if location is None:
@@ -467,7 +467,7 @@ class ClusterEngine(Engine):
         own_tasks = [
             active
             for active in self._tasks.all()
-            if not active.runs_elsewhere and not active.record.state.terminal
+            if not active.is_remote and not active.record.state.terminal
         ]
         unkept = [active.record.id for active in own_tasks if not active.log.number]
         for active in own_tasks:

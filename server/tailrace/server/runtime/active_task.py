@@ -48,7 +48,7 @@ class ActiveTask:
         completion: The stored chat completion that the message creates. It is persisted with the next event.
         holds_conversation: True while the turn of this task holds the lock of the conversation.
         error: The store error that ended the task, because its events could not be persisted; None if there is none.
-        runs_elsewhere: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
+        is_remote: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
         is_taken_over: True if another process has started to write the task. Subscribers must look the task up again.
     """
 
@@ -72,7 +72,7 @@ class ActiveTask:
     completion: StoredCompletion | None = None
     holds_conversation: bool = False
     error: StoreError | None = None
-    runs_elsewhere: bool = False
+    is_remote: bool = False
     is_taken_over: bool = False
 
     def begin_turn(self) -> None:

@@ -106,7 +106,7 @@ class TaskRegistry:
         """Remove a followed task, because another process now writes it. Its subscribers then look the task up again."""
         self._followings_ended += 1
         active = self._active.get((owner, task_id))
-        if active is not None and active.runs_elsewhere:
+        if active is not None and active.is_remote:
             del self._active[owner, task_id]
             active.is_taken_over = True
             active.log.end()
@@ -151,7 +151,7 @@ class TaskRegistry:
             raise TaskNotFoundError(metadata={"taskId": task_id})
         ids = tuple(possible_ids(self._store.keys, task_id, owner))
         active = self._first_active(ids, owner)
-        if active is not None and active.runs_elsewhere and self._remote_tasks is not None:
+        if active is not None and active.is_remote and self._remote_tasks is not None:
             await self._remote_tasks.refresh(active)
             active = self._first_active(ids, owner)
         while active is None:
@@ -186,7 +186,7 @@ class TaskRegistry:
     async def current(self, stored: Task, owner: str) -> Task:
         """Return the current persisted state of a stored task."""
         active = self._active.get((owner, stored.id))
-        if active is not None and not active.runs_elsewhere:
+        if active is not None and not active.is_remote:
             return await self.persisted_snapshot(active)
         if self._remote_tasks is None or stored.status.state.terminal:
             return stored
@@ -262,7 +262,7 @@ class TaskRegistry:
         if record.state.terminal:
             active.log.end()
         elif self._remote_tasks is not None and self._remote_tasks.is_remote(stored):
-            active.runs_elsewhere = True
+            active.is_remote = True
             self._remote_tasks.follow(active)
             return active
         if record.id in self._failed:
