@@ -61,7 +61,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     watch(json, "loads", lambda arguments, _: len(arguments[0]))
     watch(EventTranslator, "feed", lambda arguments, _: len(arguments[1].body))
     watch(ToolNames, "replace_in_parameters", lambda arguments, _: len(repr(arguments[1])))
-    watch(ToolNames, "in_history", lambda arguments, _: len(repr(arguments[1])))
+    watch(ToolNames, "replace_in_history", lambda arguments, _: len(repr(arguments[1])))
     return found
 
 
