@@ -16,9 +16,11 @@ from support.rpc import Rpc, message
 from support.ui_streams import RUN
 from support.upstream import ScriptedUpstream, openai_stream
 from tailrace.server import Settings, create_app
+from tailrace.server.runtime.json_schema_filter import JsonSchemaFilter
 from tailrace.server.runtime.stream_filter import FilterStream, StreamFilter
 from tailrace.server.runtime.word_filters import RegexFilter, WordFilter
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.wrappers import ConfigurationError
 
 WORD = "Project Falcon"
 FILTERS = (WordFilter([WORD]), RegexFilter(r"\d{4}-\d{4}", replacement=None, max_match=12))
@@ -149,3 +151,14 @@ async def test_a_file_of_the_settings_is_used(tmp_path: Path) -> None:
     async with serving(create_app(settings)) as url, Rpc(url) as rpc:
         error = await rpc.error("SendMessage", message(WORD))
     assert error["data"][0]["reason"] == "CONTENT_FILTERED"
+
+
+@pytest.mark.parametrize("in_code", [False, True])
+def test_a_filter_of_responses_is_no_input_filter(in_code: bool) -> None:
+    input_filters = [JsonSchemaFilter({"type": "object"})] if in_code else []
+    settings = Settings(model="openai:m", input_filters=None if in_code else Path("request-schema"))
+    with pytest.raises(
+        ConfigurationError, match=r"an input filter checks only responses.*--filter"
+    ) as caught:
+        create_app(settings, input_filters=input_filters)
+    assert "\n" not in str(caught.value)

@@ -13,7 +13,17 @@ from support.crashes import across_a_crash
 from support.engines import begin, shown
 from support.live_server import serving
 from support.rpc import Rpc, message, streamed_text
-from support.upstream import Cut, Hang, ScriptedUpstream, Step, json_answer, openai_chunk, openai_stream, sse
+from support.upstream import (
+    Cut,
+    Hang,
+    Received,
+    ScriptedUpstream,
+    Step,
+    json_answer,
+    openai_chunk,
+    openai_stream,
+    sse,
+)
 from tailrace.server import Bounds, Settings, create_app
 from tailrace.server.runtime.json_schema_filter import JsonSchemaFilter
 from tailrace.server.runtime.stream_filter import BlockedError, StreamFilter
@@ -229,6 +239,68 @@ async def test_a_request_for_json_without_a_schema_requires_an_object() -> None:
     assert await JsonSchemaFilter().for_request(RequestOptions()) is None
     fixed = JsonSchemaFilter(SCHEMA)
     assert await fixed.for_request(RequestOptions(output=OutputFormat())) is fixed
+
+
+TEMPERATURE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"unit": {"enum": ["kelvin"]}, "value": {"type": "string", "pattern": "^[0-9]+$"}},
+}
+KELVIN = '{"unit": "kelvin"}'
+WRONG = '{"value": "x1"}'  # the pattern is only checked at the end
+
+
+def calling(text: str) -> list[bytes]:
+    """A response with text and a call of the tool `buy`."""
+    call = {
+        "index": 0,
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "buy", "arguments": '{"amount": 1}'},
+    }
+    chunks = [openai_chunk({"content": text}), openai_chunk({"tool_calls": [call]})]
+    return [sse(*chunks, openai_chunk({}, finish="tool_calls"), "[DONE]")]
+
+
+@pytest.mark.parametrize("filters", [(), ("request-schema",)])
+@pytest.mark.parametrize(
+    ("rounds", "is_valid"),
+    [
+        ([calling("Let me look."), openai_stream(list(KELVIN))], True),
+        ([calling('"Kelvin" it is.'), openai_stream(list(KELVIN))], True),
+        ([calling("Let me look."), openai_stream(["I found nothing."])], False),
+        ([calling("Let me look."), openai_stream([WRONG])], False),
+        ([openai_stream(["```json\n", KELVIN, "\n```"])], True),
+        ([openai_stream(["```json\n", WRONG, "\n```"])], False),
+        ([openai_stream([WRONG])], False),
+        ([openai_stream([KELVIN, " and more"])], False),
+    ],
+)  # fmt: skip
+async def test_the_filter_has_the_verdict_of_the_server(
+    rounds: list[list[bytes]], is_valid: bool, filters: tuple[str, ...]
+) -> None:
+    def script(request: Received) -> Sequence[Step]:
+        return rounds[sum(each["role"] == "tool" for each in request.json["messages"])]
+
+    async with ScriptedUpstream(script, lists_models=True) as upstream:
+        settings = Settings(
+            store="sqlite://",
+            model="openai:m",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            filters=filters,
+            tools=("support.approval_tools:buy",),
+        )
+        path, body = responses({"type": "json_schema", "name": "t", "schema": TEMPERATURE})
+        async with serving(create_app(settings)) as url, aiohttp.ClientSession() as http:
+            async with http.post(url + path, json=body) as response:
+                result = await response.json()
+        if is_valid:
+            assert result["status"] == "completed", result
+            assert KELVIN in result["output"][-1]["content"][0]["text"]
+        elif filters:
+            assert result["incomplete_details"] == {"reason": "content_filter"}, result
+        else:
+            assert "requested schema" in str(result) or "not valid JSON" in str(result)
 
 
 def names(start: int) -> dict[str, Any]:

@@ -406,6 +406,7 @@ async def test_a_flagged_text_that_a_crash_divides_ends_the_turn(tmp_path: Path)
         ({"violence": 0.5}, {"violence": 0.1, "hate": 0.9}, {"violence": True, "hate": False}, False),
         ({"violence": 1, "hate": 0.2}, {"violence": 0.9, "hate": 0.3}, {"violence": True}, True),
         ({}, {"violence": 0.9}, {"violence": False}, False),
+        ({"violence": 0.5}, {"violence": 0.1}, {"violence": False, "hate": False}, False),
     ],
 )
 async def test_thresholds_replace_the_decision_of_the_endpoint(
@@ -424,6 +425,10 @@ async def test_thresholds_replace_the_decision_of_the_endpoint(
             "the moderation model has no score for the category 'violence'",
         ),
         ({"flagged": False}, "the moderation endpoint failed: invalid_stream"),
+        (
+            {"flagged": False, "categories": {}, "category_scores": {"violence": float("nan")}},
+            "the moderation endpoint failed: invalid_stream",
+        ),
     ],
 )
 async def test_without_a_score_there_is_no_verdict(result: dict[str, Any], problem: str) -> None:
@@ -433,7 +438,13 @@ async def test_without_a_score_there_is_no_verdict(result: dict[str, Any], probl
             await moderated.is_flagged("text")
 
 
-@pytest.mark.parametrize("threshold", [0, -0.1, 1.1])
-def test_a_threshold_is_a_score(threshold: float) -> None:
+async def test_a_text_that_is_flagged_without_a_category_is_flagged() -> None:
+    result = {"flagged": True, "categories": {"violence": False}, "category_scores": {"violence": 0.1}}
+    async with moderation(json_answer({"results": [result]}), thresholds={"violence": 0.5}) as (moderated, _):
+        assert await moderated.is_flagged("text")
+
+
+@pytest.mark.parametrize("threshold", [0, -0.1, 1.1, float("nan"), "0.5", True, None])
+def test_a_threshold_is_a_score(threshold: Any) -> None:
     with pytest.raises(ConfigurationError, match="the threshold of the category 'violence'"):
         ModerationFilter(api_key="key", thresholds={"violence": threshold})

@@ -63,12 +63,17 @@ def prepare_agent(
         input_filters: Input filters that are applied before those of the settings.
 
     Raises:
-        ConfigurationError: As for `create_agent`; a filter cannot be read; or the settings contradict each other.
+        ConfigurationError: As for `create_agent`; a filter cannot be read; an input filter checks only responses; or the settings contradict each other.
         UpstreamError: The card of the remote agent cannot be fetched.
     """
     input_files = () if settings.input_filters is None else (str(settings.input_filters),)
     filters = (*filters, *_read_filters(settings.filters))
     input_filters = (*input_filters, *_read_filters(input_files))
+    if any(each.scope == "output" for each in input_filters):
+        raise ConfigurationError(
+            "an input filter checks only responses (request-schema or JsonSchemaFilter): use it as a filter of the output "
+            "(--filter, TAILRACE_FILTERS)"
+        )
     if (filters or input_filters) and settings.trace_content:
         raise ConfigurationError(
             "TAILRACE_TRACE_CONTENT adds unfiltered messages to spans: set it to false, or use no filters"

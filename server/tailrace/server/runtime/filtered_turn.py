@@ -193,7 +193,7 @@ class _FilteredTurn:
         passed: list[Item] = []
         if item.state.terminal or item.state.interrupted:
             passed = await self._flush_filters()
-            if item.state not in (TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED):
+            if item.state is TaskState.COMPLETED or _is_complete_response(item):
                 self._check_outputs()
         message = None if item.message is None else await self._values.message(item.message)
         metadata = None if item.metadata is None else await self._values.metadata(item.metadata)
@@ -238,6 +238,10 @@ class _FilteredTurn:
 
     async def _artifact(self, item: ArtifactUpdate) -> ArtifactUpdate:
         original = item.artifact
+        if _channel_of(original) == "tool_result":
+            self._output_error = (
+                None  # the text before was not the output, but belongs to a response that called the tool
+            )
         if item.append and original.artifact_id not in self._open:
             self._open[original.artifact_id] = await self._continue(original.artifact_id)
         chain = self._open.pop(original.artifact_id, None)
@@ -272,6 +276,12 @@ def _channel_of(artifact: Artifact) -> str:
     """Return the channel in the extension metadata of an artifact; empty if there is none."""
     channel = extension_metadata(artifact.metadata).get("channel", "")
     return channel if isinstance(channel, str) else ""
+
+
+def _is_complete_response(ending: StatusUpdate) -> bool:
+    """Return whether a turn failed although its response is complete, for example because it does not match the requested schema."""
+    fields = extension_metadata(ending.metadata or {})
+    return ending.state is TaskState.FAILED and fields.get("finishReason") == "stop"
 
 
 def _ending(error: Exception) -> StatusUpdate:

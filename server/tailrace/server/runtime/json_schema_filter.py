@@ -31,7 +31,9 @@ class JsonSchemaFilter(StreamFilter):
 
     Args:
         schema: The JSON schema; None for the output format that each request contains. Turns of requests for text are then not
-            filtered. If a request is for JSON without a schema, the response must be a JSON object.
+            filtered. If a request is for JSON without a schema, the response must be a JSON object. A text that does not begin
+            with an object or array is only checked at its end: it may be in a code fence, or belong to a response that also calls
+            a tool, whose text may be anything.
 
     Raises:
         ConfigurationError: The schema is not valid or too large.
@@ -55,8 +57,7 @@ class JsonSchemaFilter(StreamFilter):
         if form is None:
             return None
         found = JsonSchemaFilter()
-        arguments = form, _MAX_REQUEST_WORK, _REQUEST_MISMATCH
-        found._check = await run_bounded(MAX_INLINE_COST + 1, _Check, *arguments)  # in a thread
+        found._check = await run_bounded(MAX_INLINE_COST + 1, _Check.of_request, form)  # in a thread
         return found
 
     def open(self) -> FilterStream:
@@ -77,27 +78,41 @@ class _Check:
         reader: Validates a complete text.
         shapes: The shapes of the schema.
         mismatch: The message for a text that does not match.
+        is_strict: True if a text that does not begin with JSON is rejected immediately; False if it is only checked at its end.
     """
 
-    def __init__(self, form: OutputFormat, max_work: int, mismatch: str) -> None:
+    def __init__(self, form: OutputFormat, max_work: int, mismatch: str, *, is_strict: bool = True) -> None:
         self.reader = OutputReader.of_format(form)
         schema = {"type": "object"} if form.schema_ is None else form.schema_
         self.shapes = SchemaShapes(schema, max_work)
         self.mismatch = mismatch
+        self.is_strict = is_strict
+
+    @classmethod
+    def of_request(cls, form: OutputFormat) -> "_Check":
+        """Create the check of the output format of a request."""
+        return cls(form, _MAX_REQUEST_WORK, _REQUEST_MISMATCH, is_strict=False)
 
 
 class _JsonStream(FilterStream):
     def __init__(self, check: _Check) -> None:
         self._reader = check.reader
         self._mismatch = check.mismatch
-        self._validator = IncrementalValidator(check.shapes)
+        # None if the text does not begin with JSON and is only checked at its end.
+        self._validator: IncrementalValidator | None = IncrementalValidator(check.shapes)
+        self._has_begun = check.is_strict
         self._texts: list[str] = []
 
     async def feed(self, text: str) -> str:
-        try:
-            self._validator.feed(text)
-        except ValueError as error:
-            raise BlockedError(f"{self._mismatch}: {error}") from None
+        if not self._has_begun and (beginning := text.lstrip()):
+            self._has_begun = True
+            if beginning[0] not in "{[":
+                self._validator = None
+        if self._validator is not None:
+            try:
+                self._validator.feed(text)
+            except ValueError as error:
+                raise BlockedError(f"{self._mismatch}: {error}") from None
         self._texts.append(text)
         return text
 
@@ -105,10 +120,11 @@ class _JsonStream(FilterStream):
         text = "".join(self._texts)
         if not text or text.isspace():
             return ""
-        try:
-            self._validator.close()
-        except ValueError as error:
-            raise BlockedError(f"{self._mismatch}: {error}") from None
+        if self._validator is not None:
+            try:
+                self._validator.close()
+            except ValueError as error:
+                raise BlockedError(f"{self._mismatch}: {error}") from None
         try:
             await run_bounded(json_text_cost(text.encode("utf-8", "replace")), self._reader.read, text)
         except ValueError:  # the error's message may contain values from the text

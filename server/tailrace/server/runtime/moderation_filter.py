@@ -68,9 +68,10 @@ class ModerationFilter(BackgroundFilter):
             raise ConfigurationError("on_error of a moderation filter must be 'block' or 'pass'")
         self._thresholds = dict(thresholds or {})
         for name, threshold in self._thresholds.items():
-            if not 0 < threshold <= 1:
+            if not _is_threshold(threshold):
                 raise ConfigurationError(
-                    f"the threshold of the category {name!r} of a moderation filter must be greater than 0 and at most 1"
+                    f"the threshold of the category {name!r} of a moderation filter must be a number greater than 0 and at "
+                    "most 1"
                 )
         self.window = window
         self.delay = delay
@@ -103,6 +104,10 @@ class ModerationFilter(BackgroundFilter):
         except UpstreamError as error:
             problem = f"HTTP {error.status}" if error.status is not None else str(error.fault)
         raise FilterError(f"the moderation endpoint failed: {problem}")
+
+
+def _is_threshold(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 class _Window:

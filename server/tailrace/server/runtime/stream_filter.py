@@ -87,7 +87,7 @@ class StreamFilter(ABC):
         scope: The values that are filtered. ``all``: texts, and all names, texts and numbers in data and metadata. ``content``:
             texts, and data as JSON text. The filter may block the data, but must not change the data. ``output``: only the
             streamed text of responses, without reasoning, tool calls and messages. An error of `FilterStream.close` then ends the
-            turn only if the response is complete.
+            turn only if the response is complete and calls no tool.
     """
 
     scope: Literal["all", "content", "output"] = "all"

@@ -1,5 +1,6 @@
 """Models of the OpenAI Chat Completions API or of a compatible server."""
 
+import math
 from collections.abc import Mapping
 from copy import copy
 from typing import Any, Unpack
@@ -175,6 +176,10 @@ def _is_flagged(result: Mapping[str, Any], thresholds: Mapping[str, float]) -> o
         score = scores.get(name)
         if not isinstance(score, int | float):
             raise ConfigurationError(f"the moderation model has no score for the category {name!r}")
+        if math.isnan(score):
+            return None
         if score >= threshold:
             return True
-    return any(flag is True for name, flag in categories.items() if name not in thresholds)
+    flagged = {name for name, flag in categories.items() if flag is True}
+    # A text that is flagged without a category is flagged for a reason that no threshold replaces.
+    return result.get("flagged") is True if not flagged else bool(flagged - thresholds.keys())
