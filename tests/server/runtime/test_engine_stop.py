@@ -93,20 +93,26 @@ async def test_a_turn_that_the_next_engine_can_continue_is_suspended(tmp_path: A
         assert (await state_of(engine, task))[0] is TaskState.FAILED
 
 
-async def test_a_turn_that_ends_while_the_engine_stops_is_complete(tmp_path: Any) -> None:
+async def test_a_turn_whose_handler_ignores_the_stop_is_suspended(tmp_path: Any) -> None:
+    """The handler returns without a status, with a part of its response."""
     scripted, store = Scripted(), f"sqlite:///{tmp_path}/t.db"
 
-    async def ends_late(turn: Turn) -> Updates:
+    async def returns(turn: Turn) -> Updates:
         try:
             async for update in scripted(turn):
                 yield update
         except anyio.get_cancelled_exc_class():
-            pass  # ignores the stop
+            pass
 
-    async with engine_with(ends_late, Store(store), restart_interrupted=True) as engine:
+    async with engine_with(returns, Store(store), restart_interrupted=True) as engine:
         task, _ = await held(engine)
         engine.stop_requested.set()
-        assert (await state_of(engine, task))[0] is TaskState.COMPLETED
+        assert (await state_of(engine, task))[0] is TaskState.WORKING
+    scripted.go_on.set()
+    async with engine_with(returns, Store(store), restart_interrupted=True) as engine:
+        reader = await engine.subscribe(task.task_id, after=0)
+        assert (await state_of(engine, reader))[0] is TaskState.COMPLETED
+        assert [turn.message.parts[0].text for turn in scripted.turns] == ["hold", "hold"]
 
 
 async def test_a_message_that_waits_is_answered_after_a_stop(tmp_path: Any) -> None:

@@ -209,7 +209,9 @@ class TurnRunner:
                             await self._writer.wait_for_room()
                         items = ()  # release the items while waiting for the next batch
                     else:
-                        turn.ending = _COMPLETED
+                        # A handler that returns because of its cancellation has not completed the response.
+                        if not (this.cancelling() and active.scope.cancel_called):
+                            turn.ending = _COMPLETED
                 reply, has_next = None, turn.has_next
         except BaseException:
             active.running = False
