@@ -12,6 +12,7 @@ import pytest
 from support.rounds import answer
 from support.several_agents import SeveralAgents, serving_agents
 from support.upstream import Wait
+from tailrace.wrappers.conversion.tool_ids import NO_RESULT
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 USER = {"role": "user", "content": "Where is it?"}
@@ -84,6 +85,45 @@ async def test_a_result_in_a_request_without_the_conversation_belongs_to_the_age
         assert "the task belongs to the agent 'support', not to 'legal'" in error["error"]["message"]
 
 
+async def test_a_result_after_a_message_to_another_agent_is_sent_to_the_agent_of_the_call(
+    tmp_path: Path,
+) -> None:
+    async with serving_agents(tmp_path, {"support": [LOOK, answer("Thanks.")]}) as server:
+        _, conversation = await post(server, "/v1/conversations", {})
+        body = {"conversation": conversation["id"], "tools": TOOLS}
+        await post(server, RESPONSES, {"model": "support", "input": "Where is it?", **body})
+        assert (await post(server, RESPONSES, {"model": "legal", "input": "May I?", **body}))[0] == 200
+        status, response = await post(server, RESPONSES, {"model": "support", "input": [OUTPUT], **body})
+        assert status == 200, response
+        assert response["output"][0]["content"][0]["text"] == "Thanks."
+        assert "In the shed." in sent_to(server, "support")
+
+
+BOTH = answer(calls=[("c7", "look", {}), ("c1", "buy", {"amount": 500}), ("c9", "look", {})])
+
+
+@pytest.mark.parametrize("legal", ["", "tools = 'support.approval_tools:buy'", APPROVALS])
+async def test_other_calls_that_wait_get_no_result_if_a_result_is_sent_to_another_agent(
+    tmp_path: Path, legal: str
+) -> None:
+    scripts: dict[str, Sequence[Any]] = {"support": [BOTH, answer("Bought.")]}
+    async with serving_agents(tmp_path, scripts, support=APPROVALS, legal=legal) as server:
+        _, first = await post(server, RESPONSES, {"model": "support", "input": "Buy it", "tools": TOOLS})
+        body = {"previous_response_id": first["id"], "tools": TOOLS}
+        status, response = await post(server, RESPONSES, {"model": "legal", "input": [OUTPUT], **body})
+        assert status == 200, response
+        assert [item["type"] for item in response["output"]] == ["message"]
+        sent = sent_to(server, "legal")
+        assert (sent.count("In the shed."), sent.count(NO_RESULT)) == (1, 2)
+        # The calls still wait at their own agent.
+        following = {"previous_response_id": response["id"], "input": approval_of(first)}
+        assert (await post(server, RESPONSES, {"model": "legal", **following}))[0] == 400
+        items = [*approval_of(first), OUTPUT, {**OUTPUT, "call_id": "c9"}]
+        status, response = await post(server, RESPONSES, {"model": "support", "input": items, **body})
+        assert status == 200, response
+        assert sent_to(server, "support").count("bought for 500") == 1
+
+
 async def buying(server: SeveralAgents, **members: Any) -> dict[str, Any]:
     """A response of the agent `support` whose call waits for an approval."""
     _, response = await post(server, RESPONSES, {"model": "support", "input": "Buy it", **members})
@@ -92,7 +132,7 @@ async def buying(server: SeveralAgents, **members: Any) -> dict[str, Any]:
 
 
 def approval_of(response: dict[str, Any]) -> list[dict[str, Any]]:
-    request_id = response["output"][-1]["id"]
+    [request_id] = [item["id"] for item in response["output"] if item["type"] == "mcp_approval_request"]
     return [{"type": "mcp_approval_response", "approval_request_id": request_id, "approve": True}]
 
 

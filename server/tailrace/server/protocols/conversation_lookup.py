@@ -262,7 +262,26 @@ class _Assignment:
 
     async def continue_context(self, context_id: str, stored: Sequence[Message]) -> AssignedMessage:
         """Continue a context without comparing messages."""
-        return await self._continue(context_id, stored, await self._last_task(stored))
+        task = await self._last_task(stored)
+        if self.request.new.tool_results:
+            task = await self._task_of_results(stored, task) or task
+        return await self._continue(context_id, stored, task)
+
+    async def _task_of_results(self, stored: Sequence[Message], last: Task | None) -> Task | None:
+        """Return the newest task of a context that waits for the results in the message, or None.
+
+        Only tasks of the receiver are returned: after messages to other agents, the task is not the last one.
+        """
+        results = {result.id for result in self.request.new.tool_results}
+        task_ids = dict.fromkeys(message.task_id for message in reversed(stored) if message.task_id)
+        for task_id in list(task_ids)[:MAX_BRANCHES]:
+            is_last = last is not None and last.id == task_id
+            task = last if is_last else await _find_task(self.operations, task_id, self.caller)
+            if task is None or not self._is_receivers(stored, task):
+                continue
+            if await run_bounded(cost_of_task(task), _open_calls, task) >= results:
+                return task
+        return None
 
     async def _continue(
         self, context_id: str, stored: Sequence[Message], task: Task | None

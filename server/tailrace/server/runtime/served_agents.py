@@ -24,7 +24,7 @@ from tailrace.server.runtime.input_filter import InputFilter
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.streaming.a2a.errors import UnsupportedOperationError
-from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers import TailraceError
@@ -331,6 +331,17 @@ def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Mes
             agent = agent_name_of(message)
         if agent != name:
             yield message
+
+
+def answers_other_agent(messages: Sequence[Message]) -> bool:
+    """Return whether the last message of a conversation is a caller's message to another agent than the last response."""
+    if not messages or not is_callers(messages[-1]):
+        return False
+    response = next((at for at in reversed(range(len(messages))) if messages[at].role is Role.AGENT), 0)
+    request = next((each for each in reversed(messages[:response]) if is_callers(each)), None)
+    # Messages that the caller sent as the beginning of a new conversation have no agent.
+    agent = agent_name_of(request) if request is not None else ""
+    return bool(agent) and agent != agent_name_of(messages[-1])
 
 
 def agent_name_of(message: Message) -> str:

@@ -43,7 +43,12 @@ from tailrace.server.runtime.messages import (
     results_in_artifacts,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
-from tailrace.server.runtime.served_agents import ServedAgent, ServedAgents, agent_name_of
+from tailrace.server.runtime.served_agents import (
+    ServedAgent,
+    ServedAgents,
+    agent_name_of,
+    answers_other_agent,
+)
 from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.usage_ledger import UsageLedger
@@ -67,6 +72,7 @@ from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import History, StoreError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.conversion.tool_ids import with_missing_results
 from tailrace.wrappers.messages import utf8_size
 from tailrace.wrappers.model import MAY_CANCEL
 
@@ -654,7 +660,9 @@ def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
 
 def _common_history(messages: Sequence[Message]) -> History:
     common = to_common_messages(map(without_caller_options, messages))
-    return History(conversation=complete_rounds(common))
+    history = History(conversation=complete_rounds(common))
+    # The caller owes no results for calls that wait at another agent.
+    return with_missing_results(history) if answers_other_agent(messages) else history
 
 
 async def _persisted(active: ActiveTask) -> None:

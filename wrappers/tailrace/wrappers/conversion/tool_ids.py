@@ -109,6 +109,24 @@ def calls_without_result(history: History, since: int = 0) -> list[ContentPartTo
     ]
 
 
+def with_missing_results(history: History) -> History:
+    """Add error results with the text `NO_RESULT` to a last message with results, for the other calls of its round.
+
+    If the last message is not a TOOL message, the same object is returned.
+    """
+    conversation = history.conversation
+    if not conversation or conversation[-1].role is not Role.TOOL:
+        return history
+    [*_, (calling, _)] = _rounds(conversation)
+    missing = tuple(map(_missing_result, calls_without_result(history, since=calling.start)))
+    last = conversation[-1].model_copy(update={"content": (*conversation[-1].content, *missing)})
+    return history.model_copy(update={"conversation": (*conversation[:-1], last)}) if missing else history
+
+
+def _missing_result(call: ContentPartToolCall) -> ContentPartToolResult:
+    return ContentPartToolResult(id=call.id, name=call.name, output=NO_RESULT, is_error=True)
+
+
 def with_matched_ids(
     history: History, *, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
 ) -> History:
@@ -377,7 +395,7 @@ class _ResultRepair:
         """Return the messages after the model's messages in a round. The first of these messages has all results of the round."""
         continues = bool(following or turn.results)
         missing = [
-            ContentPartToolResult(id=call.id, name=call.name, output=NO_RESULT, is_error=True)
+            _missing_result(call)
             for at, call in turn.open_calls.items()
             if continues and at not in self._matched_calls
         ]
