@@ -121,8 +121,8 @@ def ask(
 async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
     """Run a function until it ends or Ctrl-C is pressed.
 
-    Ctrl-C cancels a scope, because a scope stays cancelled. asyncio's own handler would raise the exception only once, possibly
-    in a task that is ending and catches it.
+    Ctrl-C cancels an anyio scope, so that every later ``await`` in the scope is cancelled too. asyncio's own handler would cancel
+    only once, and code that is about to end could catch this one ``CancelledError``.
     """
     if sys.platform == "win32":
         return await request()  # event loops on Windows do not support signal handlers
@@ -186,7 +186,8 @@ async def ask_agent(
 ) -> int:
     """Send a message, print the response, and return the exit status.
 
-    When this function is cancelled, it cancels the task, and waits up to two seconds for the response.
+    When this function is cancelled, it sends a request to cancel the task, and waits up to two seconds for the result of this
+    request.
 
     Args:
         url: The agent.

@@ -1,6 +1,7 @@
 """Sends the events of a task as server-sent events (SSE).
 
-Each event is encoded once, when it is created. `EventFrames` adds the SSE fields. `EventResponse` sends all available frames in
+Each event is encoded once, when it is created. `EventFrames` adds the SSE fields, and converts the event if the client uses
+another version of A2A. `EventResponse` sends all available frames in
 one write.
 """
 
@@ -145,8 +146,8 @@ def shutdown_frame() -> bytes:
 class EventResponse(StreamingResponse):
     """The HTTP response for one stream. It sends frames, and disconnects stalled clients.
 
-    Only ``tailrace serve`` supports this response (`tailrace.server.http.deferred_response`). On other ASGI servers,
-    `tailrace.server.http.sse_fallback` sends the frames.
+    On ``tailrace serve``, the body is sent after the application has returned (`tailrace.server.http.deferred_response`). Other
+    ASGI servers do not support this; there, `tailrace.server.http.sse_fallback` sends the frames.
 
     Two asyncio tasks serve a stream. One task reads and sends frames. The other is the task of the request: it waits for the
     client's disconnect, sends ping comments, and checks the duration of writes, so that a write needs no timer of its own.
@@ -192,8 +193,8 @@ class EventResponse(StreamingResponse):
         self._sent_at = asyncio.get_running_loop().time()
         with anyio.CancelScope() as stream:
             self._streams.add(stream)
-            # Frames are sent by a separate asyncio task, because each resumption of this coroutine would pass through a dozen
-            # coroutines. There is no task group, because a task group would need a fifth of the memory of a stream. The task is
+            # Frames are sent by a separate asyncio task. Without deferral, the coroutines of the middleware and of the routing are
+            # still active, and each resumption of this coroutine would resume all of them. There is no task group, because a task group would need a fifth of the memory of a stream. The task is
             # awaited below.
             sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
             try:

@@ -1,4 +1,4 @@
-"""Routes that check each request with the guard. Errors have the format of the route's protocol."""
+"""Routes that check requests with the guard. Errors have the format of the route's protocol."""
 
 import logging
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("tailrace.server")
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})  # the body of these requests has no meaning
 
-# Routes whose path contains one of these parts have errors in OpenAI's format, or in the format of A2A 0.3.
+# Routes whose path contains one of these parts have errors in OpenAI's format.
 _OPENAI_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -29,17 +29,18 @@ _OPENAI_PATHS = (
     "/v1/responses",
 )
 
+# Routes whose path contains one of these parts have errors in the format of A2A 0.3.
 _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
-    """Return a route class that checks each request, also if the router is included in another application.
+    """Return a route class that checks requests, also if the router is included in another application.
 
     The response to a rejected request has the error format of the route: OpenAI's format, the format of A2A 0.3, or
     ``google.rpc.Status``. Each response has the header ``X-Content-Type-Options: nosniff``.
 
     Args:
-        guard: Checks every request.
+        guard: Checks each request, except requests to endpoints that are exempt (`exempt_from_guard`).
         uploads: The deadlines of request bodies.
     """
 

@@ -6,14 +6,14 @@
 Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning,
 like most chunks. `DocumentedChunk` has all fields that OpenAI documents. `VendorChunk` also has fields that some
 vendors send in *every* chunk. The struct of a choice is also a chunk wrapper, so no second object is created. The
-fields of the struct have the names of the wrapper interface, and are mapped to their names in JSON. A field that JSON
-does not contain is mapped to a name that no provider sends, for example ``(plain)``.
+fields of the struct have the names of the wrapper interface, and are mapped to their names in JSON. Fields that
+exist only in Python have a JSON name that no provider sends, for example ``(plain)``.
 
 All other payloads are read by `wrap_mapping`, which preserves unknown fields. The content of the stream, and never the
 name of the vendor, determines how the decoder reads it.
 """
 
-# Subclasses restrict the types of inherited fields to the types that JSON can contain.
+# Subclasses change the types of inherited fields to the types that the JSON of their shape can contain.
 # pyright: reportIncompatibleVariableOverride=false
 
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ _MAX_INTERVAL = 64
 # Shapes of chunks: one for each struct, and one for all other chunks.
 _PLAIN, _DOCUMENTED, _VENDORS, _OTHER = range(4)
 
-# Maximum number of choices whose fields are stored. A limit is necessary, because some servers count tokens in the
-# index of the choice.
+# Maximum number of choices whose fields are stored. A limit is necessary, because some servers increase the
+# index of the choice by one for each token.
 _MAX_CHOICES = 64
 
 ABSENT = msgspec.Raw()
@@ -276,7 +276,7 @@ class VendorFields:
             previous = self._choice_fields[choice] = {}
         changed: dict[str, Any] = {}
         for name, value in fields.items():
-            # An empty object adds nothing to the previous object.
+            # The receiver merges objects, so that an empty object changes nothing.
             if previous.get(name) != value and not (value == {} and name in previous):
                 changed[name] = value
                 if isinstance(value, dict) and not is_settled(cast("dict[str, Any]", value)):
@@ -308,7 +308,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
         merge_choices: True to merge all choices into one choice. This is for requests with ``n=1``: some servers
-            distribute the response over several choices, or count tokens in the index of the choice.
+            distribute the response over several choices, or increase the index of the choice by one for each
+            token.
 
     Attributes:
         done: True after ``[DONE]``. Later data is ignored.
@@ -344,7 +345,9 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         self._fingerprint: str | None = None
         self._server: str | None = None  # the provider that a router selected for the request
         self._object: str | None = None
-        self._created = False  # True after a chunk with ``created``; only the first value is reported
+        self._created = (
+            False  # True after a chunk with ``created``; a change of only this value is not reported
+        )
 
     if TYPE_CHECKING:
 
@@ -353,8 +356,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             ...
 
     def _feed_any(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-        # Chunk objects never set a framing, so `feed` always passes them to this method. The fast path for bytes
-        # therefore does not need to check for chunk objects.
+        # `EventDecoder.feed` passes all data to this method until the first bytes have shown the framing of the body. Chunk
+        # objects never do, so that they always arrive here, and the fast path for bytes does not check for them.
         if isinstance(data, Mapping):
             return self.wrap(dict(data))
         if hasattr(data, "model_dump"):
@@ -462,7 +465,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def _new_metadata(self, chunk: PlainChunk) -> dict[str, Any]:
-        """Return the fields of the response that are different from the previous chunk.
+        """Return all fields that describe the response if one of them differs from the previous chunk; otherwise an empty dict.
 
         Raises:
             ValueError: The payload is an error.

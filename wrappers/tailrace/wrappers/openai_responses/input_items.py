@@ -29,12 +29,14 @@ from tailrace.wrappers.openai_responses.tool_items import KEY, call_id, is_clien
 from tailrace.wrappers.openai_responses.tool_results import function_output, result_item
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ids
-# Metadata fields of messages, reasoning and function calls that are not sent.
+# Metadata fields of messages, reasoning and function calls that are not copied to the item. Some of them are set here.
 _OMITTED = ("annotations", "id", "status", "type")
 
 
 def input_items(history: History) -> list[Fields]:
-    """Return the input items of a request: the system message, the context, and then the conversation.
+    """Return the input items of a request.
+
+    The order is: the system message, the background information (`History.context`), the messages of the conversation.
 
     Raises:
         ValueError: A message contains a tool call, but its role is not MODEL.
@@ -91,7 +93,10 @@ class _ToolItems:
             self._results |= {result.id: result for result in message.tool_results}
 
     def native(self, call: ContentPartToolCall) -> Fields | None:
-        """Return the item for a call of a built-in tool that the application ran; None if it must be sent as a function call."""
+        """Return the item for a call of a tool that the API defines and the application runs, for example the local shell.
+
+        Return None for all other calls, and for a call whose result is not valid in the format of the tool.
+        """
         item = _own_item(call)
         if call.kind == "server" or item is None or not is_client_call(item):
             return None
@@ -103,8 +108,9 @@ class _ToolItems:
     def items(self, result: ContentPartToolResult) -> list[Fields]:
         """Return the item for a tool result, in a list.
 
-        The list is empty for a server tool if the item of the call contains the result, or if another API produced the
-        result.
+        For a tool that the provider runs, and for a result without a call, the list contains only the item in the metadata
+        of the result. If there is none, the list is empty: the item of the call contains the result, or another API
+        produced it.
         """
         item = _own_item(result)
         call = self._calls.get(result.id)
@@ -246,7 +252,7 @@ def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
 def _user_items(message: Message) -> list[Fields]:
     """Return one user message with all parts except tool results, in a list.
 
-    Return an empty list if a message of tool results has no such parts.
+    Return an empty list if the message contains only tool results.
     """
     content: list[Fields] = []
     for part in message.content:
