@@ -182,6 +182,21 @@ def reject_invalid(prefix: str = "") -> Generator[None]:
         raise OpenAIError.from_validation_error(error, prefix) from None
 
 
-def server_stopping_error() -> OpenAIError:
-    """Return the error (503) for a response that ends before its task because the server stops."""
-    return OpenAIError(503, "the server is stopping; send the request again shortly", code="server_stopping")
+def server_stopping_error(path: str = "", *, has_key: bool = False) -> OpenAIError:
+    """Return the error (503) for a response that ends before its turn, because the server stops.
+
+    The next server continues the turn. A client must not repeat the request without an idempotency key, because its message would
+    be processed twice.
+
+    Args:
+        path: The path of the stored response; empty if the client cannot retrieve the response.
+        has_key: True if the request has an idempotency key.
+    """
+    ways = [f"get it with GET {path}"] if path else []
+    if has_key:
+        ways.append("repeat the request with the same Idempotency-Key")
+    message = "the server is stopping; the response continues after the restart"
+    if ways:
+        message += f": {', or '.join(ways)}"
+    headers = None if has_key else _NO_RETRY
+    return OpenAIError(503, message, code="server_stopping", headers=headers)

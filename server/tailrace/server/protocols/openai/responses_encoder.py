@@ -211,11 +211,14 @@ class ResponsesEncoder(Encoder):
         return self._end(event) if isinstance(event, ui_events.TurnEnded) else b""
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last events of a stream whose turn has not ended.
+        """Return the last frame of a stream whose turn has not ended.
 
-        A background response has no such events, because the client can resume the stream.
+        The response is not failed: its turn may continue, for example after a restart. The event ``error`` repeats the number of
+        the previous event, so that a client can resume the stream after this number. For a background response, there is no event.
         """
-        return b"" if self._request.background else self._fail(error)
+        if self._request.background:
+            return b""
+        return _frame("error", max(self._sequence_number - 1, self._after), _error_fields(error.fields()))
 
     def partial_response(self, *, is_running: bool) -> Fields:
         """Return the current state of the response, including the text of the open item.
@@ -373,9 +376,7 @@ class ResponsesEncoder(Encoder):
         self.response["error"] = None
         if not is_canceled:
             self.response["error"] = fields = {**fields, "code": code, "reason": reason}
-            # OpenAI's documentation has the members at the top level, and its API sends them in `error`.
-            documented = {name: fields[name] for name in ("code", "message", "param")}
-            frames += self._event("error", **documented, error=fields)
+            frames += self._event("error", **_error_fields(fields))
         return frames + self._event("response.failed", response=self.response)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
@@ -383,5 +384,17 @@ class ResponsesEncoder(Encoder):
         self._sequence_number += 1
         if number <= self._after:
             return b""
-        data = encode_json({"type": kind, "sequence_number": number, **fields})
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+        return _frame(kind, number, fields)
+
+
+def _frame(kind: str, number: float, fields: Fields) -> bytes:
+    data = encode_json({"type": kind, "sequence_number": number, **fields})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+def _error_fields(fields: Fields) -> Fields:
+    """Return the members of an event ``error``.
+
+    OpenAI's documentation has the members at the top level, and its API sends them in ``error``.
+    """
+    return {**{name: fields[name] for name in ("code", "message", "param")}, "error": fields}

@@ -110,7 +110,9 @@ class StoredResponses:
         await _feed(encoder, events, first_only=request.background)
         headers = conversation_headers(encoder.translator)
         if not (encoder.translator.ended or (request.background and encoder.response)):
-            error = server_stopping_error()
+            is_stored = request.is_stored and bool(encoder.response)
+            path = f"/v1/responses/{encoder.response['id']}" if is_stored else ""
+            error = server_stopping_error(path, has_key=bool(caller.send_key))
         elif isinstance(encoder.error, DivergedError) and encoder.translator.task_id:
             found = await find_turn(self._operations, encoder.response["id"], caller, "response")
             return await json_response(await self._response(found, caller), headers)

@@ -41,6 +41,7 @@ from tailrace.server.protocols.openai.request import (
 from tailrace.server.protocols.openai.responses_routes import StoredResponses
 from tailrace.server.protocols.openai.stored_completions_routes import StoredCompletions
 from tailrace.server.protocols.openai.stored_request import StoredRequest, hash_of
+from tailrace.server.protocols.openai.stored_response_events import turn_id
 from tailrace.server.protocols.openai_error import OpenAIError, server_stopping_error
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn_events import RepeatedTurn
@@ -230,21 +231,31 @@ class OpenAIFacade:
                 [(stream, encoder), *following] = turns
                 canceled = [each.task_id for each, _ in turns], caller
                 return await self._endpoint.stream(stream, encoder, following=following, canceled=canceled)
-            return await _complete_response(turns)
+            return await _complete_response(
+                turns, is_stored=bool(choices[0].store), has_key=bool(caller.send_key)
+            )
         except BaseException:
             for stream, _ in turns:
                 stream.close()
             raise
 
 
-async def _complete_response(turns: Sequence[tuple[EventStream | RepeatedTurn, _Encoder]]) -> Response:
+async def _complete_response(
+    turns: Sequence[tuple[EventStream | RepeatedTurn, _Encoder]], *, is_stored: bool, has_key: bool
+) -> Response:
     """Wait until the turns of all choices have ended. Return a response with the complete object.
+
+    Args:
+        turns: The turns with their encoders.
+        is_stored: True if the client can retrieve the completion.
+        has_key: True if the request has an idempotency key.
 
     Raises:
         OpenAIError: A turn failed, or the server is stopping.
     """
     headers: dict[str, str] = {}
     response: Fields = {}
+    path = ""
     total = 0
     try:
         for stream, encoder in turns:
@@ -252,9 +263,11 @@ async def _complete_response(turns: Sequence[tuple[EventStream | RepeatedTurn, _
                 events, cost = await _events_of(stream, encoder.translator)
             finally:
                 headers = headers or conversation_headers(encoder.translator)
-            ended = events[-1] if events else None
+            first, ended = (events[0], events[-1]) if events else (None, None)
+            if is_stored and not path and isinstance(first, ui_events.TurnStarted):
+                path = f"/v1/chat/completions/{turn_id(first.task_id, first.first_turn, 'chat.completion')}"
             if not isinstance(ended, ui_events.TurnEnded):
-                raise server_stopping_error()
+                raise server_stopping_error(path, has_key=has_key)
             if ended.error is not None:
                 raise ended.error
             response = await run_bounded(cost, encoder.complete, events, ended)
