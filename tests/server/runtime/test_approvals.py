@@ -224,7 +224,8 @@ async def test_after_the_expiry_a_call_can_be_rejected_but_not_approved() -> Non
             task = await ask(rpc)
             [request] = requests_of(task)
             for name in ("approve", "edit"):
-                entry: dict[str, Any] = {"digest": request["digest"], "decision": name, "arguments": {}}
+                entry: dict[str, Any] = {"digest": request["digest"], "decision": name}
+                entry |= {"arguments": {}} if name == "edit" else {}
                 assert "ended at" in (await rpc.error("SendMessage", decision(task, entry)))["message"]
             ended = await decide(rpc, task, {"digest": request["digest"], "decision": "reject"})
     assert state_of(ended) == "COMPLETED"
@@ -435,6 +436,25 @@ async def test_a_malformed_decision_is_an_error(entry: Any) -> None:
         task = await ask(rpc)
         error = await rpc.error("SendMessage", decision(task, entry))
         assert "approval_responses[0]" in error["message"]
+
+
+@pytest.mark.parametrize("member", [{"arguments": {"amount": 1}}, {"arguments": {}}, {"call_id": "c1"}])
+@pytest.mark.parametrize("name", ["approve", "reject"])
+async def test_a_decision_with_arguments_or_members_that_have_no_effect_is_refused(
+    name: str, member: dict[str, Any]
+) -> None:
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Done.")) as upstream:
+        tool = Sent()
+        async with served(upstream, tool) as rpc:
+            task = await ask(rpc)
+            [request] = requests_of(task)
+            entry = {"digest": request["digest"], "decision": name}
+            error = await rpc.error("SendMessage", decision(task, {**entry, **member}))
+            assert (error["code"], "approval_responses[0]" in error["message"]) == (-32602, True)
+            assert ("edit" if "arguments" in member else "'call_id'") in error["message"]
+            assert tool.calls == []
+            # The call still waits.
+            assert state_of(await decide(rpc, task, entry)) == "COMPLETED"
 
 
 def test_a_role_or_scope_of_the_token_may_be_required() -> None:

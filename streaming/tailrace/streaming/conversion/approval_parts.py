@@ -41,6 +41,7 @@ parts."""
 
 RequestOf = Callable[[ContentPartToolCall], ApprovalRequest | None]
 _DECISIONS = ("approve", "reject", "edit")
+_MEMBERS = ("digest", "decision", "reason", "arguments")
 
 
 def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf) -> Message:
@@ -278,5 +279,12 @@ def _decision(entry: object, where: str) -> ApprovalDecision:
         raise ValueError(f"{where}.reason: must be text")
     if decision == "edit" and not isinstance(arguments, dict):
         raise ValueError(f"{where}.arguments: edit requires the new arguments, a JSON object")
+    if decision != "edit" and arguments is not None:
+        raise ValueError(
+            f"{where}.arguments: {decision} does not change the arguments; to run the call with these arguments, "
+            "send the decision edit"
+        )
+    if unknown := sorted(fields.keys() - set(_MEMBERS)):
+        raise ValueError(f"{where}: unknown member {shortened(unknown[0])}; members: {', '.join(_MEMBERS)}")
     given = cast("dict[str, Any]", arguments) if decision == "edit" else None
     return ApprovalDecision(digest, cast("Any", decision), reason, given)
