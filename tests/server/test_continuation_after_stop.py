@@ -1,6 +1,8 @@
 """Responses that a server leaves unfinished when it is stopped (SIGTERM), and the next server continues."""
 
+import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from support.continuing import ContinuingServer
 from support.processes import served
 from support.restarts import across_a_stop, arguments_of, state_of
 from support.rpc import Rpc, message
-from support.upstream import ScriptedUpstream
+from support.upstream import Received, ScriptedUpstream, Step, json_answer
 from tailrace.server import Store
+from tailrace.server.store.usage_store import UsageFilter
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 PIECES = ["# Rivers\n\n", "Water ", "flows ", "to the 🌊", ".\n\n", "- Rhine\n", "- Aare", " and more."]
@@ -77,9 +80,72 @@ async def test_the_attempts_of_a_suspended_turn_are_recorded_once(tmp_path: Path
     store = Store(f"sqlite:///{tmp_path}/t.db")
     await store.open()
     try:
-        assert await store.usage.count(events[0][1]["task"]["id"], 1) == 2
+        last = await store.usage.last_attempt(events[0][1]["task"]["id"], 1)
+        assert last is not None
+        assert last.attempt == 2
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_an_attached_response_is_one_attempt(is_gone: bool, tmp_path: Path) -> None:
+    """If the provider no longer has the response, the attempt before the stop counts."""
+    server = holding("openai-background")
+
+    def respond(request: Received) -> Sequence[Step]:
+        if is_gone and request.method == "GET" and "resp_1" in request.path:
+            return json_answer({"error": {"message": "not found"}}, 404)
+        return server.respond(request)
+
+    async with ScriptedUpstream(respond, lists_models=True) as upstream:
+        background = {"TAILRACE_UPSTREAM_BACKGROUND": "true"}
+        await across_a_stop(tmp_path, upstream, "openai-responses", is_published, **background)
+    store = Store(f"sqlite:///{tmp_path}/t.db")
+    await store.open()
+    try:
+        states = await store.usage.sums(UsageFilter(0, 2**62), ("state",), 9)
+        (spent,) = await store.usage.spent(None, 0, 2**62)
+    finally:
+        await store.close()
+    counted = {each.group[0]: each.attempts for each in states}
+    assert counted == ({"final": 1, "cut": 1, "failed": 1} if is_gone else {"final": 1})
+    assert (spent.missing_tokens > 0) == is_gone
+
+
+async def test_a_stop_does_not_count_as_a_crash_of_waiting_tasks(tmp_path: Path) -> None:
+    """Tasks whose turns had not begun have no lost attempt and no restart, and keep their order."""
+    server = holding("llamacpp")
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        arguments = arguments_of(tmp_path, upstream, "openai")
+        sent: list[str] = []
+        with served(tmp_path / "first.log", *arguments, TAILRACE_SHUTDOWN_GRACE="0") as process:
+            await process.ready()
+            async with Rpc(process.url) as rpc:
+                for number in range(4):
+                    params = message(f"Rivers {number}?", contextId="c")
+                    params["configuration"] = {"returnImmediately": True}
+                    sent.append((await rpc.result("SendMessage", params))["task"]["id"])
+                with anyio.fail_after(30):
+                    await upstream.received()
+                process.process.send_signal(signal.SIGTERM)
+                process.process.wait(30)
+        with served(tmp_path / "second.log", *arguments) as process:
+            await process.ready()
+            async with Rpc(process.url) as rpc:
+                for task_id in sent:
+                    events = await rpc.stream("SubscribeToTask", {"id": task_id}, {"Last-Event-ID": "0"})
+                    assert state_of(events) == "TASK_STATE_COMPLETED"
+                    assert '"restarts":1' not in json.dumps(events, separators=(",", ":"))
+                tasks = [await rpc.result("GetTask", {"id": task_id}) for task_id in sent]
+    ends = [each["status"]["timestamp"] for each in tasks]
+    assert ends == sorted(ends)
+    store = Store(f"sqlite:///{tmp_path}/t.db")
+    await store.open()
+    try:
+        states = await store.usage.sums(UsageFilter(0, 2**62), ("state",), 9)
+    finally:
+        await store.close()
+    assert "lost" not in [each.group[0] for each in states]
 
 
 async def test_a_request_without_streaming_returns_the_unfinished_task(tmp_path: Path) -> None:

@@ -34,8 +34,20 @@ async def test_an_attempt_is_counted_once(store_url: str) -> None:
         await store.commit([using(write("t", 1), attempt(1))])
         await store.commit([using(write("t", 2), attempt(1), attempt(2)), using(write("u", 1), attempt(1))])
         assert await total(store) == UsageSum((), 3, 0, 0, 30, 12, 60, 15, 21)
-        assert await store.usage.count("t", 1) == 2
-        assert await store.usage.count("t", 2) == await store.usage.count("v", 1) == 0
+        assert await store.usage.last_attempt("t", 1) == attempt(2)
+        assert await store.usage.last_attempt("t", 2) is await store.usage.last_attempt("v", 1) is None
+
+
+async def test_an_attempt_that_another_one_attached_to_is_not_counted(store_url: str) -> None:
+    async with open_store(store_url) as store:
+        cut = attempt(1, state=AttemptState.CUT, chunks=30)
+        await store.commit([using(write("t", 1), cut)])
+        await store.commit([using(write("t", 2), msgspec.structs.replace(cut, state=AttemptState.ATTACHED))])
+        await store.commit([using(write("t", 3), attempt(2))])
+        assert await total(store) == UsageSum((), 1, 0, 0, 10, 4, 20, 5, 7)
+        assert [each.tokens + each.missing_tokens for each in await store.usage.spent(None, 0, 2**62)] == [30]
+        await store.commit([using(write("t", 4), cut)])
+        assert [each.tokens + each.missing_tokens for each in await store.usage.spent(None, 0, 2**62)] == [70]
 
 
 async def test_attempts_are_grouped_and_filtered(store_url: str) -> None:
@@ -85,7 +97,7 @@ async def test_attempts_outlive_their_tasks_without_their_ids(store_url: str) ->
         while await store.drop_expired():
             pass
         assert await store.load_task("u", "me") is None
-        assert await store.usage.count("t", 1) == await store.usage.count("u", 1) == 0
+        assert await store.usage.last_attempt("t", 1) is await store.usage.last_attempt("u", 1) is None
         whole = await total(store)
         assert whole is not None
         assert whole.attempts == 2

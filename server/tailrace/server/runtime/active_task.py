@@ -41,6 +41,8 @@ class ActiveTask:
         recorded_rounds: If a crash interrupted the turn, the number of its model responses that are already in the conversation.
         recorded_attempts: If a crash interrupted the turn, the number of its attempts of model calls that are already in the
             ledger.
+        attached_attempt: If the continuation of a suspended turn attaches to the response of an attempt, this attempt, until
+            a part of the response has arrived.
         usage: Attempts of model calls to persist with the next event.
         round_calls: The ids of the tool calls in the last message that was added to the conversation.
         webhooks: Webhooks to persist with the next event. They receive this event.
@@ -65,6 +67,7 @@ class ActiveTask:
     new_messages: list[Message] = field(default_factory=list[Message])
     recorded_rounds: int = 0
     recorded_attempts: int = 0
+    attached_attempt: UsageRecord | None = None
     usage: tuple[UsageRecord, ...] = ()
     round_calls: frozenset[str] = frozenset()
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])

@@ -126,10 +126,17 @@ class Budgets:
 
         Periods that are added later read the usage from the ledger.
         """
+        self._add(record, 1)
+
+    def refund(self, record: UsageRecord) -> None:
+        """Subtract the usage of an ended attempt whose response another attempt receives: the usage of that attempt includes it."""
+        self._add(record, -1)
+
+    def _add(self, record: UsageRecord, factor: int) -> None:
         for number, budget in self._budgets:
             window = self._windows.get((number, _key_of(budget, record.caller)))
             if window is not None and _concerns(budget, record.caller) and record.ended >= window.start:
-                window.spent += self._spent(budget, record)
+                window.spent = max(0, window.spent + factor * self._spent(budget, record))
 
     def _spent(self, budget: Budget, record: UsageRecord) -> int:
         missing = max(0, record.chunks - record.output_tokens) if record.state in INCOMPLETE_STATES else 0

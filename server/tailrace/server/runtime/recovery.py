@@ -7,6 +7,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
 from tailrace.server.runtime.approvals import decided_ids, executing_ids, results_after_stop
 from tailrace.server.runtime.interrupted_responses import interrupted_response
@@ -21,7 +23,7 @@ from tailrace.server.runtime.served_agents import ServedAgents, UnknownAgentErro
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.usage_ledger import UsageLedger
-from tailrace.server.store.store import EventsDropped, Store
+from tailrace.server.store.store import AttemptState, EventsDropped, Store
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
@@ -176,7 +178,8 @@ class InterruptedTasks:
         """Record a model call that may have been running when the crash occurred.
 
         The stored events do not show whether a model call was running, because the turn may have sent a request without storing
-        an event. A suspended turn has recorded its calls.
+        an event. A suspended turn has recorded its calls. If the provider stores the response of the last one, the continuation
+        receives this response again from its beginning, and its usage includes that call.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))
@@ -184,10 +187,14 @@ class InterruptedTasks:
             return  # without the agent, the model is unknown too
         turn = active.waiting[0].number
         is_suspended = _is_suspended(active)
-        attempts = await self._store.usage.count(active.record.id, turn) + (not is_suspended)
+        last = await self._store.usage.last_attempt(active.record.id, turn)
+        attempts = (last.attempt if last is not None else 0) + (not is_suspended)
+        interrupted, _ = interrupted_response(active.record, turn, active.recorded_rounds)
+        if is_suspended and last is not None and last.state is AttemptState.CUT and interrupted.stored_id:
+            active.attached_attempt = last
+            active.usage += (msgspec.structs.replace(last, state=AttemptState.ATTACHED),)
         if agent.model and not is_suspended:
             names = agent.provider, agent.model
-            interrupted, _ = interrupted_response(active.record, turn, active.recorded_rounds)
             # The interrupted response may be from another model, for example a fallback.
             if interrupted.attempts and interrupted.attempts[-1].model:
                 provider, _, name = interrupted.attempts[-1].model.partition(":")

@@ -433,7 +433,7 @@ class TurnRunner:
 
         The last event of the turn contains the usage so far, and records that no crash interrupted the turn.
         """
-        if active.record.state is TaskState.WORKING:
+        if active.record.state in (TaskState.SUBMITTED, TaskState.WORKING):
             fields = {EXTENSION_URI: {"suspended": True}}
             self.persist(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=fields)),))
 
@@ -526,6 +526,9 @@ class TurnRunner:
             self._add_message(active, results)
         message = messages_from_artifacts(made, record, active.recorded_rounds)
         active.recorded_rounds, active.recorded_attempts, active.round_calls = 0, 0, frozenset()
+        if active.attached_attempt is not None:  # nothing of the rest of its response was received
+            active.usage += (active.attached_attempt,)
+            active.attached_attempt = None
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:

@@ -243,6 +243,14 @@ class TurnUsage(RunObserver):
         if route is Route.ATTACH and active is not None and active.usage:
             *others, last = active.usage
             active.usage = (*others, msgspec.structs.replace(last, state=AttemptState.ATTACHED))
+            if self._ledger.budgets is not None:
+                self._ledger.budgets.refund(last)
+        if route is not Route.ATTACH and active is not None and active.attached_attempt is not None:
+            # The rest of the response could not be received, and the response is requested again.
+            active.usage += (active.attached_attempt,)
+            if self._ledger.budgets is not None:
+                self._ledger.budgets.record(active.attached_attempt)
+            active.attached_attempt = None
         self._inner.continued(attempt, model, route)
 
     def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
@@ -263,6 +271,8 @@ class TurnUsage(RunObserver):
         if self._active is None:
             return
         self._attempts += 1
+        if chunks:
+            self._active.attached_attempt = None  # the rest of the response was received
         active, key = self._active, (self._turn, self._attempts)
         record = self._ledger.record(
             active.owner, key, (provider, model), state, started, usage, reported_model, chunks, self._agent

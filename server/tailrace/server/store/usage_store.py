@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Executable, case, delete, func, select, update
 
 from tailrace.server.store.database import Database
-from tailrace.server.store.records import INCOMPLETE_STATES, AttemptState, TaskWrite
+from tailrace.server.store.records import INCOMPLETE_STATES, AttemptState, TaskWrite, UsageRecord
 from tailrace.server.store.schema import ledger
 
 MILLISECONDS_PER_DAY = 86_400_000
@@ -140,7 +140,10 @@ class UsageStore:
         )
         sums = (ledger.c.input_tokens + ledger.c.output_tokens, missing, func.coalesce(ledger.c.cost, 0))
         columns: list[ColumnElement[Any]] = [*keys, *map(func.sum, sums)]
-        query = select(*columns).where(ledger.c.ended >= start, ledger.c.ended < end).group_by(*keys)
+        query = select(*columns).where(
+            ledger.c.ended >= start, ledger.c.ended < end, ledger.c.state != AttemptState.ATTACHED
+        )
+        query = query.group_by(*keys)
         if caller is not None:
             query = query.where(ledger.c.caller == caller)
 
@@ -150,18 +153,27 @@ class UsageStore:
 
         return await self._database.read(work)
 
-    async def count(self, task_id: str, turn: int) -> int:
-        """Return the number of the last attempt of a turn; 0 if there is none.
+    async def last_attempt(self, task_id: str, turn: int) -> UsageRecord | None:
+        """Return the last attempt of a turn; None if there is none.
 
         Raises:
             StoreError: The read failed.
         """
-        query = select(func.max(ledger.c.attempt)).where(ledger.c.task_id == task_id, ledger.c.turn == turn)
-        return await self._database.read(lambda connection: connection.scalar(query) or 0)
+        columns = [ledger.c[name] for name in UsageRecord.__struct_fields__]
+        query = select(*columns).where(ledger.c.task_id == task_id, ledger.c.turn == turn)
+        query = query.order_by(ledger.c.attempt.desc()).limit(1)
+
+        def work(connection: Connection) -> UsageRecord | None:
+            for row in connection.execute(query):
+                record = UsageRecord(*list[Any](row))
+                return msgspec.structs.replace(record, state=AttemptState(record.state))
+            return None
+
+        return await self._database.read(work)
 
 
 def insert_usage(connection: Connection, writes: Iterable[TaskWrite]) -> None:
-    """Insert the attempts of writes. Existing attempts are not changed."""
+    """Insert the attempts of writes. Of existing attempts, only the state is changed."""
     rows = [
         {"task_id": write.task_id or None, **msgspec.structs.asdict(record)}
         for write in writes
@@ -229,9 +241,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).toordinal()
 
 @cache
 def _insert(dialect: str) -> Executable:
-    """Return an INSERT that does nothing if the attempt exists. The syntax differs between dialects."""
+    """Return an INSERT that only changes the state if the attempt exists. The syntax differs between dialects."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:
         from sqlalchemy.dialects.postgresql import insert as insert_into
-    return insert_into(ledger).on_conflict_do_nothing()
+    insert = insert_into(ledger)
+    return insert.on_conflict_do_update(
+        index_elements=["task_id", "turn", "attempt"], set_={"state": insert.excluded.state}
+    )
