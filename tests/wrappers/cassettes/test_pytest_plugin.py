@@ -1,6 +1,7 @@
 """The pytest fixture, in a pytest process as users run it."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -10,6 +11,7 @@ import pytest
 
 from support.upstream import ScriptedUpstream, openai_stream
 
+PAGE = Path(__file__).parents[3] / "docs/recordings.md"
 CONFTEST = 'pytest_plugins = ["tailrace.wrappers.cassettes.pytest_plugin"]\n'
 
 TEST = """
@@ -46,3 +48,17 @@ async def test_a_test_records_once_and_replays_without_the_provider(tmp_path: Pa
     assert [path.name[:5] for path in folder.iterdir()] == ["0001-"]
     replay = await run_pytest(tmp_path)
     assert replay.returncode == 0, replay.stdout
+
+
+@pytest.mark.timeout(240)  # starts a process
+async def test_the_documented_test_runs(tmp_path: Path) -> None:
+    section = PAGE.read_text().partition("## Tests with pytest")[2]
+    configuration, conftest, test = re.findall(r"```[^\n]*\n(.*?)```", section, re.DOTALL)[:3]
+    (tmp_path / "pyproject.toml").write_text(configuration)
+    (tmp_path / "conftest.py").write_text(conftest)
+    async with ScriptedUpstream(openai_stream(["Bern", "."])) as upstream:
+        model = '"openai:gpt-5-mini"'
+        (tmp_path / "test_it.py").write_text(test.replace(model, f'{model}, base_url="{upstream.base_url}"'))
+        recording = await run_pytest(tmp_path, "-p", "pytest_asyncio.plugin", "--record-cassettes")
+    assert recording.returncode == 0, recording.stdout
+    assert b"1 passed" in recording.stdout
