@@ -14,7 +14,12 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
+from support.agents import Scripted
+from support.engines import engine_with
+from tailrace.server import Store
 from tailrace.server.cli.local_model import unavailable_reason
+from tailrace.server.store.store import TaskFilter
+from tailrace.streaming import TaskState
 
 PROGRAM = str(Path(sys.executable).with_name("tailrace"))
 MODEL = "running on this machine" if unavailable_reason() is None else "a recorded response"
@@ -136,3 +141,16 @@ async def test_a_demo_that_ends_before_its_response_has_an_exit_status():
             rest = await read_all(demo)
             assert await demo.wait() == 130
     assert "Traceback" not in rest
+
+
+async def test_a_demo_does_not_continue_the_response_of_an_earlier_demo(tmp_path: Path):
+    """The task of an interrupted demo fails. Otherwise, the next demo on this store would continue it, and could cut it."""
+    store = f"sqlite:///{tmp_path}/t.db"
+    arguments = ("demo", "--once", "--port", "0", "--recorded", "--store", store)
+    async with await start(*arguments) as demo:
+        await read_until(demo, "working")
+        demo.send_signal(signal.SIGTERM)
+        await read_all(demo)
+    async with engine_with(Scripted(), Store(store), restart_interrupted=True) as engine:
+        [task] = (await engine.list_tasks(TaskFilter(), limit=9)).tasks
+    assert task.status.state is TaskState.FAILED
