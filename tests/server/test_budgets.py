@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,7 +12,9 @@ import anyio
 import grpc.aio
 import pytest
 from a2a.types import a2a_pb2_grpc
+from pydantic import SecretStr
 
+from support.continuing import ContinuingServer
 from support.grpc_agents import grpc_address
 from support.live_server import serving
 from support.rpc import Rpc, message, streamed_text
@@ -225,6 +228,25 @@ async def test_costs_of_incomplete_responses_count_with_their_chunks(store_url: 
         await Budgets([Budget(usd=Decimal("0.0111"), period="day")], store, prices).check("ann")
         with pytest.raises(BudgetExceededError):
             await Budgets([Budget(usd=Decimal("0.011"), period="day")], store, prices).check("ann")
+
+
+async def test_an_attached_response_counts_once_within_a_process(tmp_path: Path) -> None:
+    """The chunks before a lost connection do not count, because the next attempt reports the usage of the complete response."""
+    server = ContinuingServer("openai-background", [f"{number} " for number in range(40)])
+    server.cut = server.first_body.index(b'"30 "')
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        settings = Settings(
+            store=f"sqlite:///{tmp_path}/t.db",
+            model="openai-responses:m",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            upstream_background=True,
+            budgets=(Budget(tokens=60, period="month"),),
+        )
+        async with serving(create_app(settings)) as url:
+            assert "TASK_STATE_COMPLETED" in str(await ask(url))
+            assert "TASK_STATE_COMPLETED" in str(await ask(url))
+    assert server.attachments == 1
 
 
 async def test_attempts_of_the_complete_period_count_once(store_url: str) -> None:
