@@ -117,7 +117,7 @@ async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def raw_client(url: str) -> AsyncGenerator[RawClient]:
-    """Yield a client of a server."""
-    async with aiohttp.ClientSession() as http:
+async def raw_client(url: str, headers: Mapping[str, str] | None = None) -> AsyncGenerator[RawClient]:
+    """Yield a client of a server that sends these headers with every request."""
+    async with aiohttp.ClientSession(headers=headers) as http:
         yield RawClient(http, url)

@@ -1,6 +1,6 @@
 """A response of the Responses API on several nodes: the same bytes from each."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
@@ -9,11 +9,13 @@ import pytest
 from support.live_server import serving
 from support.nodes import Nodes
 from support.postgres import PostgresServer
+from support.repeated_requests import HoldingFilter, streams_of_both
 from support.response_streams import RawClient, raw_client
 from support.rounds import answer, sent
 from support.upstream import Received, ScriptedUpstream, Step, Wait
 from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app
+from tailrace.server.runtime.stream_filter import StreamFilter
 
 BODY = {"model": "", "input": "Count.", "background": True}
 
@@ -24,14 +26,21 @@ async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
 
 
 @asynccontextmanager
-async def clients_of(nodes: Nodes, upstream: ScriptedUpstream) -> AsyncGenerator[Sequence[RawClient]]:
+async def clients_of(
+    nodes: Nodes,
+    upstream: ScriptedUpstream,
+    *,
+    headers: Mapping[str, str] | None = None,
+    input_filters: Sequence[StreamFilter] = (),
+) -> AsyncGenerator[Sequence[RawClient]]:
     given = {"store": nodes.store, "events": nodes.events, "model": "openai:scripted", "coalesce": "none"}
     settings = Settings.model_validate({**given, "base_url": upstream.base_url, "api_key": "none"})
     async with AsyncExitStack() as stack:
         clients: list[RawClient] = []
         for _ in range(2):
-            url = await stack.enter_async_context(serving(create_app(settings)))
-            clients.append(await stack.enter_async_context(raw_client(url)))
+            app = create_app(settings, input_filters=input_filters)
+            url = await stack.enter_async_context(serving(app))
+            clients.append(await stack.enter_async_context(raw_client(url, headers)))
         yield clients
 
 
@@ -133,6 +142,33 @@ async def test_each_node_has_the_stored_completions_and_conversations(nodes: Nod
             assert len((await second.json("GET", f"{one}/items"))["data"]) == 1
             assert (await second.json("DELETE", one))["deleted"]
             assert "error" in await first.json("GET", one)
+
+
+@pytest.mark.parametrize("conversation", ["", "c1"])
+async def test_concurrent_requests_with_one_key_at_two_nodes_get_the_same_bytes(
+    nodes: Nodes, conversation: str
+) -> None:
+    hold, go_on = HoldingFilter("Count."), anyio.Event()
+    headers = {"Idempotency-Key": "k"}
+    if conversation:
+        headers["X-Conversation-Id"] = conversation
+    steps = answer("one ", "two ", "three")
+    async with (
+        ScriptedUpstream([*steps[:3], Wait(go_on), *steps[3:]]) as upstream,
+        clients_of(nodes, upstream, headers=headers, input_filters=[hold]) as (first, second),
+    ):
+        one, two = await streams_of_both(
+            first,
+            second,
+            "/responses",
+            BODY,
+            hold=hold,
+            go_on=go_on,
+            piece=b'two "',
+            is_locked=True,
+        )
+    assert one == two
+    assert len(upstream.requests) == 1
 
 
 async def _until(frames: AsyncIterator[bytes], last: bytes) -> AsyncIterator[bytes]:

@@ -122,7 +122,9 @@ class ClusterEngine(Engine):
             sent = msgspec.msgpack.decode(answer, type=Sent)
             active = await self._tasks.find(sent.task_id, owner)
             first = Event(sent.after, sent.first) if sent.first is not None else None
-            return self.subscription(active, sent.after, first)
+            subscription = self.subscription(active, sent.after, first)
+            subscription.repeats = sent.repeats
+            return subscription
         else:
             raise _moving_error()
         names = [f"key:{call.send_key}"] if call.send_key else []
@@ -273,7 +275,8 @@ class ClusterEngine(Engine):
                 if isinstance(started, Message):  # the handler replied without a task
                     raise NotHere
                 first = started.first.body if started.first is not None else None
-                return msgspec.msgpack.encode(Sent(started.task_id, started.after, first))
+                sent = Sent(started.task_id, started.after, first, started.repeats)
+                return msgspec.msgpack.encode(sent)
 
     # --- tasks of other nodes (`TasksOfOtherProcesses`) ---------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from tailrace.server.cluster.broker_connection import Command as BrokerCommand
 from tailrace.server.cluster.message_authentication import Authentication, EntryRejected
 from tailrace.server.runtime.active_task import CallContext
 from tailrace.server.runtime.limits import LimitError, OverloadedError, RateLimitError
+from tailrace.server.store.store import SendKey
 from tailrace.streaming.a2a import errors
 from tailrace.streaming.a2a.errors import A2AError, FieldViolation, InternalError
 from tailrace.wrappers import StoreError, TailraceError
@@ -75,11 +76,15 @@ class Sent(msgspec.Struct, frozen=True):
     """The start of the stream for a message.
 
     The stream consists of the event ``first``, if any, and the events after the number ``after``.
+
+    Attributes:
+        repeats: As for `Subscription`. None in replies of older nodes, which lack this field.
     """
 
     task_id: str
     after: int
     first: bytes | None
+    repeats: SendKey | None = None
 
 
 class SetWebhook(msgspec.Struct, tag=True, frozen=True):

@@ -5,7 +5,7 @@ A disconnect does not cancel the task, unless the setting ``on_disconnect`` requ
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import replace
 from functools import wraps
 from hashlib import sha256
@@ -134,24 +134,29 @@ class ChatEndpoint:
         if caller.send_key and request.choice:
             key = _digest(f"{request.choice} {caller.send_key}".encode())
             caller = replace(caller, send_key=key)
-        if caller.send_key:
+        context_id = await self._conversations.context_of(request, caller)
+        lock = self.operations.assignment_lock(context_id, caller) if context_id else nullcontext()
+        # During the block, no other request can be assigned to the same position in the conversation.
+        async with lock:
             # Repeated requests must be detected first. Their message is already in the stored conversation, so `Conversations.assign`
             # would not find the conversation.
             known = await self.operations.sent_before(caller)
-            if known is not None:
-                return await repeat_turn(self.operations, known, caller), request.call_ids
-        context_id = await self._conversations.context_of(request, caller)
-        if not context_id:
-            return await self._assign(request, caller)
-        # During the block, no other request can be assigned to the same position in the conversation.
-        async with self.operations.assignment_lock(context_id, caller):
-            stream, call_ids = await self._assign(request, replace(caller, has_assignment_lock=True))
-            try:
-                await stream.wait_for_start()
-            except BaseException:
+            if known is None:
+                caller = replace(caller, has_assignment_lock=bool(context_id))
+                stream, call_ids = await self._assign(request, caller)
+                known = (
+                    stream.repeats
+                )  # without the lock, a request with the same key may have been accepted since the check
+                if known is None:
+                    try:
+                        if context_id:
+                            await stream.wait_for_start()
+                    except BaseException:
+                        stream.close()
+                        raise
+                    return stream, call_ids
                 stream.close()
-                raise
-        return stream, call_ids
+        return await repeat_turn(self.operations, known, caller), request.call_ids
 
     async def _assign(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
         """Assign the message of a request to a context and a task, and send the message. See `send` for the result."""

@@ -231,9 +231,10 @@ class Subscription(LogCursor):
 
     Attributes:
         task_id: The id of the task.
+        repeats: The idempotency key of the request, if its message was accepted before; None for other requests.
     """
 
-    __slots__ = ("_active", "_max_lag", "_tasks", "task_id")
+    __slots__ = ("_active", "_max_lag", "_tasks", "repeats", "task_id")
 
     def __init__(
         self,
@@ -246,6 +247,7 @@ class Subscription(LogCursor):
     ) -> None:
         super().__init__(active.log, after, first)
         self.task_id = active.record.id
+        self.repeats: SendKey | None = None
         self._tasks = tasks
         self._max_lag: int | None = max_lag
         self._active = active

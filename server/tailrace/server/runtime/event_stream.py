@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from tailrace.server.runtime.active_task import Subscription, continues_turn, read_batches
 from tailrace.server.runtime.limits import Permit
+from tailrace.server.store.store import SendKey
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, StreamResponse, Task
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
@@ -48,6 +49,11 @@ class EventStream:
     def task_id(self) -> str:
         """The id of the task; empty for a direct message."""
         return self._subscription.task_id if self._subscription is not None else ""
+
+    @property
+    def repeats(self) -> SendKey | None:
+        """The idempotency key of the request, if its message was accepted before; None for other requests."""
+        return self._subscription.repeats if self._subscription is not None else None
 
     @property
     def artifact_ids(self) -> Sequence[str]:

@@ -160,14 +160,19 @@ class TaskAccess:
             owner: The caller.
 
         Returns:
-            A subscription that begins with the task; None if no message with this key was accepted.
+            A subscription that begins with the task, and has the key as `Subscription.repeats`; None if no message with this key
+            was accepted.
 
         Raises:
             InvalidParamsError: The key was used for another message.
             StoreError: The store cannot be read.
         """
         known = await self.load_send_key(send_key, fingerprint, owner)
-        return known and await self.subscribe(known.task_id, owner, repeat_finished=True)
+        if known is None:
+            return None
+        subscription = await self.subscribe(known.task_id, owner, repeat_finished=True)
+        subscription.repeats = known
+        return subscription
 
     async def load_send_key(self, send_key: str, fingerprint: str, owner: str = "") -> SendKey | None:
         """Return the task and the turn of an earlier message with the same idempotency key; the arguments are as for `sent_as`.
