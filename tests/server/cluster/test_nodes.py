@@ -139,6 +139,17 @@ async def test_a_message_to_a_task_of_another_node_waits_for_its_turn_there(node
             await start(second, "late", started.task_id)
 
 
+async def test_a_repeated_message_to_a_task_of_another_node_is_known_as_a_repeat(nodes: Nodes) -> None:
+    typist = Typist()
+    async with nodes.running(typist.handle) as (first, second):
+        task_id = (await start(first)).task_id
+        sent = [await start(engine, "more", task_id, send_key="k") for engine in (second, second, first)]
+        assert sent[0].repeats is None
+        assert [each.repeats and each.repeats.turn for each in sent[1:]] == [2, 2]
+        typist.type("", "")
+        await read(await second.subscribe(task_id, after=0))
+
+
 async def test_of_two_nodes_that_take_a_message_of_one_name_at_once_one_makes_the_task(nodes: Nodes) -> None:
     typist = Typist()
     async with nodes.running(typist.handle, 3) as engines:
