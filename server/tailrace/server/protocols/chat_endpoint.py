@@ -144,9 +144,8 @@ class ChatEndpoint:
             if known is None:
                 caller = replace(caller, has_assignment_lock=bool(context_id))
                 stream, call_ids = await self._assign(request, caller)
-                known = (
-                    stream.repeats
-                )  # without the lock, a request with the same key may have been accepted since the check
+                # Without the lock, a request with the same key may have been accepted since the check.
+                known = stream.repeats
                 if known is None:
                     try:
                         if context_id:
