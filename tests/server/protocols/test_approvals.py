@@ -228,6 +228,38 @@ async def test_the_items_of_a_conversation_have_the_requests_and_the_decisions()
                 await items.delete(item["id"], conversation_id=first.conversation.id)
 
 
+async def test_the_result_of_an_executed_call_cannot_be_deleted_while_another_call_waits() -> None:
+    async with served(answer("Both.", calls=TWO_CALLS), answer("Done."), answer("Later.")) as server:
+        create, items = server.client.responses.create, server.client.conversations.items
+        first = await create(model="tailrace", input="Send both.")
+        assert first.conversation
+        name = first.conversation.id
+        one, _ = first.output[-2:]
+        second = await create(model="tailrace", previous_response_id=first.id, input=[decision(one, True)])
+        [left] = second.output
+        page = await items.list(name, order="asc")
+        kept: list[Any] = [
+            item for item in page.data if item.type in ("function_call", "function_call_output")
+        ]
+        assert [(item.type, item.call_id) for item in kept] == [
+            ("function_call", "c1"),
+            ("function_call", "c2"),
+            ("function_call_output", "c1"),
+        ]
+        for item in kept:
+            with pytest.raises(openai.BadRequestError, match="before their task has ended"):
+                await items.delete(item.id, conversation_id=name)
+        assert (await items.list(name, order="asc")).data == page.data
+        third = await create(model="tailrace", previous_response_id=second.id, input=[decision(left, True)])
+        assert (third.output_text, server.ran) == ("Done.", [MAIL["to"], OTHER["to"]])
+        # The task has ended, so the result can be deleted. The call is not executed again.
+        await items.delete(kept[2].id, conversation_id=name)
+        rest: list[Any] = [item async for item in items.list(name) if item.type == "function_call_output"]
+        assert [item.call_id for item in rest] == ["c2"]
+        later = await create(model="tailrace", conversation=name, input="More?")
+        assert (later.output_text, server.ran) == ("Later.", [MAIL["to"], OTHER["to"]])
+
+
 async def test_the_input_items_have_the_decisions_with_their_requests() -> None:
     async with served(answer(calls=TWO_CALLS), answer("Done.")) as server:
         create = server.client.responses.create

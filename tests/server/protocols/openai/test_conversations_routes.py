@@ -250,3 +250,24 @@ async def test_concurrent_deletions_delete_all_their_items() -> None:
             deletions = [items.delete(item.id or "", conversation_id=name) for item in listed[2:]]
             assert all(isinstance(each, Conversation) for each in await gathered(*deletions))
             assert [item async for item in items.list(name, order="asc")] == listed[:2]
+
+
+async def test_results_that_do_not_exist_are_not_items() -> None:
+    script = [answer("So:", calls=weather_calls(2)), answer("Sunny.")]
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
+        items, responses = facade.client.conversations.items, facade.client.responses
+        name, _ = await with_calls(facade, 2)
+        given: list[tuple[str, Any]] = []
+        for call_id, output in (("c0", "warm"), ("c1", "dry")):
+            result: Any = {"type": "function_call_output", "call_id": call_id, "output": output}
+            response = await responses.create(model=MODEL, input=[result], conversation=name)
+            given.append((call_id, output))
+            of_conversation = [item async for item in items.list(name, order="asc")]
+            of_response = [item async for item in responses.input_items.list(response.id, order="asc")]
+            for listed in (of_conversation, of_response):
+                outputs = [item for item in listed if item.type == "function_call_output"]
+                assert [(item.call_id, item.output) for item in outputs] == given
+        [message] = [item for item in of_conversation if item.type == "function_call_output"][1:]
+        await items.delete(message.id or "", conversation_id=name)
+        left = [item async for item in items.list(name, order="asc") if item.type == "function_call_output"]
+        assert [item.call_id for item in left] == ["c0"]

@@ -169,7 +169,7 @@ def with_matched_ids(
     return _with_parts(history, replaced)
 
 
-def with_repaired_results(history: History) -> History:
+def with_repaired_results(history: History, *, add_missing: bool = True) -> History:
     """Add missing results, and place all results where providers require them.
 
     - A call without a result gets an error result with the text `NO_RESULT` if a message follows the call. Calls of the
@@ -186,10 +186,14 @@ def with_repaired_results(history: History) -> History:
 
     No other content changes.
 
+    Args:
+        history: The conversation.
+        add_missing: True to add the missing results. A provider requires them; a list of the stored results omits them.
+
     Returns:
         The repaired history; the same object if no repair is necessary.
     """
-    repaired = _ResultRepair(history.conversation).messages()
+    repaired = _ResultRepair(history.conversation, add_missing=add_missing).messages()
     if len(repaired) == len(history.conversation) and all(map(is_, repaired, history.conversation)):
         return history
     return history.model_copy(update={"conversation": tuple(repaired)})
@@ -340,8 +344,9 @@ def _with_parts(history: History, parts: Mapping[_Position, ContentPart]) -> His
 class _ResultRepair:
     """Repairs the tool results of a conversation, one round after the other."""
 
-    def __init__(self, conversation: Sequence[Message]) -> None:
+    def __init__(self, conversation: Sequence[Message], *, add_missing: bool) -> None:
         self._conversation = conversation
+        self._add_missing = add_missing
         self._calls = dict(_calls(conversation))
         self._matches = _match_results(conversation)
         self._matched_calls = set(self._matches.values())
@@ -393,7 +398,7 @@ class _ResultRepair:
 
     def _repair_following(self, turn: "_ModelTurn", following: range) -> list[Message]:
         """Return the messages after the model's messages in a round. The first of these messages has all results of the round."""
-        continues = bool(following or turn.results)
+        continues = self._add_missing and bool(following or turn.results)
         missing = [
             _missing_result(call)
             for at, call in turn.open_calls.items()

@@ -33,16 +33,21 @@ _CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ids
 _OMITTED = ("annotations", "id", "status", "type")
 
 
-def input_items(history: History) -> list[Fields]:
+def input_items(history: History, *, add_missing_results: bool = True) -> list[Fields]:
     """Return the input items of a request.
 
     The order is: the system message, the background information (`History.context`), the messages of the conversation.
+
+    Args:
+        history: The conversation.
+        add_missing_results: True to add an error result for each call without a result, because a provider requires it.
 
     Raises:
         ValueError: A message contains a tool call, but its role is not MODEL.
     """
     check_calls(history)
-    repaired = with_repaired_results(with_matched_ids(history, pattern=_CALL_ID))
+    matched = with_matched_ids(history, pattern=_CALL_ID)
+    repaired = with_repaired_results(matched, add_missing=add_missing_results)
     items: list[Fields] = []
     if repaired.system_message is not None:
         items.append(_message_item("system", [_input_text(repaired.system_message)]))

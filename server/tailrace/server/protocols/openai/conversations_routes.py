@@ -35,6 +35,7 @@ from tailrace.streaming.a2a.stream_extension import extension_metadata, with_ext
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.conversion.message_conversion import to_a2a_message, to_common_message
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.messages import ContentPartToolResult, Role
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 
 MAX_ITEMS = 20
@@ -67,12 +68,16 @@ class _Item(NamedTuple):
         message: The message that contains the item.
         at: The position of the item among the current items of the message; -1 for an approval, which is no part of it.
         number: The position of the item among all items of the message, including deleted items.
+        has_calls: True if the message contains tool calls.
+        has_results: True if the message contains tool results.
     """
 
     fields: Fields
     message: Message
     at: int = -1
     number: int = -1
+    has_calls: bool = False
+    has_results: bool = False
 
 
 class StoredConversations:
@@ -162,17 +167,26 @@ class StoredConversations:
             items, name, caller = await self._items(request)
             item = _find_item(items, request.path_params["item_id"])
             if item.at < 0:
-                raise OpenAIError(
-                    400,
-                    "the items of an approval cannot be deleted; delete the conversation",
-                    param="item_id",
-                    code="invalid_value",
+                raise _not_deletable("the items of an approval cannot be deleted; delete the conversation")
+            # Without the result, the task would request or execute the call again.
+            if _is_of_handled_calls(item, items) and not await self._has_ended(item.message.task_id, caller):
+                raise _not_deletable(
+                    "tool calls and their results cannot be deleted before their task has ended; "
+                    "send the results or decisions that it waits for, or delete the conversation"
                 )
             rest = await run_bounded(cost_of([item.message]), _without_item, item)
             if await self._operations.replace_message(name, item.message, rest, caller):
                 break  # no other request has changed the message since it was read
         _, record, _ = await self._find(request)
         return await json_response(_conversation(name, record))
+
+    async def _has_ended(self, task_id: str | None, caller: Caller) -> bool:
+        """Return whether a task of a message does not continue. A message can exist without its task."""
+        try:
+            task = await self._operations.snapshot(task_id or "", caller)
+        except TaskNotFoundError:
+            return True
+        return task.status.state.terminal
 
     async def _add(self, name: str, messages: Sequence[Message], caller: Caller) -> None:
         if messages:
@@ -301,7 +315,8 @@ def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_I
         numbers = (number for number in count() if number not in deleted)
         for at, (fields, number) in enumerate(zip(own, numbers, strict=False)):
             item_id = f"{fields['id'].rpartition('_')[0]}_{number}"
-            found.append(_Item({**fields, "id": item_id}, message, at, number))
+            calls, results = bool(common.tool_calls), bool(common.tool_results)
+            found.append(_Item({**fields, "id": item_id}, message, at, number, calls, results))
         if common.tool_calls:
             calling = [message]
         if last[message.task_id] == message.message_id:
@@ -321,6 +336,18 @@ def _find_item(items: Sequence[_Item], given: str) -> _Item:
     raise OpenAIError(404, f"Item with id '{given}' not found.", param="item_id")
 
 
+def _is_of_handled_calls(item: _Item, items: Iterable[_Item]) -> bool:
+    """Return whether the message of an item has results, or calls of a task that has results or approvals."""
+    if not item.has_calls:
+        return item.has_results
+    of_task = (each for each in items if each.message.task_id == item.message.task_id)
+    return any(each.has_results or each.at < 0 for each in of_task)
+
+
+def _not_deletable(problem: str) -> OpenAIError:
+    return OpenAIError(400, problem, param="item_id", code="invalid_value")
+
+
 def _without_item(item: _Item) -> Message | None:
     """Return the message of an item without the parts of the item; None if no parts remain."""
     common = to_common_message(item.message)
@@ -330,8 +357,12 @@ def _without_item(item: _Item) -> Message | None:
         prefix = to_a2a_message(common.model_copy(update={"content": parts[:end]}), message_id="m")
         return len(items_of([prefix], "")) if end else 0
 
-    if common.tool_results:  # each part is an item
-        remaining = tuple(part for at, part in enumerate(parts) if at != item.at)
+    if common.tool_results and common.role is not Role.MODEL:
+        # The items are the results, and then one message with the other parts.
+        results = [at for at, part in enumerate(parts) if isinstance(part, ContentPartToolResult)]
+        others = set(range(len(parts))).difference(results)
+        deleted_parts = {results[item.at]} if item.at < len(results) else others
+        remaining = tuple(part for at, part in enumerate(parts) if at not in deleted_parts)
     else:
         remaining = tuple(part for end, part in enumerate(parts, 1) if items_before(end) != item.at + 1)
     if not remaining or len(remaining) == len(parts):

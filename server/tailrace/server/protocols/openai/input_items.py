@@ -10,14 +10,10 @@ from tailrace.server.protocols.openai.approval_items import decision_items
 from tailrace.server.protocols.openai.stored_response_events import StoredTurn
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.agent.caller_options import without_caller_options
-from tailrace.streaming.conversion.approval_parts import (
-    recorded_decisions,
-    recorded_pending,
-    without_decisions,
-)
+from tailrace.streaming.conversion.approval_parts import without_decisions
 from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.wrappers import ContentPartToolCall, History
-from tailrace.wrappers.openai_responses.converter import ResponsesConverter
+from tailrace.wrappers.openai_responses.input_items import input_items
 
 _PREFIXES = {
     "message": "msg",
@@ -43,17 +39,11 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
     decisions: dict[str, list[Fields]] = {}
     for call_id, pair in chain.from_iterable(decisions_of(received)):
         decisions.setdefault(call_id, []).extend(pair)
-    # These calls have no results yet, because their results arrive later. The converter adds a result to each call without
-    # a result. These results are omitted.
-    waiting = {
-        each.call_id for each in (*recorded_decisions(stored.message), *recorded_pending(stored.message))
-    }
     listed: list[Fields] = []
     for item in items:
-        call_id = item["call_id"] if item["type"] in _OUTPUTS else ""
-        if call_id not in waiting:
-            listed += decisions.pop(call_id, ())
-            listed.append(item)
+        if item["type"] in _OUTPUTS:
+            listed += decisions.pop(item["call_id"], ())
+        listed.append(item)
     return [*listed, *chain.from_iterable(decisions.values())]
 
 
@@ -90,15 +80,15 @@ def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
-    """Convert messages to items of the Responses API.
+    """Convert messages to items of the Responses API. Only stored results of calls are items.
 
     Args:
         messages: The messages.
         suffix: A part of each item's id, which makes the ids unique.
     """
     common = map(to_common_message, shown_messages(messages))
-    given = ResponsesConverter().from_history(History(conversation=tuple(common)))
-    return [_with_id(cast("Fields", dict(item)), at, suffix) for at, item in enumerate(given)]
+    given = input_items(History(conversation=tuple(common)), add_missing_results=False)
+    return [_with_id(item, at, suffix) for at, item in enumerate(given)]
 
 
 def _with_id(item: Fields, at: int, suffix: str) -> Fields:
