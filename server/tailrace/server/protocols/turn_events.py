@@ -164,6 +164,13 @@ def snapshot_of_turn(task: Task, turn: int) -> Event:
     return Event(0, StreamResponse(task=task).to_json(), task.status.state)
 
 
+def snapshot_of_running_turn(task: Task, turn: int) -> Event:
+    """Return an event with the current state of a task, without messages that were received during the running turn."""
+    starts = [at for at, message in enumerate(task.history) if is_callers(message)]
+    task = task.model_copy(update={"history": task.history[: starts[turn - 1] + 1]})
+    return Event(0, StreamResponse(task=task).to_json(), task.status.state)
+
+
 def _task_at_turn(task: Task, turn: int) -> Task:
     """Return the task at the end of an earlier turn.
 

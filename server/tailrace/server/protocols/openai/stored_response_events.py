@@ -6,20 +6,27 @@ resumed stream and a stream of another node have the same bytes. Some time after
 """
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from tailrace.server.protocols.conversation_lookup import read_response_id
 from tailrace.server.protocols.openai.stored_request import Kind, StoredRequest, read_stored_request
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.turn_events import TurnEvents, callers_messages, snapshot_of_turn
+from tailrace.server.protocols.turn_events import (
+    TurnEvents,
+    snapshot_of_running_turn,
+    snapshot_of_turn,
+)
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
+from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
@@ -37,6 +44,7 @@ class StoredTurn(NamedTuple):
         turn: The number of the turn.
         message: The caller's message that began the turn.
         request: The record of the request.
+        turn_has_ended: True if the turn has ended.
     """
 
     id: str
@@ -44,17 +52,7 @@ class StoredTurn(NamedTuple):
     turn: int
     message: Message
     request: StoredRequest
-
-    @property
-    def is_newest(self) -> bool:
-        """True if the turn is the newest turn of the task."""
-        return callers_messages(self.task) == self.turn
-
-    @property
-    def turn_has_ended(self) -> bool:
-        """True if the turn has ended."""
-        state = self.task.status.state
-        return state.terminal or state.interrupted or not self.is_newest
+    turn_has_ended: bool
 
     @property
     def has_started(self) -> bool:
@@ -67,7 +65,7 @@ class StoredTurn(NamedTuple):
 
     def snapshot(self) -> Event:
         """Return an event with the task at the end of the turn. If the turn is running, the task has its current state."""
-        return snapshot_of_turn(self.task, self.turn)
+        return (snapshot_of_turn if self.turn_has_ended else snapshot_of_running_turn)(self.task, self.turn)
 
 
 def not_found(given: str, kind: Kind) -> OpenAIError:
@@ -120,7 +118,33 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
         request = await run_bounded(cost, read_stored_request, message.metadata)
     if message is None or request is None or request.kind != kind or task.id != task_id:
         raise not_found(given, kind)
-    return StoredTurn(given, task, turn, message, request)
+    state = task.status.state
+    turn_has_ended = state.terminal or state.interrupted
+    if not turn_has_ended and turn < len(messages):
+        turn_has_ended = await _has_ended(operations, task, turn, caller)
+    return StoredTurn(given, task, turn, message, request, turn_has_ended)
+
+
+async def _has_ended(operations: Operations, task: Task, turn: int, caller: Caller) -> bool:
+    """Return whether an earlier turn of a running task has ended.
+
+    A message to a running task waits, and does not end the turn. The history of the task does not show whether a message waited.
+    """
+    number = extension_metadata(task.metadata)["number"]
+    events = TurnEvents(await operations.read_events(task.id, caller), turn)
+    try:
+        async with aclosing(events.batches()) as batches:
+            async for batch in batches:
+                for event in batch:
+                    if event.number > number:
+                        return False
+                    if event.state is not None and (event.state.terminal or event.state.interrupted):
+                        return True
+                if batch[-1].number == number:
+                    return False
+    except EventsDropped:
+        pass
+    return True
 
 
 async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> TurnEvents:
