@@ -2,7 +2,8 @@
 
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -10,12 +11,13 @@ import anyio
 import pytest
 
 from support.continued_events import Events
-from support.processes import Served, served
+from support.processes import served
 from support.rpc import Rpc, message
 from support.upstream import ScriptedUpstream
 
 
-async def across_a_kill(
+async def across_a_restart(
+    end: signal.Signals,
     folder: Path,
     upstream: ScriptedUpstream,
     form: str,
@@ -24,60 +26,25 @@ async def across_a_kill(
     then: Sequence[str] = (),
     **environment: str,
 ) -> Events:
-    """Kill a server when its subscriber has received certain events, start it again, and resume.
+    """End a server when its subscriber has received certain events, start it again, and resume.
 
     Args:
+        end: The signal. SIGKILL breaks the connection of the subscriber. After SIGTERM, its stream ends cleanly.
         folder: For the database and the logs.
         upstream: The provider.
         form: The format of the provider.
-        is_reached: Function that returns True for the events so far if the server must be killed now.
+        is_reached: Function that returns True for the events so far if the server must be ended now.
         options: Options of the server.
         then: Further options of the restarted server.
         environment: Environment variables of the server.
 
     Returns:
-        The events before and after the kill, which are numbered without gaps and repetitions.
+        The events before and after the restart, which are numbered without gaps and repetitions.
     """
     arguments = arguments_of(folder, upstream, form, *options)
-    return await _across(
-        folder, arguments, is_reached, Served.kill, pytest.raises(aiohttp.ClientError), then, environment
-    )
-
-
-async def across_a_stop(
-    folder: Path,
-    upstream: ScriptedUpstream,
-    form: str,
-    is_reached: Callable[[Events], bool],
-    *options: str,
-    then: Sequence[str] = (),
-    **environment: str,
-) -> Events:
-    """Do the same as `across_a_kill`, but stop the server with SIGTERM, so that the stream of the subscriber ends cleanly."""
-
-    def stop(process: Served) -> None:
-        process.process.send_signal(signal.SIGTERM)
-
-    arguments = arguments_of(folder, upstream, form, *options)
-    environment = {"TAILRACE_SHUTDOWN_GRACE": "0", **environment}
-    return await _across(folder, arguments, is_reached, stop, nullcontext(), then, environment)
-
-
-def arguments_of(folder: Path, upstream: ScriptedUpstream, form: str, *options: str) -> list[str]:
-    """The arguments of a server for a provider, with its database in a folder."""
-    model = ("--model", f"{form}:m", "--base-url", upstream.base_url)
-    return [*model, "--store", f"sqlite:///{folder}/t.db", *options]
-
-
-async def _across(
-    folder: Path,
-    arguments: Sequence[str],
-    is_reached: Callable[[Events], bool],
-    end: Callable[[Served], None],
-    ending: AbstractContextManager[object],
-    then: Sequence[str],
-    environment: dict[str, str],
-) -> Events:
+    breaks = end is signal.SIGKILL
+    if not breaks:
+        environment = {"TAILRACE_SHUTDOWN_GRACE": "0", **environment}
     before: Events = []
     has_ended = False
 
@@ -86,12 +53,12 @@ async def _across(
         before[:] = events
         if not has_ended and is_reached(events):
             has_ended = True
-            end(process)
+            process.process.send_signal(end)
 
     with served(folder / "first.log", *arguments, **environment) as process:
         await process.ready()
         async with Rpc(process.url) as rpc:
-            with ending, anyio.fail_after(30):
+            with pytest.raises(aiohttp.ClientError) if breaks else nullcontext(), anyio.fail_after(30):
                 await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
         with anyio.fail_after(30):
             await anyio.to_thread.run_sync(process.process.wait, abandon_on_cancel=True)
@@ -104,6 +71,16 @@ async def _across(
     events = before + after
     assert [number for number, _ in events] == list(range(1, len(events) + 1))
     return events
+
+
+across_a_kill = partial(across_a_restart, signal.SIGKILL)
+across_a_stop = partial(across_a_restart, signal.SIGTERM)
+
+
+def arguments_of(folder: Path, upstream: ScriptedUpstream, form: str, *options: str) -> list[str]:
+    """The arguments of a server for a provider, with its database in a folder."""
+    model = ("--model", f"{form}:m", "--base-url", upstream.base_url)
+    return [*model, "--store", f"sqlite:///{folder}/t.db", *options]
 
 
 def state_of(events: Events) -> str:
