@@ -1,4 +1,4 @@
-"""The command line: ``tailrace serve``, ``convert``, ``ask``, ``demo``, ``doctor`` and ``providers``.
+"""The command line: ``tailrace serve``, ``record``, ``convert``, ``ask``, ``demo``, ``doctor`` and ``providers``.
 
 Errors are printed in one line on stderr. Exit status 2: the input or the settings are invalid; 130: the command was interrupted
 before it had a result.
@@ -25,8 +25,8 @@ def main() -> None:
 
         if not isinstance(error, TailraceError):
             raise
-        # `diagnosis` has details for operators that callers must not see. It may contain text of a provider or of a tool's
-        # server.
+        # `diagnosis` has details for operators. Callers must not see these details, which may contain text of a provider or of the
+        # server of a tool.
         print(f"tailrace: {printable(getattr(error, 'diagnosis', '') or error)}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     finally:

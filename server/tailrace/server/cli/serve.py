@@ -76,7 +76,7 @@ def serve(env_file: Path | None, config_file: Path | None = None, **options: Any
     _refuse_open_access(settings)
     with closing_all(listen(settings)) as listeners:
         _export_spans()
-        # The application is also created with several processes, so that invalid settings are reported only once.
+        # With several processes, this application is not served. It is created so that invalid settings are reported only once.
         app = _create_app(config, read)
         on_start = partial(print_summary, settings, listeners[0], config.agents)
         if settings.workers == 1:
@@ -249,8 +249,8 @@ def run_app(
     server = _Server(config, limits, on_start)
 
     def end(number: int, _frame: FrameType | None) -> None:
-        # uvicorn has its own handlers while it serves. After its shutdown, it raises the signal again: only the process has to
-        # end. A signal before uvicorn serves ends the process immediately, because nothing is open yet.
+        # uvicorn has its own handlers while it serves. After its shutdown, uvicorn raises the signal again, and this handler only
+        # ends the process. A signal before uvicorn serves ends the process immediately, because nothing is open yet.
         if server.should_exit:
             sys.exit(0)
         os._exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -348,7 +348,7 @@ def _ours(error: Exception) -> TailraceError | None:
 
 
 class _Server(uvicorn.Server):
-    """Ends immediately after a second signal, and aborts closing connections whose clients do not receive.
+    """Ends immediately after a second signal. Aborts a connection that is being closed if the client receives no data.
 
     uvicorn closes a connection when all data has been sent. If the client receives nothing, this never happens, and the socket
     and its buffers would remain open without limit.

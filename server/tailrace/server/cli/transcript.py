@@ -163,7 +163,10 @@ class Transcript:
         return items
 
     def _replace(self, source: str, parts: tuple[Part, ...]) -> list[Item]:
-        """Compare a copy of an artifact with its known text. Return the new rest, or the complete text if it differs."""
+        """Compare a copy of an artifact with its known text.
+
+        Return the text after the known text, or the complete text if the copy does not begin with the known text.
+        """
         printed = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
         self._texts[source] = [text]

@@ -1,7 +1,7 @@
 """``tailrace serve --workers N``: several processes that serve one address; each process is a node of the cluster.
 
-The listening sockets are opened before the processes start, and all processes accept connections from them. A process that ends
-unexpectedly is started again. If a process cannot start, all processes end.
+The listening sockets are opened before the processes start, and all processes accept connections on these sockets. A process that
+ends unexpectedly is started again. If the first process that ends could not start, all processes end.
 
 On SIGHUP, the parent process reads the configuration again and forwards the signal to all worker processes. A terminal sends
 Ctrl-C to all processes, but only the parent handles it: it sends SIGTERM to the workers. A second signal ends all processes
@@ -70,7 +70,7 @@ def run_workers(
         workers.watch()
     finally:
         if reload is not None:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default action of SIGHUP would end the process
 
 
 class _Workers:
@@ -100,7 +100,7 @@ class _Workers:
             process.terminate()
         elif (
             self._work is not work and process.pid is not None
-        ):  # read again before the process was registered
+        ):  # the configuration was read again before the process was registered
             os.kill(process.pid, signal.SIGHUP)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
@@ -120,7 +120,7 @@ class _Workers:
         self._reload_requests = 0
 
     def _read_again(self, number: signal.Signals) -> None:
-        assert self._reload is not None  # noqa: S101 — the handler is set with it
+        assert self._reload is not None  # noqa: S101 — without `_reload`, SIGHUP has no handler
         try:
             self._work = self._reload()
         except TailraceError as error:
@@ -182,7 +182,7 @@ def _run(work: Work, listeners: Sequence[socket.socket], reloads: bool) -> None:
         sys.exit(2)
     finally:
         if reloads:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default action of SIGHUP would end the process
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

@@ -233,7 +233,7 @@ class ChatEndpoint:
             wanted = wanted.model_copy(update={"page_size": left, "page_token": page.next_page_token})
 
     async def subscribe(self, task_id: str, caller: Caller) -> tuple[EventStream, EventTranslator]:
-        """Subscribe to a running task from the beginning of its response.
+        """Subscribe to a running task from the beginning of its response. Return the events, and a translator for them.
 
         Raises:
             A2AError: See `Operations.stream`.

@@ -51,7 +51,7 @@ class ChatRequest:
         earlier: The earlier messages of the conversation, as given in the request.
         new: The new message. It joins all messages after the last message of the model.
         unanswered: All messages in ``new`` except the last one, if the store may contain them because their responses failed.
-        last: The last message in ``new`` if ``unanswered`` is not empty.
+        last: The last message in ``new`` if ``unanswered`` is not empty; otherwise None.
         caller_options: Options of the request.
         model: The requested model; empty if the request names none.
         stream: Whether the response is streamed.
@@ -71,7 +71,7 @@ class ChatRequest:
         metadata: The metadata that the client sets for a chat completion.
         completion: The stored chat completion that the request creates; None for other requests.
         choice: The index of this choice. Choice 0 continues the conversation. Each other choice begins a new conversation.
-        choices: The number of choices of the response.
+        choices: The number of choices of the response (OpenAI's parameter ``n``).
         choices_key: The prefix of the context ids of choices other than choice 0. It is needed to delete these conversations. May
             be empty.
     """

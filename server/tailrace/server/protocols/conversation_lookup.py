@@ -2,7 +2,7 @@
 
 Clients of OpenAI's APIs send the whole conversation with every request, usually without an id. A2A clients send only the new
 message and the id of the context. `Conversations` therefore compares the earlier messages of a request with the stored messages.
-If they are equal, only the new message is added to the stored conversation. No other state is stored for this purpose.
+If they are equal, only the new message is added to the stored conversation. Nothing else is stored for the comparison.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
@@ -36,14 +36,19 @@ from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 MAX_BRANCHES = 20
-"""Maximum number of contexts for one key. Each context is a branch of the conversation."""
+"""Maximum number of contexts for one key (the client's id of the conversation). Each context is a branch of the conversation."""
 
 _FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
 
 _UNNAMED = "unknown"  # placeholder for the name of a result's tool if the request does not contain the call
 
-_MAX_PENDING = 320  # maximum number of pending tasks that are searched; the newest tasks are searched first
-_FIRST_PAGE, _NEXT_PAGES = 20, 100  # number of pending tasks on the first page and on the following pages
+_MAX_PENDING = (
+    320  # maximum number of input-required tasks that are searched; the newest tasks are searched first
+)
+_FIRST_PAGE, _NEXT_PAGES = (
+    20,
+    100,
+)  # number of input-required tasks on the first page and on the following pages
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class AssignedMessage:
 
     Attributes:
         message: The message.
-        preceding: The earlier messages of the request if the conversation is new; otherwise empty.
+        preceding: The messages with which a new conversation or branch begins; otherwise empty.
         call_ids: The ids of all calls of the conversation.
         follows: The turn that a new branch continues, if that turn has not ended; None otherwise.
     """
@@ -160,10 +165,10 @@ class _Assignment:
     async def _find_equal_conversation(
         self, stored: Sequence[Message], task: Task | None
     ) -> "_Assignment | None":
-        """Return a placement whose earlier messages equal the stored conversation, or None.
+        """Return an assignment whose request has earlier messages that equal the stored conversation; None if they differ.
 
         If the response to a message failed, the store contains the message without a response. Some clients repeat the message
-        before their new message. It then counts as an earlier message.
+        before their new message. The repeated message then counts as an earlier message.
         """
         if await self._is_same(stored, task):
             return self
@@ -172,7 +177,10 @@ class _Assignment:
         return other if other is not None and await other._is_same(stored, task) else None
 
     async def continue_pending_task(self, skipped: Collection[str]) -> AssignedMessage | None:
-        """Continue the newest pending task that waits for exactly these results and has the same conversation, or return None."""
+        """Continue the newest task that waits for exactly the results in the message, or return None.
+
+        The conversation of the task must equal the earlier messages of the request.
+        """
         results = {result.id for result in self.request.new.tool_results}
         async for task in self._pending_tasks():
             if task.id in skipped or await run_bounded(cost_of_task(task), _open_calls, task) != results:
@@ -270,7 +278,7 @@ class _Assignment:
     async def _task_of_results(self, stored: Sequence[Message], last: Task | None) -> Task | None:
         """Return the newest task of a context that waits for the results in the message, or None.
 
-        Only tasks of the receiver are returned: after messages to other agents, the task is not the last one.
+        The task must belong to the agent that receives the message. It may be older than tasks of other agents in the context.
         """
         results = {result.id for result in self.request.new.tool_results}
         task_ids = dict.fromkeys(message.task_id for message in reversed(stored) if message.task_id)

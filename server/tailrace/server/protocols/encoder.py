@@ -47,7 +47,7 @@ class Encoder(ABC):
 
 
 class UiEncoder(Encoder):
-    """Encodes a response as JSON payloads. The last frame for each event of the task has the event's number as ``id``."""
+    """Encodes a response as frames with JSON payloads. For each event of the task, the last frame has the event's number as ``id``."""
 
     def __init__(self, translator: EventTranslator) -> None:
         super().__init__(translator)

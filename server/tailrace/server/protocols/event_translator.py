@@ -1,7 +1,7 @@
 """Translates the events of a task to chat events (`ui_events`) for all protocols except A2A. The code does no IO.
 
 The translation of a delta takes a few microseconds. Agents without the stream extension are supported: their artifacts contain
-text, files and data. If none of their artifacts has text, the text of the last status is the response.
+text, files and data. If no artifact has text, or if the task waits for the caller, the response includes the text of the last status.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class _Call:
         self.is_ended = False
 
     def take_new(self) -> list[ui_events.UiEvent]:
-        """Return an event with the arguments that have not been reported; empty if there are none."""
+        """Return a list with one event for the arguments that have not been reported; empty if there are none."""
         text = self.text.take_new() if self.is_started else ""
         return [ui_events.ArgumentsAdded(self.id, text)] if text else []
 
@@ -51,9 +51,9 @@ class EventTranslator:
     Args:
         tools: The names of the tools that the client declared.
         known_ids: The ids of earlier calls of the conversation. A new call with one of these ids is reported only when it is
-            complete, because the complete call gets another id.
-        full_response: Whether the response includes the preceding turns, as long as the messages between the turns contain only
-            results of tools.
+            complete, because the agent then gives the call another id.
+        full_response: Whether the response also includes the turns before the newest turn. It includes an earlier turn only if all
+            later messages of the caller contain only tool results and decisions about calls.
         texts: Translates the texts; `ParallelTexts` by default.
         with_approvals: Whether the protocol supports approval requests. If not, the status text describes them.
 
@@ -163,7 +163,7 @@ class EventTranslator:
                 return []
             self._earlier.discard(artifact_id)
             if channel != "tool_result":
-                # Artifacts of agents without the extension have no turn number, and `number_of` returns 1.
+                # Artifacts of agents without the extension have no turn number, so `turn` is 1.
                 turn = turn if is_copy else max(turn, self._turn)
                 events = self._start_round(turn, task_events.turn_or_round_number(fields.get("round")))
         else:
@@ -205,7 +205,7 @@ class EventTranslator:
         return events
 
     def _add_decisions(self, metadata: Mapping[str, Any]) -> None:
-        """Record the decisions in a caller's message. The results of these calls follow."""
+        """Record the decisions in a caller's message. Later events have the results of these calls."""
         approvals = extension_metadata(metadata).get("approvals")
         decisions = approvals.get("decisions") if task_events.is_mapping(approvals) else None
         decision_list = cast("list[object]", decisions) if isinstance(decisions, list) else ()
@@ -276,7 +276,7 @@ class EventTranslator:
         return [*events, ui_events.CallEnded(complete, call.declared, as_written)]
 
     def _end_pending(self, complete: ContentPartToolCall) -> list[ui_events.UiEvent]:
-        """Translate a call that waits for the client."""
+        """Translate a call that waits for a result from the client."""
         calls = (call for call in self._calls.values() if call.id == complete.id)
         call = self._started.get(complete.id) or next(calls, None)
         events = self._end_call(call, complete, is_pending=True)

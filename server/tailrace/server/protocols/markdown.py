@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
 from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_texts
 
-# Matches the end of a link or image. The beginning is searched backwards, because one expression for both takes quadratic time.
+# Matches the end of a link or image. The code then searches backwards for the beginning: an expression that matches the whole link
+# would take quadratic time.
 _DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
 _NAME = re.compile(r"[^\]\n]*")
 
@@ -74,7 +75,7 @@ def extract_data_urls(message: Message) -> Message:
 def _split_data_urls(part: ContentPartText) -> list[ContentPart]:
     text = part.text
     content: list[ContentPart] = []
-    # The ends of the last file and of the last data URL. The next name begins after the data URL.
+    # `at` is the end of the last file; `after` is the end of the last ``data:`` URL, after which the next name is searched.
     at = after = 0
     for found in _DATA_URL.finditer(text):
         bracket = text.rfind("[", after, found.start())

@@ -135,7 +135,7 @@ class OpenAIError(TailraceError):
         fault, status, code = given.get("type"), given.get("status"), given.get("code")
         details: dict[str, Any] = {"code": code if isinstance(code, str) else str(fault)}
         if fault in tuple(UpstreamFault):
-            details["upstream"] = given  # the other types are limits of this server
+            details["upstream"] = given  # other values of `fault` are limits of this server
         if status == 429:
             pause = given.get("retryAfter")
             headers = {"Retry-After": str(math.ceil(pause))} if isinstance(pause, int | float) else {}
@@ -185,8 +185,8 @@ def reject_invalid(prefix: str = "") -> Generator[None]:
 def server_stopping_error(path: str = "", *, has_key: bool = False) -> OpenAIError:
     """Return the error (503) for a response that ends before its turn, because the server stops.
 
-    The next server continues the turn. A client must not repeat the request without an idempotency key, because its message would
-    be processed twice.
+    The turn continues after the restart. A client must not repeat a request without an idempotency key, because the message would be
+    processed twice.
 
     Args:
         path: The path of the stored response; empty if the client cannot retrieve the response.

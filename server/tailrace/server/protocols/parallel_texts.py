@@ -1,4 +1,4 @@
-"""Converts the texts of a response for clients that can only append to a text. An agent may also replace an artifact.
+"""Converts artifacts to texts for clients that can only append to a text, although agents may also replace artifacts.
 
 Several artifacts of a task can grow in parallel. `ParallelTexts` reports each artifact as a separate text, for protocols that
 support parallel texts. For other protocols, `tailrace.server.protocols.serial_texts` joins the artifacts to one text.
@@ -30,7 +30,7 @@ class GrowingText:
         self._pending: list[str] = []
         self._sent: list[str] = []
         self._replaced = ""  # the text sent before a replacement; the new text must repeat it
-        self._repeated = 0  # the length of the part that has been repeated so far
+        self._repeated = 0  # the length of the part of `_replaced` that the new text has repeated so far
 
     def feed(self, text: str, *, append: bool = True) -> None:
         """Extend or replace the text."""
@@ -124,11 +124,12 @@ class _Text:
 
 
 class ParallelTexts:
-    """Reports each artifact as a separate text. Refusals are reported as visible text.
+    """Reports each artifact as a separate text. Refusals are reported in the channel ``text``.
 
     Attributes:
         is_live: Whether texts are reported as they grow. If not, they are reported at the end.
-        only_pending_calls: Whether calls are reported only at the end of the response, and only if they wait for the client.
+        only_pending_calls: Whether only calls that wait for the client are reported: at the end of the response, or as they grow if
+            the client declared the tool.
     """
 
     is_live = True
@@ -136,12 +137,12 @@ class ParallelTexts:
 
     def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}
-        self._reasoning: list[_Text] = []  # texts with an open section
+        self._reasoning: list[_Text] = []  # reasoning texts with an open section
         self._counts: dict[str, int] = {}  # numbers of reported files and data parts, by artifact id
 
     @property
     def is_empty(self) -> bool:
-        """True if no visible text has been reported."""
+        """True if no text has been reported in the channel ``text``."""
         return not any(text.is_started and text.channel == "text" for text in self._texts.values())
 
     def feed(
@@ -183,7 +184,7 @@ class ParallelTexts:
         return events + known.end() if update.last_chunk else events
 
     def start_call(self) -> list[ui_events.UiEvent]:
-        """End the open sections of reasoning. Reasoning that follows visible text or a call is reported as a new text."""
+        """End the open sections of reasoning. Reasoning after a call or after other text is reported as a new section."""
         events = [event for text in self._reasoning for event in text.pause()]
         self._reasoning.clear()
         return events

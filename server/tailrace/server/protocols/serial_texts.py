@@ -1,14 +1,14 @@
 """Joins artifacts, which grow in parallel and can be replaced, into text to which clients only append.
 
-The module is for protocols with one text per channel. In each channel, the first incomplete artifact is sent as it grows. Later
-artifacts are sent after it is complete. Files and data become Markdown.
+The module is for protocols with one text per channel. In each channel, the first incomplete artifact is sent as it grows. The next
+artifact is sent after the first one is complete. Files and data become Markdown.
 """
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.parallel_texts import DivergedError, GrowingText
 from tailrace.server.protocols.task_events import ArtifactUpdateView, text_of
 
-_BETWEEN = "\n\n"  # separates artifacts that are not rounds of a turn
+_BETWEEN = "\n\n"  # precedes the text of an artifact that does not belong to a round, for example of a file
 
 
 class _Entry:
@@ -117,7 +117,7 @@ class SerialChannel:
 
 
 class _BufferedText:
-    """The text of a round. It is held back until it is known whether it belongs to the response."""
+    """The text of a round. It is held back until the round is known to be the last round or an earlier one."""
 
     __slots__ = ("first", "is_complete", "texts")
 
@@ -142,7 +142,7 @@ class SerialTexts:
         live: True to report text as it grows, False to report all text at the end.
         last_round: Whether only the text of the last round is the response, because clients parse it as JSON. The text of earlier
             rounds is then reported as reasoning. Sent text cannot be retracted. Text is therefore held back until its round is
-            known to be the last, or until the text begins with ``{``.
+            known to be the last. Only text that begins with ``{`` is sent immediately.
     """
 
     only_pending_calls = True
@@ -162,7 +162,7 @@ class SerialTexts:
 
     @property
     def is_empty(self) -> bool:
-        """True if no visible text has been reported."""
+        """True if no text has been reported in the channel ``text``."""
         return self._text.is_empty
 
     def feed(

@@ -58,7 +58,7 @@ class ArtifactUpdateView(msgspec.Struct):
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """A status without the state, which `Event` contains."""
+    """A status without its state, which is the attribute `Event.state`."""
 
     message: dict[str, Any] | None = None
 

@@ -21,7 +21,7 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 
 
 async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> "RepeatedTurn":
-    """Return the events of the turn of a message that was sent before.
+    """Return the events of the turn that an earlier request with the same message began.
 
     Raises:
         TaskNotFoundError: The task was deleted in the meantime.
@@ -36,7 +36,7 @@ async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> 
 
 
 def callers_messages(task: Task) -> int:
-    """Return the number of the caller's messages in a task, which is the number of its newest turn."""
+    """Return the number of the caller's messages in a task. It is also the number of the newest turn."""
     return sum(map(is_callers, task.history))
 
 
@@ -44,8 +44,8 @@ class TurnEvents:
     """The events of a turn.
 
     Args:
-        stream: The events of the task, from the first event of the turn or of the task on.
-        turn: The number of the turn if ``stream`` begins with the first event of the task; 0 if it begins with the turn.
+        stream: Events of the task. The stream begins with the first event of the turn, or with the first event of the task.
+        turn: 0 if the stream begins with the first event of the turn; otherwise the number of the turn.
     """
 
     def __init__(self, stream: EventStream, turn: int = 0) -> None:
@@ -86,7 +86,7 @@ def _checked(events: Sequence[Event], last: int | None) -> int:
 class _Replay:
     """Replays the events of a task up to the first event of a turn.
 
-    This event is replaced with an event that contains the task at that time.
+    The first event of the turn is replaced with an event that contains the task at that time.
 
     Args:
         turn: The number of the turn.
@@ -97,7 +97,7 @@ class _Replay:
         self._record: TaskRecord | None = None
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events of the batch that belong to the turn; empty before the turn."""
+        """Return the events of a batch that belong to the turn; empty if the turn has not begun."""
         for at, event in enumerate(events):
             if self._record is None:
                 task = StreamResponse.from_json(event.body).task
@@ -119,7 +119,7 @@ class RepeatedTurn:
     """The events of a turn for a repeated request. If they are no longer stored, the only event is a snapshot of the task.
 
     Args:
-        stream: The events of the task, from the first one on.
+        stream: All events of the task.
         task: The task.
         turn: The number of the turn.
 
@@ -153,12 +153,12 @@ class RepeatedTurn:
             yield [await run_bounded(cost_of_task(self._task), snapshot_of_turn, self._task, self.turn)]
 
     def close(self) -> None:
-        """Release the stream's permit."""
+        """Release the permit of the stream, which counts toward the caller's maximum number of streams."""
         self._stream.close()
 
 
 def snapshot_of_turn(task: Task, turn: int) -> Event:
-    """Return an event with a task at the end of a turn. If the turn is running, the task has its current state."""
+    """Return an event with the state of a task at the end of a turn; for the newest turn, the current state of the task."""
     if turn != callers_messages(task):
         task = _task_at_turn(task, turn)
     return Event(0, StreamResponse(task=task).to_json(), task.status.state)

@@ -55,7 +55,7 @@ from tailrace.wrappers.messages import shortened
 logger = logging.getLogger("tailrace.server")
 
 STOP_TIMEOUT = 2.0
-"""When the server stops: seconds from the end of the tasks until calls that are still open are aborted."""
+"""When the server stops, calls that are still open are aborted after ``shutdown_grace`` and this number of seconds."""
 
 _LARGE = 1024 * 1024  # after a rejected call with a body of more bytes, memory is released
 _BYTES_OF_VALUE = 8  # estimated size of a value, for the cost of parsing a message

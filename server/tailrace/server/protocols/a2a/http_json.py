@@ -54,7 +54,8 @@ class Route:
         for_event_source: True if an EventSource of a browser may send the request. An EventSource reconnects when a stream ends.
             If the request activates the extension, the last event of the stream therefore has the type ``end``, so that the page
             can close the EventSource. Without the extension, there is no event ``end``, because other clients may treat every
-            event as an event of the task. A request that resumes after the last event of the task gets 204 (No Content).
+            event as an event of the task. When the EventSource reconnects after the last event of the task, it gets 204 (No
+            Content), and stops.
     """
 
     method: str

@@ -48,7 +48,7 @@ JsonRpcId = str | int | float | None
 MAX_ID_BYTES = 256
 """Maximum bytes of the id of a request, as ASCII JSON without quotation marks. Every event of a stream contains the id.
 
-One write joins events of at most 512 KiB (`tailrace.streaming.task.event_log.TaskLog`). The ids add at most 1 MB to it.
+One write joins events of at most 512 KiB (`tailrace.streaming.task.event_log.TaskLog`). The ids add at most 1 MB to this write.
 """
 
 
@@ -156,7 +156,7 @@ class JsonRpcBinding:
         return Response(answer, media_type="application/json", headers=headers)
 
     def _find_dialects(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
-        """Return the name of the method, and the dialects that have it and match the requested version."""
+        """Return the dialects that have the requested method and match the requested version, and the name of the method."""
         name = envelope.get("method")
         if envelope.get("jsonrpc") != "2.0":
             raise InvalidRequestError('"jsonrpc" must be "2.0"')
@@ -179,7 +179,7 @@ class JsonRpcBinding:
     async def _dialect_of_task(
         self, dialects: Sequence[Dialect], task_id: object, identity: Identity
     ) -> Dialect:
-        """Return the dialect with which a task was created. If it is not in the list, return the first dialect."""
+        """Return the dialect of the request that created a task. If this dialect is not in the list, return the first dialect."""
         if not isinstance(task_id, str):
             return dialects[0]
         version = await self._operations.dialect_of(

@@ -1,8 +1,8 @@
 """Encodes a response as a UI message stream, version 1, of Vercel's AI SDK. The code does no IO.
 
 The protocol is described at https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol. Tools that the client declared become static tools
-(``tool-NAME``). Tools that the agent runs become dynamic tools. They are marked as executed by the provider, so that the client
-does not run them. The id of an approval is the digest of the call.
+(``tool-NAME``). Tools that the agent runs become dynamic tools. Their calls are marked as executed by the provider, so that the
+client does not run them. The id of an approval is the digest of the call. The AI SDK calls the JSON payloads of a stream chunks.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Validation of AI SDK requests: the format of ``DefaultChatTransport``, and changes that its hooks allow."""
+"""Validation of requests of the AI SDK's ``DefaultChatTransport``, with members that its hooks can add, such as ``system``."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby

@@ -1,6 +1,6 @@
 """Converts a stored conversation to messages of the AI SDK, for a page that was reloaded.
 
-The agent's messages between two messages of the user become one message. Its id is the id that the stream of the response had.
+The agent's messages between two messages of the user become one message, with the id that it had in the stream of the response.
 """
 
 import json
@@ -47,7 +47,7 @@ class _Snapshot:
     """Converts the messages of a conversation one after the other.
 
     Args:
-        ran_here: The ids of the calls that the agent ran.
+        ran_here: The ids of the calls that the agent ran, or that wait for an approval.
 
     Attributes:
         messages: The converted messages.

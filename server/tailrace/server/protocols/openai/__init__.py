@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions and Responses APIs; see ``docs/openai.md``."""
+"""The OpenAI-compatible API; see ``docs/openai.md``."""
 
 from tailrace.server.protocols.chat_endpoint import CONVERSATION_HEADER, TASK_HEADER
 from tailrace.server.protocols.openai.routes import OpenAIFacade

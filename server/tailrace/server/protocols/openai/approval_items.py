@@ -3,9 +3,9 @@
 The output of a response contains ``mcp_approval_request`` items. The input of the next request contains ``mcp_approval_response``
 items.
 
-The id of a request is ``mcpr_TASK_TURN_DIGEST``. It contains the id of the response and the digest of the call. Items with other
-ids belong to tools that the provider runs, and are forwarded to the provider. With this API, clients cannot change the arguments
-of a call.
+The id of an approval request is ``mcpr_TASK_TURN_DIGEST``: ``TASK_TURN`` identifies the response, and ``DIGEST`` is the digest of
+the call. Items with other ids belong to tools that the provider runs, and are forwarded to the provider. With this API, clients
+cannot change the arguments of a call.
 """
 
 import re
@@ -70,7 +70,7 @@ def _request_fields(name: str, arguments: str) -> Fields:
 def decision_items(
     message: Message, turn: int, calls: Mapping[str, ContentPartToolCall]
 ) -> Iterator[tuple[str, list[Fields]]]:
-    """Yield the ids of calls that a message decides about. Each id has the item of the request and the item of the decision.
+    """Yield the id of a call and two items (the approval request and the decision) for each decision in a message.
 
     Args:
         message: A message of the conversation.

@@ -1,4 +1,4 @@
-"""Base class of encoders for one choice of a completion. It adds the members of all choices, and the total usage."""
+"""Base class of encoders for one choice of a completion. The encoder of the last choice adds the usage of all choices."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping

@@ -42,10 +42,10 @@ MAX_ITEMS = 20
 """Maximum number of items that one request adds."""
 
 MAX_WAITING = 100
-"""Maximum number of waiting tasks of a conversation whose approval requests are items; the newest tasks."""
+"""Maximum number of tasks of a conversation whose pending approval requests are listed as items. The newest tasks are used."""
 
 _FACT = "apiConversation"
-_DELETED = "deletedItems"  # name of the metadata of a message that lists its deleted items
+_DELETED = "deletedItems"  # name of the metadata of a message that lists the deleted items of the message
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -66,7 +66,8 @@ class _Item(NamedTuple):
     Attributes:
         fields: The JSON of the item.
         message: The message that contains the item.
-        at: The position of the item among the current items of the message; -1 for an approval, which is no part of it.
+        at: The position of the item among the current items of the message; -1 for an item of an approval, because its request and
+            decision are not parts of the message.
         number: The position of the item among all items of the message, including deleted items.
         has_calls: True if the message contains tool calls.
         has_results: True if the message contains tool results.
@@ -181,7 +182,7 @@ class StoredConversations:
         return await json_response(_conversation(name, record))
 
     async def _has_ended(self, task_id: str | None, caller: Caller) -> bool:
-        """Return whether a task of a message does not continue. A message can exist without its task."""
+        """Return whether the task of a message has ended. Return True if the task does not exist: its messages can still exist."""
         try:
             task = await self._operations.snapshot(task_id or "", caller)
         except TaskNotFoundError:
@@ -298,7 +299,7 @@ def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_I
 
     Args:
         messages: The messages.
-        waiting: Tasks that may wait for approvals. The items of the requests follow the last message of the task.
+        waiting: Tasks that may wait for approvals. The items of a task's approval requests follow the last message of the task.
     """
     found: list[_Item] = []
     pending = {task.id: pending_items(task) for task in waiting}
@@ -337,7 +338,7 @@ def _find_item(items: Sequence[_Item], given: str) -> _Item:
 
 
 def _is_of_handled_calls(item: _Item, items: Iterable[_Item]) -> bool:
-    """Return whether the message of an item has results, or calls of a task that has results or approvals."""
+    """Return whether the message of an item has tool results, or has tool calls and a task with tool results or approvals."""
     if not item.has_calls:
         return item.has_results
     of_task = (each for each in items if each.message.task_id == item.message.task_id)

@@ -48,7 +48,10 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def decisions_of(messages: Iterable[Message]) -> Iterator[list[tuple[str, list[Fields]]]]:
-    """Yield for each message the ids of the calls that it decides about, with the items of the request and the decision."""
+    """Yield a list for each message. For each decision in the message, the list has the id of the call, and two items.
+
+    The items are the approval request and the decision.
+    """
     turns: Counter[str | None] = Counter()
     calls: dict[str, ContentPartToolCall] = {}
     for message in messages:
@@ -80,7 +83,7 @@ def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
-    """Convert messages to items of the Responses API. Only stored results of calls are items.
+    """Convert messages to items of the Responses API. For a call without a stored result, no result is added.
 
     Args:
         messages: The messages.

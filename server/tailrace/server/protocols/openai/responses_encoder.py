@@ -2,7 +2,7 @@
 
 The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning
 becomes an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
-``response.failed``. If the turn fails, an event ``error`` precedes it, as in OpenAI's API: some clients read only this event.
+``response.failed``. If the turn fails, the event ``error`` is sent first, as in OpenAI's API: some clients read only this event.
 
 The encoding depends only on the record of the request and on the stored events of the task. Each time that a response is
 streamed, its events therefore have the same numbers and the same bytes.
