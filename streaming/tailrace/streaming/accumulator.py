@@ -26,12 +26,12 @@ MAX_CHOICES = 1_000
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """An attempt to receive a response.
+    """One request for a response, and its outcome.
 
     Attributes:
         model: The model, as ``provider:model``.
         route: The method by which this attempt continued the previous attempt; None for the first attempt.
-        error: The error that interrupted this attempt; None if it was complete.
+        error: The error that interrupted this attempt; None if there was no error.
         usage: The token counts of this attempt; None if the provider reported none.
     """
 
@@ -52,7 +52,7 @@ class Accumulator:
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text (see
             `tailrace.wrappers.decoding.think_tags`).
         merge_choices: True to merge all choices into one choice. Use this option for requests with ``n=1`` to servers that
-            distribute the response over several choices, or count tokens in the index of the choice.
+            distribute the response over several choices, or increase the index of the choice with each token.
 
     Attributes:
         choices: The choices by index, in order of appearance: one choice, unless several were requested.
@@ -64,7 +64,8 @@ class Accumulator:
         error: The reason why the current attempt is incomplete; None for no error. `close` sets it if the stream ended
             before the response was complete.
         attempts: The interrupted attempts before the current one, oldest first; empty for most responses.
-        replaced_calls: The calls of an earlier process that the first choice replaces (see `MessageAssembly`).
+        replaced_calls: The names and ids of calls that an earlier process published, and that the calls of the first choice
+            replace (see `MessageAssembly`).
     """
 
     __slots__ = (
@@ -131,8 +132,8 @@ class Accumulator:
         """End the response, and return the changes for text that was still buffered.
 
         Args:
-            error: The exception that ended the stream, or None. If it is None and the response is incomplete, `error`
-                is set to an error with the fault ``stream_truncated``.
+            error: The exception that ended the stream, or None. If it is None and the response is incomplete, the attribute
+                `error` is set to an error with the fault ``stream_truncated``.
         """
         changes = [change for assembly in self.choices.values() for change in assembly.close()]
         if self.error is None:
@@ -152,8 +153,8 @@ class Accumulator:
 
         Args:
             attempt: The interrupted attempt.
-            route: The method of the next attempt. With `Route.REPLACE`, its first content replaces the received
-                content. With other methods, its chunks continue the received content.
+            route: The method of the next attempt. With `Route.REPLACE`, the first content of the next attempt replaces the
+                received content. With other methods, the chunks of the next attempt continue the received content.
         """
         self.attempts.append(attempt)
         if not self._is_empty:
@@ -230,7 +231,7 @@ class Accumulator:
     ) -> MessageAssembly | None:
         """Start a choice with its first delta that has content. Metadata, usage and errors do not start a choice.
 
-        If the attempt replaces earlier content, its first content discards the earlier content.
+        If the attempt replaces the content of an earlier attempt, the first new content discards the earlier content.
         """
         is_empty = (
             not (chunk.get_text() or chunk.get_reasoning() or chunk.get_tool_calls())
@@ -259,8 +260,8 @@ class Accumulator:
             self.error = details.error
             self.was_finished_at_error = self.finished  # the finish reason of the same chunk is added later
         if details.restarts and len(self.choices) <= 1:
-            # The metadata that follows belongs to another response. With several choices, the other choices continue,
-            # and so does their metadata.
+            # The following metadata belongs to another response. With several choices, only one choice restarts, and the
+            # metadata of the response remains valid for the other choices.
             self._settled.clear()
         if details.metadata:
             self._apply_metadata(details.metadata)

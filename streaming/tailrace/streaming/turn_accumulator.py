@@ -273,10 +273,7 @@ class TurnAccumulator:
         return changes
 
     def resume_calls(self, calls: Iterable[ContentPartToolCall]) -> None:
-        """Begin the turn after a response in the history.
-
-        The calls of this response without results become `unanswered_calls`.
-        """
+        """Begin the turn with ``calls`` of the last response in the history. They become `unanswered_calls`."""
         self._unanswered = tuple(calls)
 
     def add_results(self, *results: ContentPartToolResult) -> None:
@@ -394,7 +391,7 @@ class TurnAccumulator:
         """The tokens of all responses of the turn; None if the provider reported none. The field ``raw`` is empty."""
         return sum_usages((self._spent, self.usage))
 
-    # --- folding ----------------------------------------------------------------------------------------------------
+    # --- private methods --------------------------------------------------------------------------------------------
 
     def _with_own_ids(self, message: Message) -> Message:
         """Return the message with tool call ids that are unique in the conversation."""

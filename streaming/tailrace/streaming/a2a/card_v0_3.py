@@ -25,8 +25,8 @@ _SCHEMES = {
 def write_card(card: AgentCard) -> Fields:
     """Return the card in the format of A2A 0.3 (and 0.2).
 
-    The result has the card's interfaces for versions before 1.0, or all interfaces if there are none. The first of
-    these interfaces is the main address.
+    The result has the card's interfaces for versions before 1.0. If the card has no such interface, the result has all
+    interfaces. The first interface is the main address.
     """
     fields = card.to_dict()
     fields.pop("signatures", None)  # signatures are valid only for the card in the format of 1.0
@@ -54,7 +54,7 @@ def write_card(card: AgentCard) -> Fields:
 
 
 def write_proto_card(card: AgentCard) -> Fields:
-    """Return the card in the ProtoJSON of 0.3, for gRPC. There, security schemes have the same format as in 1.0."""
+    """Return the card in the ProtoJSON of 0.3, for gRPC. In this format, security schemes are the same as in 1.0."""
     fields = write_card(card)
     new = card.to_dict()
     for skill, given in zip(fields["skills"], new["skills"], strict=True):
@@ -68,8 +68,7 @@ def write_proto_card(card: AgentCard) -> Fields:
 def merge_cards(card: AgentCard) -> Fields:
     """Return one card that clients of 1.0 and clients of 0.3 can read. A client ignores members that it does not know.
 
-    The members of 1.0 are unchanged, except the signatures: they are removed, because adding members makes them
-    invalid.
+    The members of 1.0 are unchanged. Only the signatures are removed, because added members make a signature invalid.
     """
     new = card.to_dict()
     new.pop("signatures", None)
@@ -77,7 +76,7 @@ def merge_cards(card: AgentCard) -> Fields:
 
 
 def _merged(new: Fields, old: Fields) -> Fields:
-    """Merge two objects. Objects and skills in both are merged; of other members in both, the value in ``new`` is used."""
+    """Return one object with the members of both. Nested objects and skills are merged; otherwise, ``new`` takes precedence."""
     merged = old | new
     for name in old.keys() & new.keys():
         if isinstance(new[name], dict) and isinstance(old[name], dict):

@@ -260,8 +260,8 @@ class InvalidParamsError(A2AError):
             error: The error of the validation of the request.
 
         Returns:
-            An error. Its detail names the first invalid field, and its violations list at most 20 fields. It does not
-            include the values that the caller sent, because they may be secret or large.
+            An error. Its detail names the first invalid field, and its violations list at most 20 fields. The error does
+            not contain the values that the caller sent, because these values may be secret or large.
         """
         found = error.errors(include_url=False, include_context=False, include_input=False)
         violations = [

@@ -32,7 +32,7 @@ class Role(StrEnum):
 
 
 def _by_number(members: Mapping[int, StrEnum]) -> Callable[[object], object]:
-    """Return a validator that converts the proto's number of an enum value. The enum itself rejects unknown numbers."""
+    """Return a validator that converts a number of an enum in the proto to its member. The enum rejects unknown numbers."""
 
     def look_up(value: object) -> object:
         # Not ``isinstance``, because True is an instance of int.
@@ -125,7 +125,7 @@ def _to_utc(value: datetime) -> datetime:
         value = value.astimezone(UTC)
     except OverflowError:
         raise PydanticCustomError("timestamp", "The timestamp is outside the years 1 to 9999") from None
-    # Truncate to milliseconds as in the JSON, so that the round trip is exact.
+    # The JSON has milliseconds. Truncate the value, so that an object read from its JSON equals the original.
     return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
 
@@ -143,7 +143,7 @@ Timestamp = Annotated[
 UTC offset is converted."""
 
 HistoryLength = Annotated[int, Field(ge=0, le=2**31 - 1)]
-"""Maximum number of messages, of which the newest are returned; 0 for none."""
+"""Maximum number of messages to return; 0 for none. The newest messages are returned."""
 
 
 def not_empty(noun: str) -> AfterValidator:

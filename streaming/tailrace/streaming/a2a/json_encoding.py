@@ -37,7 +37,9 @@ def escape_separators(json_bytes: bytes) -> bytes:
 
 
 def encode_json(value: object) -> bytes:
-    """Encode a JSON value as one line, with escaped line separators. In a worker thread, the value is encoded in steps.
+    """Encode a JSON value as one line, with escaped line separators.
+
+    In a worker thread, the value is encoded in steps, so that the thread does not block the event loop (`encode_in_steps`).
 
     Args:
         value: The value. Its strings must not contain lone surrogates.

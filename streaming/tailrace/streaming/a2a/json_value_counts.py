@@ -11,7 +11,7 @@ from tailrace.wrappers.concurrency.worker_thread import json_cost
 
 
 def cost_of(messages: Iterable[Message]) -> int:
-    """Return the cost of processing messages, for `run_bounded`. Above `MAX_INLINE_COST`, the cost is not exact."""
+    """Return the cost of processing messages, for `run_bounded`; see `json_cost`."""
     return json_cost(tuple(messages))
 
 

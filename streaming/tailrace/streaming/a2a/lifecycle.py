@@ -30,7 +30,7 @@ class TaskState(StrEnum):
 
     @property
     def interrupted(self) -> bool:
-        """True if the task waits for the caller. The next message of the caller continues the task."""
+        """True if the task waits for the caller: for a message, or for credentials."""
         return self in INTERRUPTED
 
 

@@ -94,7 +94,7 @@ class A2AModel(BaseModel):
 
 
 def _encode(value: object) -> bytes:
-    if isinstance(value, A2AModel):  # an item may also be the placeholder of a large text
+    if isinstance(value, A2AModel):  # otherwise, `encode_in_steps` passes a slice or a placeholder of a large text
         return escape_separators(value.model_dump_json(exclude_defaults=True, warnings=False).encode())
     return escape_separators(to_json(value))
 
@@ -156,8 +156,8 @@ class Part(A2AModel):
             return value
         members = cast("dict[str, object]", value)
         present = {name: member for name, member in members.items() if member is not None}
-        # Null is a valid value of ``data``. But if another content member is not null, the client has sent all
-        # members, and ``data`` is not set.
+        # Null is a valid value of ``data``. But if another content member has a value, ``data`` is not set: the client
+        # sends null for each member that is not set.
         if "data" in members and not any(name in present for name in _CONTENT):
             present["data"] = None
         return present

@@ -68,7 +68,7 @@ class SendMessageConfiguration(A2AModel):
 
     Attributes:
         accepted_output_modes: Media types of output that the caller accepts; empty for any.
-        task_push_notification_config: A webhook for the new task.
+        task_push_notification_config: A webhook for the task of the message.
         history_length: Maximum number of messages in the history of the returned task; None for the server's default.
         return_immediately: True to return when the task is created. False to return when the task has ended or waits
             for input.
@@ -114,7 +114,7 @@ class GetConversationRequest(A2AModel):
 
     Attributes:
         context_id: The conversation.
-        history_length: Maximum number of messages, of which the newest are returned; None for 1,000.
+        history_length: Maximum number of messages to return; None for 1,000. The newest messages are returned.
     """
 
     context_id: RequiredText
@@ -127,8 +127,8 @@ class Conversation(A2AModel):
 
     Attributes:
         context_id: The conversation.
-        messages: The newest messages as the agent receives them, sorted from old to new; empty if the caller has no
-            such conversation.
+        messages: The newest messages in the form in which the agent receives them, oldest first; empty if the caller has
+            no such conversation.
     """
 
     context_id: Text
@@ -172,7 +172,7 @@ class ListTasksRequest(A2AModel):
         context_id: Select tasks of this conversation.
         status: Select tasks in this state; ``TASK_STATE_UNSPECIFIED`` selects any state.
         page_size: Maximum number of tasks, 1 to 100.
-        page_token: ``next_page_token`` of the previous page, with the same filters.
+        page_token: ``next_page_token`` of the previous page. The filters must be the same as for the previous page.
         history_length: Maximum number of messages of each task; see `SendMessageConfiguration`.
         status_timestamp_after: Select tasks whose status has this or a later timestamp.
         include_artifacts: True to include the artifacts of each task.

@@ -122,7 +122,7 @@ class Version03(Dialect):
 
 
 def read_send(fields: Fields) -> Fields:
-    """Convert the parameters of a send to the JSON of 1.0.
+    """Convert the parameters of ``message/send`` or ``message/stream`` to the JSON of 1.0.
 
     Raises:
         InvalidParamsError: A parameter is not valid in 0.3.
@@ -177,7 +177,7 @@ def read_part(value: object, path: str, discriminator: str = "kind") -> Fields:
         InvalidParamsError: The part has an unknown kind, or no content of its kind.
     """
     fields = mapping(value, path)
-    # Clients of other versions may send the other member, or none.
+    # Clients of other versions may send ``type`` instead of ``kind``, ``kind`` instead of ``type``, or neither.
     kind = fields.get(discriminator) or fields.get("type") or fields.get("kind")
     kind = kind or next((name for name in ("text", "file", "data") if name in fields), None)
     read: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
@@ -220,7 +220,7 @@ def config_id(given: object, task_id: object) -> object:
 
 
 def mapping(value: object, path: str) -> Fields:
-    """Return an object without its null members; an empty object for null.
+    """Return an object without its null members, except ``data``. For null, return an empty object.
 
     Raises:
         InvalidParamsError: The value is not an object.

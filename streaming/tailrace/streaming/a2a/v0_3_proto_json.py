@@ -2,14 +2,14 @@
 
 ProtoJSON differs from the JSON of A2A 0.3 over JSON-RPC: The parts of a message are in ``content``. A part has no ``kind``. Files
 and data have an additional wrapper object. States and roles have the names of the proto (``TASK_STATE_CANCELLED`` with two L).
-Results have a wrapper object as in 1.0. But the text of the specification describes the JSON of JSON-RPC for this binding too.
-Requests may therefore have either format. Responses are always ProtoJSON.
+Results have a wrapper object as in 1.0. However, the specification describes the JSON of JSON-RPC for HTTP+JSON too. Requests
+may therefore have either format. Responses are always ProtoJSON.
 
 Clients also differ in the encoding of files. The field ``file_with_bytes`` contains bytes, which ProtoJSON encodes as
 base64. The official clients in Python, Go and Java put base64 text into this field, so that the file is encoded twice.
 These clients also expect files in responses to be encoded twice. The official client in JavaScript encodes files once.
-The codec detects a client by its user agent. A client detects a server by the header ``X-Powered-By`` of the agent
-card (`tailrace.server.remote.agent_card`).
+As a server, tailrace detects these clients by their user agent. As a client, it detects the encoding of a server by the
+header ``X-Powered-By`` of the response with the agent card (`tailrace.server.remote.agent_card`).
 
 Source: A2A 0.3.0, ``specification/grpc/a2a.proto``.
 """
@@ -143,7 +143,7 @@ class Version03ProtoJson(Version03):
         return {kind: written}
 
     def _with_files(self, fields: Fields) -> Fields:
-        """Return an object in the JSON of 1.0. Its files have the encoding that the client expects."""
+        """Return an object (in the JSON of 1.0) whose files have the encoding that the client expects."""
         return encode_files(fields) if self._encodes_twice else fields
 
 

@@ -7,8 +7,8 @@
         second = await agent.run("And tomorrow?", history=first.messages)
 
 An agent does not store the conversation: ``history`` contains the earlier messages, and a result contains the new messages,
-including all tool calls and tool results. A round is one request, its response, and one message with the results of the called
-tools.
+including all tool calls and tool results. A round is one response of the model, and one message with the results of the tools
+that the response calls.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -76,7 +76,7 @@ T = TypeVar("T", default=str)
 S = TypeVar("S")
 
 DEFAULT_MAX_ROUNDS = 50
-"""Maximum number of requests in one turn."""
+"""Maximum number of rounds in one turn."""
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
@@ -95,14 +95,14 @@ class Agent(Generic[T]):
         model: ``provider:model``, with the API key in an environment variable; or a model object, which the agent
             closes.
         tools: Functions, tools and toolsets.
-        instructions: The system message of every request. If the history has a system message too, it follows the
-            instructions.
+        instructions: The system message of every request. If the history has a system message too, the instructions come
+            first.
         output_type: The type of the structured output (`ChatResult.output`): a pydantic model, a dataclass, a
             ``TypedDict``, a list or a union of these, or any other type that pydantic supports. None or ``str`` for
             text. For a union, annotate the variable: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
         options: Options of every request. The options of a run override them. A tool choice that forces a call applies
             only until the agent has run tools in the turn, so that the turn can end.
-        max_rounds: Maximum number of requests in one turn.
+        max_rounds: Maximum number of rounds in one turn.
         tool_timeout: Timeout in seconds of tools that do not set their own timeout; ``math.inf`` for no limit.
         tool_concurrency: Maximum number of tools that run concurrently in one round.
         history_policy: Selects the part of a long history that is sent; see `tailrace.streaming.agent.trimming`.
@@ -319,20 +319,20 @@ class Agent(Generic[T]):
     ) -> AsyncGenerator[S]:
         """Run a turn (`TurnDriver`) and yield the items of a view.
 
-        Close the generator (``aclosing``) in the asyncio task in which it was started. Closing it, or cancelling the
-        task, stops the request and the tools. If the provider fails, no exception is raised: see
+        Close the generator (``aclosing``) in the asyncio task that started the generator. Closing the generator, or
+        cancelling this asyncio task, stops the request and the tools. If the provider fails, no exception is raised: see
         `TurnAccumulator.error`. The calls that the caller must run are in `TurnAccumulator.unanswered_calls`.
 
         Args:
-            accumulator: The accumulator of the turn, which contains the conversation. The responses and tool results are
-                added to it.
-            view: Converts each step into items.
+            accumulator: The accumulator of the turn, which contains the conversation. The method adds the responses and
+                tool results to the accumulator.
+            view: Converts each step into an item.
             options: Options of this request, in addition to those of the agent.
             runner: The tools; None for the tools of the agent.
             task_id: For the `ToolContext` of the tools.
             context_id: For the `ToolContext` of the tools.
             external_context_id: For the `ToolContext` of the tools.
-            interrupted: The first response, if another process has published a part of it.
+            interrupted: The first response of the turn, if another process has published a part of this response.
             decided: Calls of the history whose approvals have been decided. The turn runs the approved calls before
                 its first request.
             persisted: Function that returns after all yielded items have been persisted. Approved calls run only after the
@@ -369,7 +369,7 @@ class Agent(Generic[T]):
         return driver.run(interrupted, decided)
 
     async def discard(self, interrupted: InterruptedResponse) -> None:
-        """Cancel an interrupted response at the provider that holds it (`Model.release`).
+        """Cancel an interrupted response at the provider that stores the response (`Model.release`).
 
         Args:
             interrupted: The part of the response that another process has published.
@@ -411,7 +411,7 @@ class Agent(Generic[T]):
         """Create the accumulator of a turn, for `steps` and `drive`.
 
         Args:
-            history: The earlier messages, or the complete conversation.
+            history: The conversation before ``messages``.
             messages: The messages that begin the turn. They are the first of its new messages.
             collect_output: See `TurnAccumulator`.
         """
@@ -499,7 +499,7 @@ class Agent(Generic[T]):
 def merged_options(
     always: RequestOptions, request_options: RequestOptions, runner: ToolRunner
 ) -> RequestOptions:
-    """Return the options of every request, overridden by the options of one request. The tools of both are combined."""
+    """Return the options of every request, overridden by the options of one request. All tools are combined."""
     if request_options is NO_OPTIONS and not runner.definitions:
         return always
     explicit = {name: getattr(request_options, name) for name in request_options.model_fields_set}

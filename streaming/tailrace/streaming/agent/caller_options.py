@@ -1,12 +1,12 @@
 """Options that a request of a caller contains in addition to its message: tools, output format and sampling.
 
-The options are in the metadata of the request (`SendMessage`, `SendStreamingMessage`), under the extension's URI::
+The options are in the metadata of the request (`SendMessage`, `SendStreamingMessage`), under the URI of tailrace's extension::
 
     {"tools": [{"name": "locate", "description": "…", "parameters": {…}}], "toolChoice": {"mode": "auto"},
      "output": {"schema": {…}}, "maxOutputTokens": 500, "temperature": 0, "instructions": "Be brief.", "parallel": true}
 
-The server stores them in the metadata ``request`` of the message, so that they survive a restart. If a message without
-options continues a task, the options of the previous message apply.
+The server stores the options in the member ``request`` of the message's metadata, so that they survive a restart. If a message
+without options continues a task, the options of the previous message apply.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,8 +68,8 @@ class CallerOptions(RequestOptions):
 
 _TURN_OPTIONS = {"instructions", "parallel"}
 NATIVE_TOOLS = ("custom", "namespace", "web_search", "web_search_preview")
-"""Types of native tools that a caller may use. Other types give access to files and connections of the server's
-account."""
+"""Types of tools of the OpenAI Responses API (``nativeTools``) that a caller may use. Other types give access to files and
+connections of the server's account."""
 
 MAX_TOOLS = 512
 """Maximum number of tools of a request."""
@@ -119,7 +119,8 @@ def store_caller_options(message: Message, options: CallerOptions) -> Message:
 
 
 REQUEST_METADATA_KEYS = ("request", "apiRequest", "agent", "follows")
-"""Keys of message metadata that describe the request: the options, the record of an API, the agent, and the earlier turn."""
+"""Keys of message metadata that describe the request: its options, the data that an API stores about it, its agent, and the
+turn that it continues."""
 
 
 def without_caller_options(message: Message) -> Message:
@@ -132,7 +133,7 @@ def without_caller_options(message: Message) -> Message:
 
 
 def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
-    """Return the options of the newest message of a task that has options.
+    """Return the options of a task: those of its newest message with options.
 
     A tool choice that forces a call applies only to the turn of its own message: the model must be able to respond to
     the results without another call.

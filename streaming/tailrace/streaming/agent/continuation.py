@@ -53,7 +53,7 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
     delay: float = 0.25
 
     def pause(self, number: int) -> float:
-        """Return the delay before further attempt ``number`` (from 0), without the random part."""
+        """Return the delay before a further attempt, without the random part. ``number`` is 0 for the first further attempt."""
         return min(self.delay * 2 ** min(number, 32), _LONGEST_PAUSE)
 
 
@@ -62,9 +62,10 @@ NO_CONTINUATION = ContinuationPolicy(attempts=0)
 
 
 class CircuitBreaker:
-    """The circuit breaker of one model. After `FAILURES` consecutive failures, it opens for `SECONDS` seconds.
+    """The circuit breaker of one model.
 
-    After this time, it permits one request. If the request succeeds, the breaker closes; if it fails, the breaker opens again.
+    After `FAILURES` consecutive failures, the breaker opens: for `SECONDS` seconds, requests should use another model. After
+    this time, the breaker permits one request. If the request succeeds, the breaker closes; if it fails, the breaker opens again.
 
     Args:
         clock: Function that returns the time in seconds.
@@ -82,7 +83,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the breaker is open, so that requests should use another model."""
+        """True if requests should use another model."""
         return self._failures >= self.FAILURES and self._clock() < self._open_until
 
     def begin(self) -> None:
@@ -108,16 +109,15 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
     """A response of which another process had published only a part when the process stopped.
 
     Attributes:
-        text: The published text, if the response consisted only of text; otherwise empty. The model that wrote it may
-            continue it.
-        stored_id: The id under which a provider stores the response (`Model.stored_id`); empty if no provider stores
-            it.
+        text: The published text, if the response consisted only of text; otherwise empty. The model that produced the text
+            may continue it.
+        stored_id: The id under which a provider stores the response (`Model.stored_id`); empty if the response is not stored.
         model: The model of ``text`` and ``stored_id``, as ``provider:name``; empty if it is unknown.
         has_provider_tool: True if the provider had started a tool of its own. The response must then not begin again.
-        attempts: The attempts of the response; empty if nothing of it was published. The last attempt, which was
+        attempts: The attempts of the response; empty if no part of the response was published. The last attempt, which was
             interrupted when the process stopped, has no error.
         calls: The names and ids of the tool calls of which a part was published. A new response keeps these ids.
-        published_messages: For the task of a remote agent, the ids of the messages that were published in its statuses.
+        published_messages: If the agent is a remote agent, the ids of its messages that the statuses of the task contain.
     """
 
     text: str = ""
@@ -130,7 +130,7 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
 
 
 class FurtherAttempt(msgspec.Struct, frozen=True):
-    """An attempt to continue a response.
+    """An attempt that has not begun.
 
     Attributes:
         model: The model to request.
@@ -157,8 +157,8 @@ class ResponseAttempts:
     Attributes:
         model: The model of the current attempt.
         route: The route of the current attempt; None for the first attempt.
-        stored_response: The model and the response, if the provider stores a response that no connection reads at present;
-            otherwise None.
+        stored_response: A model, and its response that the provider stores and that no connection reads at present; None if
+            there is no such response.
     """
 
     __slots__ = (
@@ -211,8 +211,8 @@ class ResponseAttempts:
         """Return the first attempt.
 
         Args:
-            response: The response. If the attempt continues an interrupted response, the method adds its text and its
-                earlier attempts, and sets its error.
+            response: The accumulator of the response. If the attempt continues an interrupted response, the method adds the
+                published text and the earlier attempts to the accumulator, and sets its error.
             interrupted: The part of the response that another process has published; None for a new response.
             options: The options of the request.
 
@@ -247,7 +247,7 @@ class ResponseAttempts:
         return FurtherAttempt(self.model, 0.0, may_join=rest is None and may_join, rest=rest)
 
     def broken(self, response: Accumulator) -> Attempt:
-        """Return the current attempt, which broke off. Before `begin`, return the last attempt of the interrupted response.
+        """Return the attempt that broke off: the current one or, before `begin`, the last one of the interrupted response.
 
         Args:
             response: The response, with the error and the usage of the attempt.
@@ -371,8 +371,8 @@ class ResponseAttempts:
     def _following(self) -> int | None:
         """Return the position of the next model to try; None if there is none.
 
-        Models with an open breaker are omitted. If a fallback model began the response before a crash, the models before it
-        are tried after it.
+        Models with an open breaker are omitted. If the turn continues an interrupted response of a fallback model, the models
+        before this fallback model are tried last.
         """
         positions = [*range(self._position + 1, len(self._models)), *range(self._position + 1)]
         usable = (each for each in positions if not self._models[each][1].is_open)

@@ -1,7 +1,7 @@
 """The driver of a turn: performs the actions of the state machine `AgentTurn`.
 
 The driver contains all IO of a turn: it sends the requests, reads the responses, requests an interrupted response
-again, and runs the tools. A `TurnView` converts each step into the items that the driver yields.
+again, and runs the tools. A `TurnView` converts each step of the turn (`Step`) into an item, which the driver yields.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -58,7 +58,7 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     Attributes:
         others: The names of the tools that the caller runs.
         task_id: The id of the task; empty outside of a server.
-        context_id: The id of the conversation. Callers can choose it, so that two callers may use the same id.
+        context_id: The id of the conversation. Callers can choose this id, and two callers may choose the same id.
         external_context_id: The opaque id of the conversation for other systems; see `ToolContext`.
     """
 
@@ -73,7 +73,7 @@ class TurnDriver(Generic[S]):
 
     Args:
         turn: The state machine of the turn.
-        view: Converts each step into items.
+        view: Converts each step into an item.
         runner: The tools of the agent.
         context: The context of the tool calls.
         models: The models, in the order in which they are requested, each with its circuit breaker.
@@ -109,11 +109,11 @@ class TurnDriver(Generic[S]):
     ) -> AsyncGenerator[S]:
         """Perform the actions until the turn ends, and yield the items of the view.
 
-        Close the generator (``aclosing``) in the asyncio task in which it was started. Closing it, or cancelling the
-        task, stops the request and the tools.
+        Close the generator (``aclosing``) in the asyncio task that started the generator. Closing the generator, or
+        cancelling this asyncio task, stops the request and the tools.
 
         Args:
-            interrupted: The first response, if another process has published a part of it.
+            interrupted: The first response of the turn, if another process has published a part of this response.
             decided: Calls of the history whose approvals have been decided. The turn runs the approved calls before
                 its first request.
 
@@ -209,10 +209,10 @@ async def _begin_attempt(
     """Begin an attempt. Return its request, which has not been sent, and a step if the attempt continues a response.
 
     Args:
-        response: The response, with its error if it broke off.
+        response: The response; its ``error`` is set if the response broke off.
         attempts: The attempts of the response.
         attempt: The attempt to begin.
-        action: The history and the options of its request.
+        action: The history and the options of the request.
     """
     if attempt.delay:
         await anyio.sleep(attempt.delay)
@@ -245,7 +245,7 @@ class StepView:
     """View that yields the steps unchanged."""
 
     def begin(self) -> Sequence[Step]:
-        """Yield nothing before the first request."""
+        """Return no items."""
         return ()
 
     def begin_response(self, response: Accumulator) -> type[Received]:

@@ -40,9 +40,10 @@ class ChatResult(Generic[T]):
         id: The id of the last response; empty if the provider sent none.
         files: Files whose content the model sent.
         links: Files of which the model sent the URL.
-        open_calls: Calls of the caller's tools. The caller adds their results to the next prompt.
+        open_calls: Calls without a result: calls of the caller's tools, and calls that need an approval. The caller adds the
+            results to the next prompt.
         replaces: True if the model restarted a response in a stream. The result then contains the complete output,
-            reasoning and files of the run so far, which replace those of the earlier results.
+            reasoning, files and links of the run so far, which replace those of the earlier results.
     """
 
     output: T
@@ -59,7 +60,7 @@ class ChatResult(Generic[T]):
 
 
 class AgentError(TailraceError):
-    """The run of an agent ended without a response.
+    """The run of an agent ended without a usable response.
 
     Args:
         message: The reason.
@@ -108,7 +109,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class ResponseEnded(msgspec.Struct, frozen=True):
     """Step: a response has ended.
 
-    Its message is the last message of the turn. An empty response that is requested again has none.
+    Its message is the last message of the turn. An empty response that is requested again adds no message.
 
     Attributes:
         changes: The changes from text that was still buffered at the end.
@@ -148,7 +149,7 @@ class ResponseBegun(msgspec.Struct, frozen=True):
         model: The model, as ``provider:name``.
         route: How the attempt continues the response; None for the first attempt.
         stored_id: The id under which the provider stores the response (`tailrace.wrappers.model.Model.stored_id`).
-            With it, another process can receive the response. Empty if the provider does not store the response.
+            With this id, another process can receive the response. Empty if the provider does not store the response.
     """
 
     model: str

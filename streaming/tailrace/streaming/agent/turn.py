@@ -2,14 +2,13 @@
 
 It receives responses and tool results, and returns the next action. Sans-IO.
 
-A turn has one or more rounds. A round consists of a request to the model, its response, and the results of the tools
-that the response calls. `AgentTurn` decides which action is next. `tailrace.streaming.agent.driver.TurnDriver`
-performs the IO::
+A turn has one or more rounds. A round consists of a response of the model, and the results of the tools that the response
+calls. `AgentTurn` decides which action is next. `tailrace.streaming.agent.driver.TurnDriver` performs the IO::
 
     while True:
         action = turn.next_action()
         if isinstance(action, CallModel):
-            response = turn.fold.begin_response()
+            response = turn.accumulator.begin_response()
             async with model.stream(action.history, action.options) as batches:
                 async for chunks in batches:
                     show(response.add_all(chunks))
@@ -64,7 +63,8 @@ class RunTools(msgspec.Struct, frozen=True):
     """Action: run tools, call `AgentTurn.tool_result` for each result, in any order, then call `AgentTurn.end_round`.
 
     Attributes:
-        calls: The calls of the last response, except calls that the caller runs.
+        calls: The calls to run: calls of the last response or approved calls of the history, except calls that the caller
+            runs or must first approve.
     """
 
     calls: tuple[ContentPartToolCall, ...]
@@ -103,14 +103,14 @@ Action = CallModel | RunTools | AwaitInput | Done
 
 
 class TurnView(Protocol[S]):
-    """Converter of the steps of a turn into the items that `TurnDriver` yields. The driver passes it each step in order."""
+    """Converter of the steps of a turn into the items that `TurnDriver` yields. The converter receives the steps in order."""
 
     def begin(self) -> Sequence[S]:
         """Return the items to yield before the first request."""
         ...
 
     def begin_response(self, response: Accumulator) -> Callable[[list[Change]], S]:
-        """Begin a response, and return the function that creates an item from its changes."""
+        """Begin a response, and return the function that creates an item from changes of the response."""
         ...
 
     def translate(self, step: Step) -> S:
@@ -138,7 +138,7 @@ class AgentTurn:
         callers_tools: Names of the tools that the caller runs.
         has_tools: True if the agent declares tools in its requests. If neither the agent nor the caller declares
             tools, the caller runs all calls.
-        max_rounds: Maximum number of requests to the model in the turn.
+        max_rounds: Maximum number of rounds in the turn.
         needs_approval: Function that returns True for a call that may run only after an approval.
         decided: Calls of the history with which the turn begins; None for a turn that begins with a request.
 
@@ -179,7 +179,7 @@ class AgentTurn:
         self._callers_tools = callers_tools
         self._has_tools = has_tools
         self._max_rounds = max_rounds
-        self._round = 0  # number of requests so far
+        self._round = 0  # number of rounds so far
         self._may_repeat = False  # True if an empty response after tool results may be requested again
         self._results: dict[str, ContentPartToolResult] = {}
         self._action: Action | None = None  # None if the next action is another request
