@@ -1,7 +1,7 @@
 """Interface for the instrumentation of agents: notifications of model responses, continuations and tool calls.
 
-The server's telemetry implements the interface. Set a `RunObserver` in the context in which agents run. By default,
-nothing is recorded::
+The server's telemetry implements the interface. By default, nothing is recorded. To record something, set a `RunObserver` in
+the context in which agents run::
 
     token = RUN_OBSERVER.set(observer)
     try:
@@ -24,9 +24,9 @@ from tailrace.wrappers.request_options import RequestOptions
 
 
 class ResponseObservation:
-    """Context manager around one response of a model. This base class does nothing.
+    """Context manager around one attempt: a request to a model, and its response. This base class does nothing.
 
-    The block ends with an exception if the response was cancelled, or was closed before its end (``GeneratorExit``).
+    The block ends with an exception if the attempt was cancelled, or was closed before its end (``GeneratorExit``).
 
     Attributes:
         chunks: The number of received chunks.
@@ -49,7 +49,7 @@ class ResponseObservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record that the response has ended. The turn contains the content of the response."""
+        """Record that the attempt has ended. The turn contains the content of the response."""
 
 
 class ToolCallObservation:
@@ -76,7 +76,7 @@ class RunObserver:
     def observe_response(
         self, model: Model, options: RequestOptions, turn: TurnAccumulator
     ) -> ResponseObservation:
-        """Return the context manager for a response, before the request is sent.
+        """Return the context manager for an attempt, before its request is sent.
 
         Args:
             model: The model.

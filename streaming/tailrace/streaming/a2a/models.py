@@ -94,7 +94,7 @@ class A2AModel(BaseModel):
 
 
 def _encode(value: object) -> bytes:
-    if isinstance(value, A2AModel):  # otherwise, `encode_in_steps` passes a slice or a placeholder of a large text
+    if isinstance(value, A2AModel):  # otherwise, the value is a slice or the placeholder of a large text
         return escape_separators(value.model_dump_json(exclude_defaults=True, warnings=False).encode())
     return escape_separators(to_json(value))
 

@@ -1,7 +1,8 @@
 """Requests and responses for A2A tasks, for applications that delegate work to sub-agents. Sans-IO.
 
 `A2ATaskBridge` builds JSON-RPC requests as dicts, and parses responses of every version of A2A. The application sends
-the requests. By default, the requests have the format of A2A before 0.2 (``tasks/send``).
+the requests. By default, the requests have the format of A2A before 0.2 (``tasks/send``). Two methods convert status names for
+Cortex, another project, whose sub-agents have their own names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,8 +70,7 @@ class A2ATaskResult:
         status: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``, ``"canceled"``, …. The names do not
             depend on the A2A version.
         artifacts: The outputs so far.
-        messages: The messages in the response, oldest first. The last one is the message of the status, if there is
-            one.
+        messages: The messages in the response, oldest first, and then the message of the status.
         error: The reason for a failure; None if the task has not failed.
     """
 

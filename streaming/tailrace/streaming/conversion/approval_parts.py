@@ -1,6 +1,6 @@
 """The representation of approvals in A2A messages.
 
-A request is an entry of a data part in the message of the status ``input-required``::
+An approval request is an entry of a data part in the message of the status ``input-required``::
 
     {"approval_requests": [{"call_id", "name", "arguments", "canonical_arguments", "digest", "expires_at", "reason"}]}
 
@@ -9,7 +9,7 @@ A decision is an entry of a data part in the next message of the caller to the t
     {"approval_responses": [{"digest", "decision": "approve" | "reject" | "edit", "reason", "arguments"}]}
 
 The server adds metadata to this message, as ``approvals`` under the URI of the extension: the decisions, and the
-requests that had no decision yet. The format is
+approval requests that remain without a decision. The format is
 ``{"decisions": [{"callId", "digest", "decision", "reason", "arguments", "lost"}], "pending": [request, …]}``.
 """
 
@@ -36,7 +36,7 @@ from tailrace.wrappers.messages import shortened
 REQUESTS = "approval_requests"
 RESPONSES = "approval_responses"
 APPROVAL_CHANNEL = "approval"
-"""The channel of parts with approval requests. Protocols with their own representation of requests omit these
+"""The channel of parts with approval requests. Protocols with their own representation of approval requests omit these
 parts."""
 
 RequestOf = Callable[[ContentPartToolCall], ApprovalRequest | None]
@@ -45,9 +45,7 @@ _MEMBERS = ("digest", "decision", "reason", "arguments")
 
 
 def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf) -> Message:
-    """Return the message of a task that waits for the caller.
-
-    It contains the calls that the caller must run, and approval requests.
+    """Return the message of a task that waits for the caller: the calls that the caller must run, and approval requests.
 
     Args:
         calls: The calls without a result.
@@ -152,7 +150,7 @@ def decisions_data(decisions: Iterable[ApprovalDecision]) -> dict[str, Any]:
 def with_recorded_decisions(
     message: Message, decisions: Iterable[RecordedDecision], pending: Iterable[ApprovalRequest]
 ) -> Message:
-    """Record decisions, and the requests without a decision, in the metadata of a caller's message."""
+    """Record decisions, and the approval requests without a decision, in the metadata of a caller's message."""
     fields = {
         "decisions": [
             {
@@ -188,7 +186,7 @@ def recorded_decisions(message: Message) -> list[RecordedDecision]:
 
 
 def recorded_pending(message: Message) -> list[ApprovalRequest]:
-    """Return the requests that had no decision yet when the caller sent a message."""
+    """Return the approval requests that a caller's message left without a decision."""
     requests = map(_request, _recorded(message).get("pending", ()))
     return [request for request in requests if request is not None]
 

@@ -32,8 +32,8 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
     Returns:
         The object. Its choices have the order of their index. Reasoning is in ``message.reasoning_content``, and
         images of the model are in ``message.images``. Parts that the format does not define (other files, data, calls
-        and results of server tools) are in ``message.parts``, in the common format. If the response is incomplete or
-        has an error, the additional member ``error`` has the fields ``type``, ``message`` and ``code``, and
+        and results of tools that the provider runs) are in ``message.parts``, as JSON of `ContentPart`. If the response is
+        incomplete or has an error, the additional member ``error`` has the fields ``type``, ``message`` and ``code``, and
         ``finish_reason`` is null. If the stream ended too early, choices that were complete have their finish reason.
         Other metadata and fields have the names of the provider. Every JSON parser accepts the object (see
         `plain_json`).

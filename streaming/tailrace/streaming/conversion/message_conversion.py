@@ -1,4 +1,4 @@
-"""Conversion of messages between A2A, the common format, and OpenAI.
+"""Conversion of messages between A2A, the common format (`tailrace.wrappers.Message`), and OpenAI.
 
 An A2A message may be an instance of `tailrace.streaming.a2a.models.Message`, a message of a2a-sdk 1.x (protobuf) or 0.3
 (pydantic), a JSON object of any A2A version, or any other object with attributes of the same names. For some content, A2A has no
@@ -11,7 +11,7 @@ part type. Such content is represented as follows:
 - Reasoning is a text part with the metadata ``{"channel": "reasoning"}`` under `EXTENSION_URI`.
 - The metadata ``finish_reason`` and ``extra`` of a model's message become ``finishReason`` and ``extra`` under `EXTENSION_URI`.
 
-`to_common_message` is the exact inverse of `to_a2a_message`. If necessary for this, further metadata is added under
+`to_common_message` is the exact inverse of `to_a2a_message`. For this purpose, some messages get further metadata under
 `EXTENSION_URI`. Other metadata must not use this URI.
 """
 
@@ -251,7 +251,7 @@ def _a2a_part(part: ContentPart) -> Part:
     if isinstance(part, ContentPartData):
         metadata = part.metadata
         if _tool_entries(part.data) is not None:
-            # The data of a caller looks like tool calls or results.
+            # Mark this data of a caller, because it looks like tool calls or results.
             metadata = with_extension_metadata(metadata, channel="data")
         return Part(data=part.data, metadata=metadata)
     return Part(text=cast("ContentPartText", part).text, metadata=part.metadata)

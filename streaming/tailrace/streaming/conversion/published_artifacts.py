@@ -1,6 +1,6 @@
 """Artifacts of a response of which another process had published only a part when the process stopped.
 
-If the provider still stores the response, it sends the response again from the beginning. `PublishedArtifacts` then
+If the provider still stores the response, the provider sends it again from the beginning. `PublishedArtifacts` then
 removes the content that subscribers have already received, so that the artifacts continue with the first missing
 character. If a new response is requested instead, `emptying_updates` empties the published artifacts that the new response does
 not replace.
@@ -101,7 +101,7 @@ class _PublishedText:
 
 
 def emptying_updates(artifacts: Iterable[PublishedArtifact], updates: Iterable[Update]) -> Sequence[Update]:
-    """Return updates that empty the open published artifacts, except artifacts that the updates of a new response replace."""
+    """Return updates that empty the open artifacts of ``artifacts``, except those that ``updates`` of a new response replace."""
     replaced = {update.artifact.artifact_id for update in updates if isinstance(update, ArtifactUpdate)}
     return [
         ArtifactUpdate(each.artifact.model_copy(update={"parts": (Part(text=""),)}), last=False)

@@ -74,7 +74,7 @@ class StreamConversion:
     def feed(self, data: Any) -> list[Event]:
         """Decode the next bytes of the body (or other input of the decoder), and return the resulting events.
 
-        The data never causes an exception. If an event exceeds the size limit of the decoder, it ends the response.
+        The data never causes an exception. An event that exceeds the size limit of the decoder ends the response.
         """
         try:
             chunks = self._decoder.feed(data)
@@ -84,7 +84,7 @@ class StreamConversion:
         return self._take(chunks)
 
     def close(self) -> list[Event]:
-        """End the body, and return the last events, including the one that ends the task. The data never causes an exception."""
+        """End the body, and return the last events. The last event ends the task. The data never causes an exception."""
         try:
             events = self._take(self._decoder.close())
         except UpstreamError as error:
@@ -122,8 +122,8 @@ class StreamConversion:
 def answer_parts(accumulator: Accumulator) -> list[Part]:
     """Return the first choice of a response as A2A parts. Empty parts are omitted.
 
-    The first part is the reasoning, and the second part is the text. Tool calls, files, data, and results of server
-    tools follow in their original order.
+    The first part is the reasoning, and the second part is the text. Tool calls, files, data, and results of tools that the
+    provider runs follow in their original order.
     """
     assembly = accumulator.first
     if assembly is None:

@@ -55,8 +55,8 @@ class ResponseTranslator:
     Args:
         turn: The number of the turn in the task. It is part of artifact ids, so that the ids of different turns differ.
         round: The number of the response in the turn. It is also part of artifact ids.
-        accumulator: The accumulator of the response, if the caller adds the chunks to it and passes its changes to
-            `translate`. None to create an accumulator, to which `feed` adds the chunks.
+        accumulator: The accumulator of the response, if the caller adds the chunks to it and passes the resulting changes
+            to `translate`. None to create an accumulator, to which `feed` adds the chunks.
         taken_ids: Function that returns the ids of all earlier calls in the conversation. A call with one of these
             ids gets a new id.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
@@ -135,7 +135,7 @@ class ResponseTranslator:
         """End the response. Return the updates that complete the open artifacts, and the final status.
 
         Args:
-            error: The reason why the response ended early, if the transport knows it.
+            error: The error with which the stream ended; None for no error.
 
         Returns:
             The last updates. The final update is a `StatusUpdate`. Its state is COMPLETED; INPUT_REQUIRED if the

@@ -56,8 +56,8 @@ class TurnTranslator:
         max_event_bytes: See `ResponseTranslator`.
         opening: Updates to publish before the first response.
         request_of: Function that returns the approval request of a call without a result.
-        published: The artifacts of the first response that another process has published in part; empty if there are
-            none.
+        published: The published artifacts of the first response, if another process has published a part of this
+            response; otherwise empty.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TurnTranslator:
         self._response = ResponseTranslator(turn=turn, round=0, results=results)
         self._published = published
         self._received_again: PublishedArtifacts | None = None
-        self._is_stored = False  # True if the log has the id of the stored response
+        self._is_stored = False  # True if an event contains the id of a response that the provider stores
         self._attempts: list[Attempt] = []  # of the responses that broke off
         self._model = ""  # of the latest attempt
         self._route: Route | None = None
@@ -102,7 +102,7 @@ class TurnTranslator:
             accumulator=response,
             taken_ids=partial(
                 _call_ids, self._accumulator
-            ),  # the partial object must not refer to this translator
+            ),  # the partial object must not refer to this translator (a reference cycle)
             max_event_bytes=self._max_event,
         )
         return self._translate_interrupted if self._published else self._response.translate
@@ -199,7 +199,7 @@ class TurnTranslator:
         """End the turn and return the last updates. The final update is the status.
 
         Args:
-            error: The reason why the turn has no result; None if it has one.
+            error: The reason why the turn has no result; None if the turn has a result.
         """
         items = self._new_messages()
         usage = self._accumulator.total_usage if self._round > 1 else None

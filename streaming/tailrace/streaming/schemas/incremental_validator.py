@@ -1,4 +1,7 @@
-"""Checks the text of a JSON value against a schema while the text arrives."""
+"""Validator that checks the text of a JSON value against a schema while the text arrives.
+
+`tailrace.streaming.schemas.schema_shapes` explains shapes and alternatives.
+"""
 
 import json
 import re
@@ -32,12 +35,12 @@ _KINDS = {
 
 _MAX_DEPTH = 500
 _MAX_NUMBER = 1000  # characters of a number
-# Alternatives of a value, and their `Shape.size` together. If there are more, a value is only checked at the end.
+# Maximum number of alternatives of a value, and maximum sum of their `Shape.size`. Above these limits, any value is accepted.
 _MAX_STATES = 256
 _MAX_SIZE = 5_000
 
-# An alternative of a value. The number is a position in `_Container.states`: the alternative of the container to which it
-# belongs.
+# An alternative of a value: a shape of the value, and the position in `_Container.states` of the container's alternative to
+# which this shape belongs.
 _State = tuple[int, Shape]
 
 
@@ -76,7 +79,7 @@ class IncrementalValidator:
         shapes = schema if isinstance(schema, SchemaShapes) else SchemaShapes(schema)
         self._any = SchemaShapes({}).roots[0]
         self._stack: list[_Container] = []
-        self._next = "value"  # or first item, first name, name, colon, comma, end
+        self._next = "value"  # the expected token: value, first item, first name, name, colon, comma or end
         self._states: list[_State] = []  # of the next or current value
         self._set_states([shapes.roots])
         self._token = ""  # kind of the incomplete string, name, number or literal
@@ -288,7 +291,7 @@ class IncrementalValidator:
         self._end_value()
 
     def _end_value(self) -> None:
-        """Remove the alternatives of the container that the value does not match."""
+        """Keep only the alternatives of the container that the value matches."""
         if not self._stack:
             self._next = "end"
             return

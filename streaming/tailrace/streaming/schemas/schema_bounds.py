@@ -1,4 +1,4 @@
-"""Limits for the JSON schemas that callers send. They limit the time for compiling a schema and validating a value.
+"""Limits for the JSON schemas that callers send. The limits bound the time for compiling a schema and validating a value.
 
 Callers send schemas of tools and of structured output. The limits are needed because the validator holds the global interpreter
 lock. Patterns are matched in linear time, because look-around and back-references are not supported. The cost of all other
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 MAX_SIZE = 20_000
-"""Maximum number of parts of a schema. A part counts once for each reference to it."""
+"""Maximum number of parts (JSON values) of a schema. A part counts once for each reference to it."""
 
 MAX_VALUES = 10_000
 """Maximum number of JSON values of a schema. References are not followed."""
@@ -182,7 +182,7 @@ class _Width:
         while waiting:
             schema, level = waiting.pop()
             width += self._keywords(schema)
-            if level < _MAX_LEVELS:  # a deeper schema refers to itself without constraints
+            if level < _MAX_LEVELS:  # only a schema that refers to itself is nested more deeply
                 waiting.extend((each, level + 1) for each in self._in_place(schema))
             for name, member in _members(schema, "properties"):
                 named.setdefault(name, []).append(member)

@@ -16,7 +16,7 @@ _MAX_ALTERNATIVES = 64
 _MAX_LEVELS = 100
 
 MAX_WORK = 1_000_000
-"""Default of the maximum number of steps for the conversion of a schema; each takes up to one microsecond."""
+"""Default maximum number of steps for the conversion of a schema. Each step takes up to one microsecond."""
 
 Parts = tuple[Mapping[str, Any], ...]
 
@@ -33,7 +33,7 @@ class Shape:
         constants: The values that the shape accepts, if the schema lists them; otherwise None.
         names: The names of members that the shape accepts; None for any name.
         required: The names of required members.
-        size: The number of schemas, constants and names, to which the time to check a value is proportional.
+        size: The number of schemas, constants and names. The time for checking a value is proportional to this number.
     """
 
     def __init__(self, parts: Parts, schema: "SchemaShapes") -> None:
@@ -82,7 +82,7 @@ class Shape:
         return found
 
     def knows(self, name: str) -> bool:
-        """Return whether a name of a member is in the schema."""
+        """Return True if a name of a member is in the schema."""
         return any(name in cast("Mapping[str, Any]", part.get("properties", {})) for part in self._parts)
 
     def item(self, index: int) -> tuple["Shape", ...]:
@@ -107,8 +107,8 @@ class SchemaShapes:
 
     Args:
         schema: A valid JSON schema.
-        max_work: Maximum number of steps for the conversion. The remaining parts of the schema then accept any value. Each step
-            takes up to one microsecond.
+        max_work: Maximum number of steps for the conversion. Parts of the schema that would exceed this number accept any value.
+            Each step takes up to one microsecond.
 
     Attributes:
         roots: The alternatives for the complete value.
@@ -123,7 +123,7 @@ class SchemaShapes:
         self.roots = self.alternatives([schema])
 
     def spend(self, steps: int) -> bool:
-        """Count steps of the conversion. Return False if there are too many."""
+        """Count steps of the conversion. Return False if the maximum is exceeded."""
         self._work -= steps
         return self._work >= 0
 
@@ -197,7 +197,7 @@ class SchemaShapes:
 
 
 def is_equal(value: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
+    """Return True if two JSON values are equal. 1 equals 1.0, but 1 does not equal true."""
     return _kind_of(value) == _kind_of(other) and value == other
 
 
@@ -229,7 +229,7 @@ def _prefix_items(part: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _has_identifiers(schema: Any) -> bool:
-    """Return whether a part of a schema has an identifier, which changes the meaning of references in this part."""
+    """Return True if a part of a schema has an identifier, which changes the meaning of references in this part."""
     waiting: list[Any] = [schema]
     while waiting:
         each = waiting.pop()

@@ -26,7 +26,7 @@ from tailrace.wrappers.request_options import OutputFormat
 
 _MAX_EXPLAINED = 1_000  # maximum number of parts of a schema for detailed error messages
 _MAX_VALUES = 100_000  # maximum number of JSON values in a response
-_MAX_WORK = 500_000  # maximum number of keywords multiplied by values; each takes up to 0.1 microseconds
+_MAX_WORK = 500_000  # maximum of keywords times values; each keyword of a value takes up to 0.1 microseconds
 _MAX_EXPLAINED_WORK = 20_000
 _MAX_MESSAGE = 500  # maximum number of characters of an error message
 
@@ -64,8 +64,8 @@ class OutputReader:
 
     Args:
         form: The output format of the request.
-        validate: Function that converts a JSON value to the result. If the value does not match, it raises a
-            ValueError with the reason.
+        validate: Function that converts a JSON value to the result. If the value does not match the format, the function
+            raises a ValueError with the reason.
 
     Attributes:
         format: The output format of the request.
@@ -136,7 +136,7 @@ class OutputReader:
         import jsonschema_rs  # imported here, because many servers never need it
 
         # The validator collects all errors before it returns the first error. For a schema with many branches, this
-        # takes very long.
+        # takes very long. Errors are therefore explained only for small schemas.
         is_explained = size <= _MAX_EXPLAINED and not recursive
         try:
             validator = jsonschema_rs.validator_for(
@@ -181,7 +181,7 @@ class OutputReader:
         return self._validate(value)
 
     def read(self, text: str) -> object:
-        """Parse a response. A code fence around it is ignored.
+        """Parse the text of a response. A code fence around the text is ignored.
 
         Raises:
             ValueError: The text is not valid JSON, or the value does not match the format.

@@ -40,8 +40,8 @@ _decode_text = msgspec.json.Decoder(str).decode
 _encode_json = msgspec.json.Encoder().encode
 
 MAX_COPIED_CHARACTERS = 2 * 1024 * 1024
-"""Maximum number of characters of an artifact that is sent again as its own last chunk. Encoding a larger artifact
-would block the event loop."""
+"""Maximum number of characters of an artifact whose last chunk contains the complete artifact (`stores_last_chunk_only`).
+Encoding a larger artifact would block the event loop."""
 
 _RECEIVED = b'"received":'
 _APPENDED = b'}]},"append":true}}'
@@ -184,8 +184,8 @@ class TaskRecord:
     def is_changed(self, artifact_id: str) -> bool:
         """Return True if an artifact was created, replaced or extended after the last call of `take_changed`.
 
-        For a task from the store, the changes after its stored snapshot count. The store saves the snapshot at the end
-        of each complete turn.
+        For a task that was loaded from the store, only changes after the stored snapshot count. The store saves a snapshot
+        at the end of each complete turn.
         """
         return artifact_id in self._artifacts and self._artifacts[artifact_id].changed
 
@@ -274,7 +274,7 @@ class TaskRecord:
         """Return a snapshot of the task. Its metadata has the number of the last event that is included.
 
         Args:
-            history_length: The maximum number of messages, of which the newest are included; None for all, 0 for none.
+            history_length: The maximum number of messages; None for all, 0 for none. The newest messages are included.
         """
         history = (
             self.history if history_length is None else self.history[-history_length or len(self.history) :]
@@ -291,9 +291,9 @@ class TaskRecord:
     def overview(self) -> list[Event]:
         """Return a snapshot as events, for a lagging subscriber: all artifacts with their content so far, then the status.
 
-        Each full copy replaces the artifact of the subscriber. Only the status event has a number: that of the last
-        event in the snapshot. A subscriber that disconnects before the status event therefore resumes at its earlier
-        position.
+        Each artifact in the snapshot replaces the subscriber's copy. Only the status event has a number, which is the number
+        of the last event in the snapshot. A subscriber that disconnects before the status event therefore resumes at its
+        earlier position.
         """
         events = [
             Event(0, self._encode_artifact(record.complete(), last=not record.open))
@@ -303,7 +303,7 @@ class TaskRecord:
         return [*events, Event(self.number, self._encode_status(self.status, metadata), self.state)]
 
     def replay(self, event: Event) -> None:
-        """Apply the next event of a stored log. A record of this class must have created the event.
+        """Apply the next event of a stored log. The event must have been created by a `TaskRecord`.
 
         Raises:
             ValueError: The number of the event is not the next number.

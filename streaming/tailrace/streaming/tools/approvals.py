@@ -1,9 +1,9 @@
 """Approval of tool calls: the policy, the requests and the decisions. Sans-IO.
 
 A call that requires an approval does not run. Instead, the turn ends with an `ApprovalRequest`, which contains the
-arguments and a digest of the call, and an expiry time. A later `ApprovalDecision` contains the digest. It approves the
-call, rejects the call with a reason for the model, or replaces the arguments. Before `ToolRunner` runs a call that
-requires an approval, it computes the digest again. The call runs only if this digest was approved. If the arguments
+arguments and a digest of the call, and an expiry time. A later `ApprovalDecision` contains the digest. The decision
+approves the call, rejects the call with a reason for the model, or replaces the arguments. Before `ToolRunner` runs a call
+that requires an approval, it computes the digest again. The call runs only if this digest was approved. If the arguments
 have changed, the digest differs, and the call does not run.
 
 The digest is the SHA-256 hash, in hexadecimal, of the canonical JSON (RFC 8785) of

@@ -105,7 +105,7 @@ def _mcp_tools(spec: str, server: str) -> McpToolset:
 
 def _imported(spec: str, module: str, name: str) -> object:
     """Import a module, and return the value of a name in it. Any error of the import becomes a `ConfigurationError`."""
-    # Python does not search the current folder for modules of an installed program. Add the folder at the end of the
+    # In an installed program, Python does not search the current folder for modules. Add this folder at the end of the
     # path, so that its files do not shadow installed modules.
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())

@@ -206,10 +206,13 @@ class McpTool(Tool):
 def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
     """Convert the result of a server to the common format. The id and the name are empty.
 
-    If all blocks are text, the output is the structured content or, without structured content, the texts joined with line
-    breaks. Otherwise, the output is a list: the structured content and the blocks that are not text or, without structured
-    content, all blocks. In this list, the number of bytes replaces the content of a file: no provider accepts MCP files, and the
-    base64 text would fill the context window of the model. If all blocks together are at most `MAX_KEPT_BYTES` long,
+    A result contains blocks (text, images, other files), and may also contain structured content (JSON). The output is:
+
+    - if all blocks are text: the structured content; without structured content, the texts, joined with line breaks.
+    - otherwise, a list: the structured content and the blocks that are not text; without structured content, all blocks.
+
+    In the list, the number of bytes replaces the content of a file: no provider accepts MCP files, and the base64 text would
+    fill the context window of the model. If a result with files is at most `MAX_KEPT_BYTES` long,
     ``metadata["mcp"]["content"]`` contains the unchanged blocks.
 
     Args:

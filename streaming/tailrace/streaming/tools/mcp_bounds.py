@@ -5,9 +5,9 @@ schemas of the server. This validation runs in the event loop, and the patterns 
 This module therefore removes output schemas before the SDK reads them, and validates results with
 `tailrace.streaming.schemas.structured_output`, which matches patterns in linear time and rejects large schemas.
 
-The SDK starts a task for each request of a server. `MessageFilter` limits these requests. If a server ends a response
-early, the SDK resumes the response, without a limit, and after a pause that the server chooses. `limited_resumptions`
-limits the number of resumptions.
+A server can also send requests to the client, and the SDK starts an asyncio task for each of these requests. `MessageFilter`
+limits their number. If a server ends a response early, the SDK resumes the response after a pause that the server chooses. The
+SDK does not limit the number of resumptions; `limited_resumptions` does.
 """
 
 import logging
@@ -107,7 +107,7 @@ class MessageFilter:
         self._waiting = 0
 
     def accept(self, message: SessionMessage) -> SessionMessage | None:
-        """Return a message that the client may process; None for a notification, and for a request above `MAX_REQUESTS`.
+        """Filter a message: return None for notifications, and for requests above `MAX_REQUESTS`.
 
         A result with more than `MAX_VALUES` JSON values is replaced with an error. The parameters of a request with so
         many values are removed.
@@ -144,7 +144,7 @@ _RESUMPTIONS = ContextVar[list[None] | None]("tailrace_mcp_resumptions", default
 def limited_resumptions() -> Generator[None]:
     """Allow at most `MAX_RESUMPTIONS` resumptions of the responses to messages that are sent in the block.
 
-    The SDK sends each message, and resumes its response, in the context in which the message was created.
+    The SDK sends each message, and resumes its response, in the context (`contextvars`) in which the message was created.
     """
     token = _RESUMPTIONS.set([])
     try:

@@ -116,7 +116,7 @@ class ToolServerClient:
                     result = await client.call_tool(name, arguments)
             except MCPError as error:
                 if error.message == FORGOTTEN:
-                    # The server does not know the session. It has therefore not run the call (2025-11-25, "Session
+                    # The server does not know the session, and has therefore not run the call (MCP 2025-11-25, "Session
                     # Management").
                     connection.close()
                     if may_repeat:

@@ -45,7 +45,7 @@ class HttpTransport:
         self._ended = ended
 
     def failure(self, error: Exception | None) -> TailraceError | None:
-        """Return the last HTTP failure if it caused an error of connecting; otherwise None."""
+        """Return the HTTP failure that caused the error of a failed connection; None if there is no such failure."""
         return self._client.failure if isinstance(error, MCPError) else None
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class _HttpClient(httpx2.AsyncClient):
         if unusable:
             await response.aclose()
             if request.method != "POST":
-                # This is the response of a server without a stream for its own messages.
+                # A server without a stream for its own messages returns this status.
                 return httpx2.Response(405, request=request)
             return self._failed(request, 502, unusable, UpstreamFault.INVALID)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):

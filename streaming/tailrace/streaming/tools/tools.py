@@ -64,8 +64,8 @@ class ToolContext:
     Attributes:
         call: The call of the model.
         task_id: Id of the task; empty without a server.
-        context_id: Id of the conversation; empty without a server. Callers can choose the id, so that two callers may
-            use the same id.
+        context_id: Id of the conversation; empty without a server. Callers can choose this id, and two callers may choose
+            the same id.
         external_context_id: Opaque id of the conversation; empty without a server. It is unique for each conversation
             and caller. Use this id in other systems, and as the key of stored data.
     """
@@ -105,8 +105,8 @@ class Tool(ABC):
             and name are ignored.
 
         Raises:
-            ToolError: An error for the model. For any other exception, the model receives its class and text, and the
-                server logs it.
+            ToolError: An error for the model. For any other exception, the model receives the class and the text of the
+                exception, and the exception is logged.
         """
 
 
@@ -160,7 +160,7 @@ class FunctionTool(Tool):
         self._context_name, fields = _fields(function, given, words)
         config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
         try:
-            make = cast("Any", pydantic.create_model)  # its types do not support dynamic fields
+            make = cast("Any", pydantic.create_model)  # its type hints do not support dynamic fields
             self._arguments: type[pydantic.BaseModel] = make(given, __config__=config, **fields)
             schema = self._arguments.model_json_schema(schema_generator=PlainSchema)
         except pydantic.errors.PydanticUserError as error:
