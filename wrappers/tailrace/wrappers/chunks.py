@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class FinishReason(StrEnum):
-    """Finish reasons that are common to all providers."""
+    """Finish reasons in the common format. Decoders convert the finish reasons of the providers to these values."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -33,9 +33,9 @@ class FinishMessage(msgspec.Struct, frozen=True):
     """The end of a response, with its reason.
 
     Attributes:
-        reason: The finish reason, as one of the values that all providers share.
+        reason: The finish reason in the common format.
         raw: The finish reason in the provider's words, for example ``"end_turn"`` or ``"MAX_TOKENS"``.
-        message: The provider's explanation; empty if there is none.
+        message: The provider's explanation; None or empty if there is none.
     """
 
     reason: FinishReason
@@ -60,7 +60,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
-    """An unchanged fragment of one tool call. `MessageAssembly` finds the call to which the fragment belongs.
+    """One fragment of a tool call, as the provider sent it. `MessageAssembly` finds the call to which the fragment belongs.
 
     Attributes:
         index: The index of the call that the provider sent, or None.
@@ -70,9 +70,9 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
             concatenate the fragments.
         type: ``"function"``, ``"custom"``, or ``"server"`` for a tool that the provider runs itself; empty if the
             provider sent no type with this fragment.
-        extra: Further fields of the call, such as thought signatures. They are values of the provider's metadata key,
-            for example ``"gemini"``. They become metadata of the call, and later requests to the provider contain
-            them.
+        extra: Further fields of the call, such as thought signatures, in an object under the provider's metadata key,
+            for example ``{"gemini": {…}}``. The fields become metadata of the call. Later requests to the provider
+            contain them.
     """
 
     index: int | None = None
@@ -119,14 +119,14 @@ class ChunkDetails(msgspec.Struct):
             have the same field, lists are concatenated, objects are merged, and other values are replaced.
         error: The error that the provider reported, or None. The other content of the chunk is valid even if there is
             an error.
-        snapshot: True if the chunk contains the complete message instead of a delta. The chunk is used only if no other
-            chunk of the stream had content.
+        snapshot: True if the chunk contains the complete message instead of a delta. Its content is used only if no
+            earlier chunk of the stream had content.
         block: The block of text or reasoning that the delta belongs to, or None.
         parts: Complete content parts that follow the text of the delta: files, data, and results of tools that the
             provider ran. Tool calls are not allowed here.
         restarts: True if the provider began its response again. The previous content of the choice must be discarded.
-        restates: True if the reasoning of the delta comes from a secondary field, which is used only if the usual field
-            has no reasoning. Some servers send the same reasoning in both fields.
+        restates: True if the reasoning of the delta comes from a second reasoning field. Some servers send the same
+            reasoning in two fields. The second field is then ignored if the first field has had reasoning.
     """
 
     role: str = ""

@@ -1,4 +1,4 @@
-"""Continuation of interrupted responses: the methods, and the options of the providers' APIs.
+"""Types for the continuation of interrupted responses: methods, request options, and the joined chunks.
 
 `Model.continuation` continues a text. `Model.attachment` reads the rest of a response that the provider stores. The
 module `tailrace.streaming.agent.continuation` decides how, when and with which model a response is continued.
@@ -21,21 +21,21 @@ class Route(StrEnum):
     ATTACH = "attach"
     """The provider stores the response, and sends the events that have not arrived."""
     PREFILL = "prefill"
-    """The last message of the request is the text that was received, and the provider continues it."""
+    """The request ends with the received text as a message of the model. The provider continues this text."""
     REPLACE = "replace"
     """A new response replaces the received text."""
 
 
 class Prefill(msgspec.Struct, frozen=True):
-    """Options of a request that ends with a text, which the provider continues.
+    """Options of a request that ends with the interrupted text, so that the provider continues this text.
 
     Attributes:
         members: Further members of the request.
-        metadata: Metadata of the last message. If it has members under the provider's key, they are added to the
-            message in the request.
+        metadata: Metadata of the last message. Its members under the provider's key are added to the message in the
+            request.
         root: The root path of the API that supports continuations; empty for the default root path.
-        is_exact: True if the response never repeats the end of the text.
-        has_prefix: True if the response begins with the complete text of the request.
+        is_exact: True if the response never repeats the end of the interrupted text.
+        has_prefix: True if the response begins with the complete interrupted text.
     """
 
     members: Mapping[str, Any] = {}
@@ -48,13 +48,13 @@ class Prefill(msgspec.Struct, frozen=True):
 class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
     """The chunks of a continuation, without the characters that repeat the interrupted text.
 
-    If the provider rejects the continuation in the stream, or begins to reason again, an error is raised. The text
-    cannot be continued then.
+    If the continuation contains reasoning, an `UpstreamError` is raised, because the model has then begun a new
+    response instead of continuing the text.
 
     Args:
         batches: The chunks as the provider sent them.
         join: Removes the repetition.
-        refused: Called if the server does not continue texts.
+        refused: Called if the provider rejects the request before any text, or if the continuation contains reasoning.
     """
 
     __slots__ = ("_batches", "_has_begun", "_join", "_refused")

@@ -114,7 +114,7 @@ class UpstreamError(TailraceError):
 
     @property
     def concerns_provider(self) -> bool:
-        """True if another provider may complete the request.
+        """True if the same request to another provider may succeed.
 
         This is the case after a temporary error, denied access, an exceeded quota, or an invalid response.
         """

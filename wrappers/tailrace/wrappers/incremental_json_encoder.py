@@ -16,7 +16,8 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 LONG_TEXT = 64 * 1024
-"""Maximum number of characters of a text, or bytes of a file, that are encoded in one step. A slice has this size."""
+"""Maximum number of characters of a text, or bytes of a file, that are encoded in one step. The slices of a text have this
+size."""
 
 # Number of bytes in a slice. It is divisible by three, so that only the last slice has padding.
 _BASE64_SLICE = 48 * 1024

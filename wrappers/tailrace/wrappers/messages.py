@@ -4,7 +4,7 @@
 converts a `History` to the messages of a request, and back. All classes are frozen pydantic models. They are compared
 by value, and survive a round trip through JSON. When an instance is created, a value that JSON cannot represent is
 converted or rejected (see `json_value`). The parts of a message have the order in which the language model produced
-them. Consecutive text is one part.
+them. Consecutive text is one part, unless the provider divides the text into blocks.
 """
 
 import base64
@@ -28,8 +28,8 @@ from pydantic import (
 )
 
 MAX_DEPTH = 26
-"""Maximum nesting depth of a JSON value. Of all parsers, Protobuf (A2A over gRPC) has the lowest limit: 30 nested objects.
-The objects around the value count, too."""
+"""Maximum nesting depth of a JSON value. Protobuf (A2A over gRPC) has the lowest limit of all parsers: 30 nested objects,
+including the objects that contain the value."""
 
 MAX_MESSAGE_LENGTH = 2_000
 """Maximum number of characters in an error message about the input of a caller."""
@@ -38,7 +38,8 @@ _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 _MAX_EXCERPT = 100  # maximum number of characters of a value in an error message
 
-# Words of error messages that are shortened: ids, names and paths of callers. Quotation marks around a word are not part of it.
+# A long word in an error message, for example an id, a name or a path. Quotation marks around the word are not part of
+# the word.
 _LONG_WORD = re.compile(r"""([^\s'"]{100})[^\s'"]{200,}""")
 _MAX_SCANNED = 100_000  # maximum number of characters that are searched for long words
 
@@ -265,9 +266,9 @@ class ContentPartToolCall(_Model):
         id: The id of the call. The result of the call has the same id.
         name: The name of the tool.
         arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
-        arguments_json: The model's JSON text for ``arguments``; None if the text equals
-            ``json.dumps(arguments, ensure_ascii=False)``. The text may have other white space, escapes, repeated keys
-            and numbers (``1e2``). Later requests contain this text if it still matches ``arguments`` (see
+        arguments_json: The model's JSON text for ``arguments``; None if the text equals ``json.dumps(arguments,
+            ensure_ascii=False)``. The text may differ in white space, escapes, repeated keys and the form of numbers
+            (``1e2``). Later requests contain this text if it still matches ``arguments`` (see
             `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Calls that differ only in this text are
             equal.
         arguments_text: The model's text for the arguments, unchanged, if ``arguments`` cannot represent it; otherwise

@@ -32,8 +32,8 @@ async def _may_always_cancel() -> bool:
 MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar(
     "tailrace_may_cancel", default=_may_always_cancel
 )
-"""Returns whether an incomplete response may be cancelled at the provider. If another process may read the response, it must
-not be cancelled."""
+"""Async function that returns True if an incomplete response may be cancelled at the provider. A response that another process
+may still read must not be cancelled."""
 
 
 class Model(ABC):
@@ -86,14 +86,14 @@ class Model(ABC):
         implementation returns None.
 
         Args:
-            text: The text that has been received. The response must not contain other content.
+            text: The text of the interrupted response. The interrupted response must not contain other content.
             history: The conversation of the interrupted request.
             options: The options of the interrupted request.
         """
         return None
 
     def stored_id(self, chunks: ChunkBatches) -> str:
-        """Return the id with which the provider stores a response, for `attachment`; empty (the default) if it does not.
+        """Return the id of a response that the provider stores, for `attachment`; empty (the default) if it is not stored.
 
         Args:
             chunks: The iterator that `stream` returned. The first chunks must have been read.
@@ -109,13 +109,14 @@ class Model(ABC):
 
         Args:
             broken: The iterator that `stream` or `attachment` returned for the interrupted response. The new chunks
-                follow the chunks that it has yielded. If another process sent the first request, a `stored_id`. The new
-                chunks then begin at the start of the response.
-            options: The options of the first request. They are used only with a `stored_id`.
+                then begin after the last chunk that this iterator has yielded. If another process sent the first
+                request: the id that `stored_id` returned in that process. The new chunks then begin at the start of the
+                response.
+            options: The options of the first request. They are used only if ``broken`` is an id.
         """
         return None
 
-    async def release(self, stored_response: ChunkBatches | str) -> None:  # noqa: B027 — most providers hold no response
+    async def release(self, stored_response: ChunkBatches | str) -> None:  # noqa: B027 — most providers store no responses
         """Cancel a stored response whose rest is not needed. If `MAY_CANCEL` returns False, do nothing.
 
         The default implementation does nothing.

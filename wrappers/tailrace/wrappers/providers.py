@@ -1,13 +1,13 @@
-"""Registry of providers and wire formats. `create_model` creates the model for a name ``provider:model``.
+"""Registry of providers and wire formats. `create_model` creates the model client for a name ``provider:model``.
 
 A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). Each wire format has a
 decoder, a history converter and a model client. A *provider* is a service with such an API. Each provider has a base
-URL, and environment variables for its key. Many providers use the format of Chat Completions. If the responses of these
-providers differ, the decoder finds the differences in the stream. If their requests differ, the differences are
+URL, and environment variables for its key. Many providers use the format of Chat Completions. The decoder detects the
+differences between the responses of these providers in the stream. The differences between their requests are
 attributes of `Provider`.
 
-The package of a wire format is imported when it is used for the first time. An application may add providers with
-`register`.
+The package of a wire format is imported when the format is used for the first time. An application may add providers
+with `register`.
 """
 
 import os
@@ -36,7 +36,7 @@ class WireFormat:
         model: The name of the `Model` class in the package's module ``client``.
         arguments: ``"fragments"`` if the arguments of tool calls are streamed in fragments, ``"whole"`` if each call
             arrives with complete arguments.
-        reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed or encrypted.
+        reasoning: The form of reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed or encrypted.
         sends: The content types that requests may contain in addition to text and tools.
         streams: The content types that responses may contain in addition to text, reasoning and tool calls.
         extra: The optional dependency group (extra) that the model client requires; empty for none.
@@ -92,9 +92,9 @@ class Provider:
             providers accept. The value is used only with the provider's own base URL.
         content_parts: For Chat Completions, False if the provider rejects a message whose text is a list of parts. The
             text is then sent as one string. The value is used only with the provider's own base URL.
-        prefill: For Chat Completions, a key in `tailrace.wrappers.openai.prefill.PREFILLS`. It determines how the
-            provider must be asked to continue an interrupted text. If it is None, the server software is detected. The
-            value is used only with the provider's own base URL.
+        prefill: For Chat Completions, a key in `tailrace.wrappers.openai.prefill.PREFILLS`. It selects the options of a
+            request that continues an interrupted text. If it is None, the server software is detected. The value is
+            used only with the provider's own base URL.
     """
 
     name: str
@@ -347,7 +347,7 @@ def find_provider(name: str) -> Provider:
 def find_key(provider: str, model: str, api_key: str | None = None) -> str | None:
     """Return the key for a model: ``api_key``, or the key in the environment if ``api_key`` is empty.
 
-    The result is None if no key is set, and the provider does not require one.
+    The result is None if no key is set, and the provider does not require one or is not registered.
 
     Raises:
         ConfigurationError: The provider requires a key, and no key is set. The error message names the environment

@@ -99,7 +99,7 @@ class AnthropicModel(ClientModel):
         await self._client.close()
 
     async def _find_prefill(self) -> Prefill:
-        # Models since Claude 4.6, and requests with thinking, reject continuations with 400.
+        # The API rejects continuations with status 400 for models since Claude 4.6, and for requests with thinking.
         return Prefill(is_exact=True)
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:

@@ -14,22 +14,23 @@ survives a round trip: ``to_history(from_history(history)) == history``.
   first in the merged message.
 - Blank text, and messages with only blank text, are omitted, because the API rejects them. If the last message is the
   model's, the white space at its end is removed.
-- Text after a call of a client tool is sent before the call, because the API requires that a message ends with such
-  calls.
+- Text after a call of a client tool (a tool that the provider does not run) is sent before the call, because the API
+  requires that a message ends with such calls.
 - Reasoning is sent only if this API produced and signed it. Reasoning at the end of a message is omitted, because the
   API rejects it. The position of other reasoning does not change.
-- Calls of server tools and their results are sent only if this API produced them. A result without its call is
-  omitted. A call without its result is omitted if a message of the user follows. If a model's message contains the
-  result of a client tool, the result is sent in the next user message.
+- Calls of server tools (tools that the provider runs) and their results are sent only if this API produced them. A
+  result without its call is omitted. A call without its result is omitted if a message of the user follows. If a
+  model's message contains the result of a client tool, the result is sent in the next user message.
 - A data part is sent as JSON in a text block. If the data is a content block of this API, the block itself is sent.
 - A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file becomes a
   text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such text
   blocks, too. An image loses its name, and a text file loses its media type. For a file with a URL, `to_history`
   derives the media type from the URL.
-- Arguments that are not a JSON object are sent as ``{"input": arguments}``. Other arguments are sent with the model's
-  original text (see `tailrace.wrappers.decoding.verbatim_json`). The ``anthropic`` package encodes arguments as compact
-  JSON instead: this preserves order, numbers and characters, but not white space, escapes and repeated keys. The
-  ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.
+- Arguments that are not a JSON object are sent as ``{"input": arguments}``. Other arguments become objects that also
+  have the model's original text (see `tailrace.wrappers.decoding.verbatim_json`). The ``anthropic`` package does not
+  use this text. It encodes the objects as compact JSON, which preserves order, numbers and characters, but not white
+  space, escapes and repeated keys. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is
+  not preserved.
 - The output of a tool is sent as text if it is text. A list of content blocks is sent as blocks if at least one block
   is not text. Any other output is sent as JSON, and `to_history` returns the JSON as text. `to_history` gets the name
   of the tool from the call with the same id.
@@ -175,10 +176,10 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     def create_chunk_wrapper(
         self, chunk: "RawMessageStreamEvent | Mapping[str, Any]"
     ) -> AnthropicEventWrapper:
-        """Wrap one event of a stream of the ``anthropic`` package. If it has no content, the wrapper is empty.
+        """Wrap one event of a stream of the ``anthropic`` package. If the event has no content, the wrapper is empty.
 
-        See `wrap_chunk` for the limitations. If an event has several deltas (a ``message_start`` with content), only
-        the first delta is returned. `wrap_chunk` returns all deltas.
+        See `wrap_chunk` for the limitations. If an event has several deltas (a ``message_start`` with content), the
+        wrapper contains only the first delta. `wrap_chunk` returns all deltas.
         """
         wrappers = wrap_chunk(chunk)
         return wrappers[0] if wrappers else AnthropicEventWrapper(as_object(chunk) or {})

@@ -1,9 +1,9 @@
-"""Interpretation of the events of the Messages API. Anthropic, Vertex AI, Bedrock and gateways send them.
+"""Interpretation of the events of the Messages API. Anthropic, Vertex AI, Bedrock and gateways send these events.
 
 `AnthropicDecoder` and the Bedrock decoder use `MessageEvents`. A message is a series of content blocks. Text, reasoning
 and fragments of tool calls are returned immediately. The index of a block identifies the tool call. Any other block
-(the result of a server tool, a compaction, …) is buffered, and becomes one part at its end. The metadata of the part
-contains the original block, because later requests must contain the block unchanged.
+(the result of a server tool, a compaction, …) is buffered, and becomes one part at the end of the block. The metadata
+of the part contains the original block, because later requests must contain the block unchanged.
 """
 
 from collections.abc import Mapping
@@ -49,13 +49,13 @@ class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
     """Chunk wrapper for one delta of an event. An event with a complete message has several deltas.
 
     Attributes:
-        finish: The ``stop_reason`` of the event; None if it has none.
+        finish: The ``stop_reason`` of the event; None if the event has none.
         usage: The token counts of the request so far; None if the event has no counts.
     """
 
 
 class MessageEvents:
-    """Sans-IO reader of the events of one response. No content of an event causes an exception.
+    """Sans-IO reader of the events of one response. Invalid content of an event never causes an exception.
 
     The reader stores only the start of the open block, and the tool names of at most 64 server tool calls without a
     result.
@@ -101,8 +101,8 @@ class MessageEvents:
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        # The block indexes of each message start at 0. The offset, which is the number of blocks in earlier messages, is
-        # added to them. The indexes of tool calls are therefore unique.
+        # The block indexes of each message start at 0. The offset (the number of blocks in earlier messages) is added
+        # to the indexes, so that the indexes of tool calls are unique.
         self._offset = self._next = 0
         self._clear_block()
 
@@ -280,7 +280,7 @@ class MessageEvents:
         self._streaming = _NO_BLOCK  # index of the open block if the block has received a delta, or _NO_BLOCK
         self._is_empty_text = False  # True if the open block is a text block without text so far
         self._start_event: dict[str, Any] = {}
-        # Content in the event that started the block. It is used only if no delta repeats it.
+        # Content in the event that started the block. This content is used only if no delta repeats the content.
         self._start_arguments = ""
         self._start_signature = ""
         self._start_text = ""
@@ -469,7 +469,7 @@ def _finish(reason: object, delta: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def _thinking(own: Mapping[str, Any], seal: str = "") -> BlockDelta:
-    """Return the start of a thinking block of this API. Only blocks with this mark are sent in later requests."""
+    """Return the start of a thinking block. The metadata marks the block: later requests contain only marked blocks."""
     return BlockDelta("reasoning", True, seal, {KEY: {"type": "thinking", **own}})
 
 

@@ -17,8 +17,9 @@ class TextJoin:
     reject the white space, and many chat templates remove it. Two kinds of repetition are removed from the beginning of
     the continuation:
 
-    1. The complete text of the request, its unfinished last line, or its unfinished last sentence. The repetition must
-       have at least `MIN_REPEATED` characters. It is not removed if the server is known to continue exactly.
+    1. The complete interrupted text, its unfinished last line, or its unfinished last sentence. The repetition must
+       have at least `MIN_REPEATED` characters. Such a repetition is not removed if the server is known to continue
+       exactly.
     2. The trailing white space of the interrupted text, or the beginning of this white space.
 
     Characters are buffered only while they may be a repetition or the beginning of a ``<think>`` tag. The cost is
@@ -27,8 +28,8 @@ class TextJoin:
     Args:
         text: The interrupted text, as it was published.
         is_exact: True if the server never repeats the text. Then only white space is removed.
-        has_prefix: True if the server first returns the complete text of the request. This text is removed even if it
-            is shorter than `MIN_REPEATED`.
+        has_prefix: True if the server first returns the complete interrupted text. This repetition is removed even if
+            it is shorter than `MIN_REPEATED`.
     """
 
     __slots__ = ("_buffered", "_candidates", "_matched", "_space", "has_reasoning", "passes_all")

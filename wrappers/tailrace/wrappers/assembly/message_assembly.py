@@ -1,8 +1,8 @@
 """Incremental assembly of one message from the deltas of a response.
 
-`MessageAssembly` determines the text or tool call that each fragment belongs to. It reads `ChunkWrapper`s, so the
-rules are the same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice.
-Fragments are joined only when they are read. The time for adding a delta therefore does not depend on the length of the
+`MessageAssembly` determines the text or tool call that each fragment belongs to. It reads `ChunkWrapper`s, so the rules
+are the same for all providers. `tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice. Fragments
+are joined only when the message is read. The time for adding a delta therefore does not depend on the length of the
 response.
 """
 
@@ -113,7 +113,7 @@ class _Block:
 
 
 class _RepeatedReasoning:
-    """Removes repeated reasoning. Some servers send the same reasoning in a usual field and in another field."""
+    """Removes repeated reasoning. Some servers send the same reasoning in the usual field and in another field."""
 
     __slots__ = ("_at", "_fragments", "_plain", "_text")
 
@@ -155,8 +155,8 @@ class MessageAssembly:
 
     Attributes:
         finish: The finish reason; None until a chunk contains one.
-        replaced_calls: The names and ids of the calls that the message replaces, by position (see
-            `ToolCallAssembly.lasting_id`). `restart` adds the calls of the message.
+        replaced_calls: The names and ids of discarded calls, by position (see `ToolCallAssembly.lasting_id`). `restart`
+            discards the calls of the message, and stores their names and ids here.
     """
 
     __slots__ = (
@@ -274,7 +274,7 @@ class MessageAssembly:
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """The finish reason; ``tool_calls`` instead of ``stop`` if the response has calls of client tools."""
+        """The finish reason; ``tool_calls`` instead of ``stop`` if the provider does not run all called tools itself."""
         if self.finish is None:
             return None
         if self.finish.reason is FinishReason.STOP and any(call.kind != "server" for call in self._calls):

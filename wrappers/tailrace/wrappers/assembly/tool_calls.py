@@ -25,9 +25,9 @@ class ToolCallAssembly:
 
     Attributes:
         position: The position of the call in order of appearance.
-        id: The first id of a fragment that is not empty.
+        id: The first id in the fragments; empty so far if no fragment has an id.
         name: The name of the tool so far.
-        kind: The first type of a fragment that is not empty.
+        kind: The first type in the fragments; empty so far if no fragment has a type.
     """
 
     __slots__ = ("_replaced", "extra", "fragments", "id", "kind", "name", "position")
@@ -59,8 +59,8 @@ class ToolCallAssembly:
     def lasting_id(self) -> str:
         """The id of the replaced call if both call the same tool; otherwise the id of this call.
 
-        Clients that have received the replaced call can therefore continue it. Calls that the provider runs keep their
-        ids, because their results contain them.
+        A client that has received the replaced call therefore treats this call as the same call. Calls of tools that
+        the provider runs have their own ids, because the results of these calls contain the ids.
         """
         name, known = self._replaced
         return known if known and name == self.name and self.kind != "server" else self.id
@@ -69,7 +69,7 @@ class ToolCallAssembly:
         """Return the call so far, with parsed arguments.
 
         Args:
-            finish: The finish reason of the response. If it is the length limit, a call without arguments is an error,
+            finish: The finish reason of the response. If the reason is LENGTH, a call without arguments is an error,
                 because its arguments were truncated.
         """
         raw = join_surrogates("".join(self.fragments))
@@ -148,7 +148,7 @@ def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
 
 
 def verbatim_arguments(call: ContentPartToolCall) -> VerbatimObject:
-    """Return `arguments_object` with the model's original JSON text. It is for APIs in which arguments are objects."""
+    """Return `arguments_object` with the model's original JSON text, for APIs in which arguments are objects."""
     return VerbatimObject(arguments_object(call), arguments_json(call))
 
 

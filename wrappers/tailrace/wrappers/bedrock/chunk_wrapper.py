@@ -61,7 +61,7 @@ def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """Return the token counts of a usage object in any of Bedrock's formats; None if the object has no counts.
 
     Bedrock counts tokens that were read from or written to the prompt cache separately. The returned input tokens
-    include them.
+    include these tokens.
     """
     input_tokens, output_tokens = first_count(fields, *_INPUT), first_count(fields, *_OUTPUT)
     total = first_count(fields, "totalTokens")

@@ -81,12 +81,12 @@ class BedrockModel(DirectModel):
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
         if self._credentials is not None:
-            # This runs in a thread, because it may request new credentials over the network.
+            # The call runs in a thread, because it may request new credentials over the network.
             self._frozen = await to_thread.run_sync(self._credentials.get_frozen_credentials)
         return await super()._post(history, parameters)
 
     async def _find_prefill(self) -> Prefill:
-        return Prefill(is_exact=True)  # models other than Anthropic's and Amazon's reject this with 400
+        return Prefill(is_exact=True)  # models other than Anthropic's and Amazon's return 400
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
@@ -149,7 +149,7 @@ class BedrockModel(DirectModel):
 
 
 def _called_tools(messages: Iterable[Any]) -> list[str]:
-    """Return the names of the client tools that a conversation calls."""
+    """Return the names of the tools that a conversation calls, except tools that Bedrock runs."""
     uses = [block["toolUse"] for message in messages for block in message["content"] if "toolUse" in block]
     return list(dict.fromkeys(use["name"] for use in uses if use.get("type") != "server_tool_use"))
 

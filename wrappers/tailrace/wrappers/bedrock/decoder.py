@@ -38,8 +38,8 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a response body of ConverseStream or InvokeModelWithResponseStream.
 
-    The body has binary frames (``application/vnd.amazon.eventstream``) or JSON lines. The first byte shows which of
-    them it has. The decoder also reads complete (not streamed) responses.
+    The body has binary frames (``application/vnd.amazon.eventstream``) or JSON lines. The first byte shows the format.
+    The decoder also reads complete (not streamed) responses.
 
     Args:
         provider: The provider's name in errors.
@@ -90,7 +90,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[Any]:
-        """Return the chunk wrappers of a decoded frame, an event of boto3, or a model's chunk without envelope.
+        """Return the chunk wrappers of a decoded frame, an event of boto3, or a bare chunk of an InvokeModel stream.
 
         Args:
             fields: The JSON object.
@@ -181,8 +181,8 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
 def wrap_chunk(event: Mapping[str, Any]) -> list[ChunkWrapper[Any]]:
     """Return the chunk wrappers of a single event of boto3, without knowledge of earlier events.
 
-    For complete streams, use `ConverseEvents`. It joins adjacent text blocks, and blocks that arrive in several events
-    (images, results of server tools).
+    For complete streams, use `BedrockDecoder` or `ConverseEvents`. They join the deltas of a text block, and the
+    fragments of other blocks (images, results of server tools).
 
     Args:
         event: One event of ``converse_stream()["stream"]`` or ``invoke_model_with_response_stream()["body"]``.

@@ -296,7 +296,7 @@ class ConverseEvents:
         )
 
     def _buffer(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
-        """Buffer a fragment of a block, which is reported when it is complete."""
+        """Buffer a fragment of a block. The block is reported when it is complete."""
         pending = self._pending
         if pending is None or pending.index != index or pending.kind != kind:
             finished = self._end_block()

@@ -47,7 +47,7 @@ class BodyPart(_Model):
 
     @classmethod
     def of(cls, at: float, data: bytes) -> "BodyPart":
-        """Create a piece from bytes that arrived ``at`` seconds after the request."""
+        """Create a body part from bytes that arrived ``at`` seconds after the request."""
         try:
             return cls(at=round(at, 4), text=data.decode())
         except UnicodeDecodeError:
@@ -98,7 +98,7 @@ class Failure(_Model):
 
 
 class RecordedRequest(_Model):
-    """A request in the common format. The recording is found by its digest.
+    """A request in the common format. The digest of the request identifies the recording.
 
     Attributes:
         digest: The digest of the request (`request_digest`). The recording is used for all requests with this digest.
@@ -187,7 +187,7 @@ def load_cassettes(folder: Path) -> list[Cassette]:
 def request_digest(history: History, options: RequestOptions) -> str:
     """Return the SHA-256 digest of the conversation and the options of a request, in hexadecimal.
 
-    The digest does not depend on the model, the metadata of messages, signatures of reasoning, and ids of tool calls.
+    The digest does not depend on the model, the metadata of messages, signatures of reasoning, or ids of tool calls.
     """
     fields = history.model_dump(mode="json", exclude_defaults=True)
     ids: dict[str, str] = {}

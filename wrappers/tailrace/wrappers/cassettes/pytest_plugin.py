@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cassette_model(request: pytest.FixtureRequest) -> Callable[..., Model]:
-    """Return a function that creates a model. It has the arguments of `create_model`.
+    """Return a function that creates a model. The function has the arguments of `create_model`.
 
     The model replays or records the responses of the current test. Its recordings are in the folder
     ``cassettes/MODULE/TEST/MODEL``, next to the test module. New recordings replace the earlier recordings.

@@ -37,7 +37,7 @@ class CohereModel(DirectModel):
         choice = options.tool_choice
         if choice is None or choice.mode != "tool" or not parameters.get("tools"):
             return parameters
-        # The API cannot require a call of one specific tool. Only the chosen tool is sent instead.
+        # The API cannot require a call of one specific tool. Instead, only the chosen tool is sent.
         return {
             **parameters,
             "tools": [tool for tool in parameters["tools"] if tool_name(tool) == choice.name],
@@ -54,7 +54,7 @@ class CohereModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # Only Cohere's OpenAI-compatible API has embeddings. Its root URL differs.
+        # The embeddings endpoint is a part of Cohere's OpenAI-compatible API, which has another root URL.
         return (
             f"{self._base_url.removesuffix('/v2')}/compatibility/v1/embeddings",
             {"authorization": f"Bearer {self._api_key}"},

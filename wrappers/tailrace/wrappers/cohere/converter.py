@@ -5,9 +5,9 @@ the API cannot represent it. All other content survives a round trip: ``to_histo
 
 - ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
 - Empty texts, and messages with only empty texts, are omitted, because the API rejects them.
-- Each call gets a result and each result gets a call, as the API requires (see
-  `tailrace.wrappers.conversion.tool_ids`). Missing and duplicate ids are replaced. A call without a result gets an
-  error result. A result without a call becomes text.
+- The API requires a result for each call, and a call for each result (see `tailrace.wrappers.conversion.tool_ids`).
+  Missing and duplicate ids are replaced. A call without a result gets an error result. A result without a call becomes
+  text.
 - Reasoning is sent only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is not preserved.
 - The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool
   calls. Without tool calls, the plan is omitted.
@@ -248,7 +248,7 @@ def _tool_content(result: ContentPartToolResult) -> str | list[Fields]:
     if isinstance(output, dict):
         documents = [cast("object", output)]
     elif isinstance(output, list) and len(cast("list[object]", output)) > 1:
-        # `to_history` would return the object of a list with one object.
+        # For a list with one object, `to_history` would return the object instead of the list.
         documents = cast("list[object]", output)
     if documents and all(as_mapping(each) for each in documents):
         return [{"type": "document", "document": {"data": each}} for each in documents]
@@ -325,9 +325,9 @@ def _assistant_part(item: object) -> ContentPart:
 
 
 def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool:
-    """Add a citation to the part with its index; without such a part, to the last part of its type.
+    """Add a citation to the part that its index refers to; otherwise to the last part of the cited type (text or reasoning).
 
-    Return False if there is no part of its type.
+    Return False if there is no part of the cited type.
     """
     kind = ContentPartReasoning if citation.get("type") in _REASONING else ContentPartText
     positions = [position for position, part in enumerate(parts) if isinstance(part, kind)]

@@ -13,8 +13,8 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
 
     ``parallel_tool_calls``, and the name and description of an output format, are not sent, because the API has no
     members for them. Schemas are sent unchanged. The API cannot require a call of one specific tool. For such a choice,
-    ``REQUIRED`` is sent, and `CohereModel` sends only the chosen tool. ``strict`` of the API applies to all tools of
-    the request, and is set if any tool is strict. ``reasoning_effort`` only enables or disables thinking.
+    ``REQUIRED`` is sent, and `CohereModel` sends only the chosen tool. The member ``strict_tools`` applies to all tools
+    of the request. It is set if any tool is strict. ``reasoning_effort`` only enables or disables thinking.
 
     Source: https://docs.cohere.com/reference/chat
     """

@@ -20,8 +20,8 @@ class AsyncResource(Generic[T]):
 
     Args:
         acquire: Coroutine function that is called when the context is entered. It returns the resource, and the
-            function that releases the resource. If it raises an exception, it must have released everything that it
-            acquired.
+            function that releases the resource. If the function raises an exception, it must first release everything
+            that it has acquired.
     """
 
     __slots__ = ("_acquire", "_exit")

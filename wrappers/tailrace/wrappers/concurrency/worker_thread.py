@@ -1,4 +1,4 @@
-"""Runs CPU-bound work in a worker thread if the work would block the event loop.
+"""Execution of CPU-bound work in a worker thread, if the work would block the event loop.
 
 Code that calls `run_bounded` first estimates the cost of the work as a number of JSON values, for example with
 `json_cost`. Work with a low cost runs in the event loop.
@@ -158,8 +158,9 @@ def _release(loop: asyncio.AbstractEventLoop) -> None:
 def limit_unused_memory() -> None:
     """Configure glibc to return large freed blocks to the operating system immediately. Do nothing with other C libraries.
 
-    By default, glibc no longer does this for blocks of a size that was freed before. It then keeps up to 64 MB in each
-    of up to eight heaps for each processor, and `release_memory` cannot return this memory.
+    By default, glibc no longer returns blocks of a size after a block of this size has been freed once. It then keeps
+    up to 64 MB of freed blocks in each heap, and has up to eight heaps for each processor. `release_memory` cannot
+    return this memory.
     """
     with suppress(OSError, AttributeError):  # the C library is not glibc
         library = ctypes.CDLL(None)

@@ -59,15 +59,16 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
         """Convert the chunk wrappers of a stream, or a complete response, to a message with the role MODEL.
 
-        The message contains the first choice of the response. Some converters have an argument for another choice. No
-        content of a response causes an exception. Invalid arguments are stored as text (see `ContentPartToolCall`).
+        The message contains the first choice of the response. Some converters have an argument for another choice.
+        Invalid content in a response never causes an exception. Invalid arguments are stored as text (see
+        `ContentPartToolCall`).
         """
 
     def to_provider_messages(self, response: Iterable[ChunkWrapper[Any]] | Any) -> list[ProviderMessage]:
         """Convert a response to messages of the provider, which can be appended to the messages of the request.
 
         The method combines `to_message` and `from_history`. The result is one message for most providers, and several
-        items for OpenAI Responses. If requests cannot contain any content of the response, the result is an empty list.
+        items for OpenAI Responses. If no content of the response may be part of a request, the result is an empty list.
         If the provider accepts arguments as text, the model's original text is used.
 
         Args:

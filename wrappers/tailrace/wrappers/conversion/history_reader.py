@@ -1,4 +1,4 @@
-"""Base class of readers, with which the methods ``to_history`` convert the messages of a request."""
+"""Base class of the readers that convert the messages of a request to a `History`. Each ``to_history`` uses a reader."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

@@ -26,9 +26,9 @@ def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
 
 
 def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
-    """Merge a provider's own fields with ``fields``. An object that is in both is merged recursively.
+    """Merge a provider's own fields with ``fields``. If a field is an object in both, the members of both objects are used.
 
-    If a field has different values, the value in ``fields`` is used.
+    If a field or a member has different values, the value in ``fields`` is used.
     """
     merged = {**own, **fields}
     for name, value in fields.items():

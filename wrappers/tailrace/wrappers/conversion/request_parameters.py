@@ -1,8 +1,8 @@
 """Merging of a model's parameters with the members of one request.
 
 The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members that the
-options of a request add. Both have the provider's names. Three tables in this module list the members with special
-rules: lists of tools, objects that are replaced as a whole, and members that exclude each other.
+options of a request add. Parameters and members have the provider's names. Three tables in this module list the members
+with special rules: lists of tools, objects that are replaced as a whole, and members that exclude each other.
 """
 
 from collections.abc import Mapping, Sequence

@@ -41,8 +41,8 @@ def joined_blocks(parts: Sequence[ContentPartText]) -> list[str]:
 def belong_to_one_text(before: ContentPart, after: ContentPart) -> bool:
     """Return True if two adjacent parts of a model's message belong to one text.
 
-    This is the case if at least one of them has metadata (a citation, a signature), and the ids in their metadata are
-    not different.
+    This is the case if at least one of the parts has metadata (a citation, a signature), and their metadata does not
+    contain different ids.
     """
     if not (isinstance(before, ContentPartText) and isinstance(after, ContentPartText)):
         return False

@@ -6,14 +6,14 @@ another provider created the ids. Model clients therefore repair the conversatio
 conversation is always repaired in the same way. If no repair is necessary, the functions return the same `History`
 object.
 
-A *round* consists of one or several adjacent messages of the model, and all messages before the model's next message. A
-call matches only results in the same round. Two calls with the same id in different rounds are therefore different
-calls. If several results are possible, the order of preference is: the same id and tool name; the same id; no id, but
-the same tool name; no id.
+A *round* consists of one or several adjacent messages of the model, and the other messages up to the model's next
+message. A call matches only results in the same round. Two calls with the same id in different rounds are therefore
+different calls. If several results are possible, the order of preference is: the same id and tool name; the same id; no
+id, but the same tool name; no id.
 
 Calls of the kind ``"server"`` are an exception. The provider runs these calls, and they match only results in messages
-of the model. A result with the same id may be in a later round. A result without an id in a message of the model
-matches only such a call.
+of the model. The result of such a call may be in a later round if it has the same id. A result without an id in a
+message of the model matches only such a call. All other calls are calls of *client tools*.
 """
 
 import json
@@ -110,7 +110,7 @@ def calls_without_result(history: History, since: int = 0) -> list[ContentPartTo
 
 
 def with_missing_results(history: History) -> History:
-    """Add error results with the text `NO_RESULT` to a last message with results, for the other calls of its round.
+    """Add an error result (`NO_RESULT`) to the last message for each call of its round that has no result.
 
     If the last message is not a TOOL message, the same object is returned.
     """
@@ -174,10 +174,11 @@ def with_repaired_results(history: History, *, add_missing: bool = True) -> Hist
 
     - A call without a result gets an error result with the text `NO_RESULT` if a message follows the call. Calls of the
       kind ``"server"`` and calls at the end of the conversation get no such result.
-    - All results of a round are placed in the TOOL message after the message of the model: results that were added, and
-      results from later messages. If there is no such message, it is created, unless the message after the message of
-      the model has all results.
-    - Adjacent messages of the model are merged if the result of a call in one of them follows the last of them.
+    - All results of a round are placed in the TOOL message after the message of the model, including added results and
+      results from later messages. A missing TOOL message is created. Exception: if the message after the message of the
+      model already has all results, it does not change, whatever its role.
+    - Adjacent messages of the model are merged, beginning with the first message with calls, if other messages or
+      results follow.
     - A result in a message of the model remains in the message only if the provider ran the tool. Any other result is
       moved to a TOOL message. If all calls before such a result have results, the content after the result becomes
       another message of the model, which follows the TOOL message.
@@ -188,7 +189,8 @@ def with_repaired_results(history: History, *, add_missing: bool = True) -> Hist
 
     Args:
         history: The conversation.
-        add_missing: True to add the missing results. A provider requires them; a list of the stored results omits them.
+        add_missing: True to add the missing results, which providers require. False for a list of the stored items,
+            which must not contain results that do not exist.
 
     Returns:
         The repaired history; the same object if no repair is necessary.

@@ -1,6 +1,6 @@
 """Replacement of tool names that a provider rejects. The original names are restored in responses.
 
-Each provider has a rule for tool names. Names such as ``weather.get`` and ``files/read``, or a name of an MCP server
+Each provider has a rule for tool names. Names such as ``weather.get`` and ``files/read``, or the name of an MCP tool
 with 80 characters, may violate this rule. A model client replaces such names everywhere in a request: in tool
 definitions, the tool choice, calls and results. In the response, the original names are restored.
 
@@ -241,7 +241,7 @@ class ToolNames:
         return another
 
     def _release(self, choice: int) -> list[ToolCallDelta]:
-        """Remove the buffered call, and return its fragments. Only the first one has a name. Empty if no call is buffered."""
+        """Remove the buffered call, and return its fragments. Only the first fragment has a name."""
         pending = self._pending.pop(choice, None)
         if pending is None:
             return []

@@ -1,9 +1,9 @@
 """Base classes of the decoders of all providers. Decoders convert the bytes of a streamed response to chunk wrappers.
 
-The JSON objects of a body may be server-sent events, lines, or elements of one array. The decoder detects this framing
-from the first bytes, because gateways use different framings for the same API. Each provider implements
-`EventDecoder.wrap`, which interprets the objects. `tailrace.wrappers.http.response.ChunkStream` calls the decoder. The
-decoders do no IO (Sans-IO).
+The *framing* of a body is the way in which its JSON objects are separated: they are server-sent events, lines, or
+elements of one array. The decoder detects the framing from the first bytes, because gateways use different framings for
+the same API. The decoder of each provider implements `EventDecoder.wrap`, which interprets the objects.
+`tailrace.wrappers.http.response.ChunkStream` calls the decoder. The decoders do no IO (Sans-IO).
 """
 
 import json
@@ -37,7 +37,8 @@ tools."""
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
 _HEAD_BYTES = 64 * 1024  # maximum number of bytes that are stored of a body without events
 _MAX_EXCERPT = 80  # maximum number of bytes of invalid JSON in an error message
-# Fields of an event stream without events that are no error. A comment has an empty field name.
+# A body that has only these fields of server-sent events has no events, but is valid. A comment has an empty field
+# name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -177,7 +178,7 @@ class EventDecoder(ResponseDecoder[W]):
         return self._feed_any(data)
 
     def _feed_any(self, data: bytes) -> list[W]:
-        """Decode a read for which there is no fast path. Return the chunk wrappers."""
+        """Decode the bytes of one network read without a fast path. Return the chunk wrappers."""
         if self._over:
             return []
         self._count_bytes(data)
@@ -320,7 +321,7 @@ class EventDecoder(ResponseDecoder[W]):
                 wrappers += self.wrap(dict(fields))
 
     def _wrap_values(self, payload: bytes, wrappers: list[W], *, is_error: bool, last: bool) -> bytes:
-        """Append the chunk wrappers of a payload with several JSON objects to ``wrappers``.
+        """Decode a payload with several JSON objects, and append their chunk wrappers to ``wrappers``.
 
         Servers that omit the blank lines between events create such payloads. White space separates the objects.
 

@@ -1,4 +1,4 @@
-"""Merges provider-specific fields of several chunks to values that can be stored and sent.
+"""Merging of provider-specific fields of several chunks to values that can be stored and sent.
 
 The meaning of such fields is unknown, so the JSON type of a value determines how fragments are merged.
 """
@@ -18,8 +18,8 @@ are counted, too."""
 # earlier string.
 _JOINED = frozenset({"data", "summary", "text", "transcript"})
 
-# Types of decoded JSON objects and lists. Their type is Any, so that the type checker requires no casts. (A cast would
-# be a function call for each token.)
+# Types of decoded JSON objects and lists. These constants are declared as Any, so that the type checker requires no
+# casts. (A cast would be a function call for each token.)
 _OBJECT: Any = dict
 _LIST: Any = list
 
@@ -30,8 +30,8 @@ _WHOLE = frozenset({"annotations", "citations", "images"})
 class FieldFold:
     """Merges provider-specific fields incrementally.
 
-    Lists are concatenated, objects are merged, and running text is appended. Any other value replaces the earlier
-    value.
+    Lists are concatenated, objects are merged, and running text (`_JOINED`) is appended. Null does not replace an
+    earlier value; any other value does.
 
     List items with the same ``index`` and ``type`` are fragments of one block, and are merged. Items are appended
     instead if they have no index or different ids, or if they are complete (images, citations). The time for `add` is
@@ -124,7 +124,7 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
 
 
 def is_settled(fields: Mapping[str, Any]) -> bool:
-    """Return True if merging the same fields again has no effect. This is the case without lists and running text."""
+    """Return True if merging the same fields again has no effect. The fields then contain no list and no running text."""
     for name, value in fields.items():
         if isinstance(value, str):
             if name in _JOINED:

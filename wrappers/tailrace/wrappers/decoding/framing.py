@@ -42,7 +42,7 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 class _Lines:
     """Splits a byte stream into lines. At most one unfinished line is buffered.
 
-    A byte order mark at the start is dropped. After a call of `fail`, every call raises the error.
+    A byte order mark at the start is dropped. After a call of `fail`, `feed` and `close` raise the error.
     """
 
     __slots__ = ("_bound", "_buffered_size", "_fragments", "_head", "_skip_lf", "failed")
@@ -130,8 +130,8 @@ class SSEDecoder:
     """Decoder of ``text/event-stream`` bodies (WHATWG HTML, section 9.2.6, "Server-sent events").
 
     The decoder ignores a byte order mark at the start, comments, unknown fields, events without a ``data`` line, an
-    ``id`` with a NUL character, and a ``retry`` value that does not consist of 1 to 15 digits. An event with one empty ``data`` line
-    is returned; its data is empty.
+    ``id`` with a NUL character, and a ``retry`` value that does not consist of 1 to 15 digits. An event with one empty
+    ``data`` line is returned; its data is empty.
 
     Args:
         error_field: True to return each line ``error: {...}`` immediately as an event of the type ``error``. Some
@@ -140,8 +140,8 @@ class SSEDecoder:
 
     Attributes:
         idle: True if nothing is buffered, because the last read ended with a blank line.
-        last_event_id: The event id at the last blank line. According to the standard, an id is valid only after a
-            blank line. Therefore, it is never the id of an incomplete event.
+        last_event_id: The event id at the last blank line. According to the standard, an id is valid only after a blank
+            line. Therefore, `last_event_id` is never the id of an incomplete event.
         retry: The latest reconnection time from the server in milliseconds; None if the server sent no ``retry``
             field.
     """
@@ -220,9 +220,10 @@ class SSEDecoder:
     def close(self) -> list[ServerSentEvent]:
         """End the body. Return the last event, even if no blank line follows it.
 
-        The standard drops such an event. Some servers omit the last blank line, so the event is returned. The caller
-        must check whether the payload is complete. `last_event_id` does not change. An unfinished line is used only if
-        it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry`` would be wrong.
+        According to the standard, such an event is dropped. This decoder returns the event, because some servers omit
+        the last blank line. The caller must check whether the payload is complete. `last_event_id` does not change. An
+        unfinished line is used only if it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry``
+        would be wrong.
 
         Raises:
             UpstreamError: See `feed`.
@@ -488,7 +489,11 @@ class JSONDecoder:
         return self._lines
 
     def _skip_string(self, data: bytes, position: int) -> int:
-        """Return the position after the current string. If the string does not end, return the position after the usable data."""
+        """Return the position after the current string.
+
+        If the string does not end in ``data``, return the position of an incomplete escape sequence at the end of
+        ``data``, or the end.
+        """
         end = _STRING_END.match(data, position)
         if end is not None:
             self._in_string = False
@@ -517,8 +522,8 @@ def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
 
     Args:
         data: The read.
-        begins: True to require the start of an array. (In a series without an array, each line may be an object. Only a
-            scan can detect this.)
+        begins: True if ``data`` is the start of the body, and must begin with an array. (In a body without an array,
+            each line may be an object. Only `JSONDecoder._scan` can detect this.)
     """
     value = data.lstrip(_BEFORE)
     if begins:

@@ -64,7 +64,7 @@ class ThinkTagSplitter:
         return [("text", text)] if text else []
 
     def close(self) -> list[tuple[ThinkingChannel, str]]:
-        """End the response. Return the buffered text; it is reasoning if there was no closing tag."""
+        """End the response. Return the buffered text. After an opening tag without a closing tag, the text is reasoning."""
         channel: ThinkingChannel = "reasoning" if self._state is _State.THINKING else "text"
         buffered = "".join((*self._space, self._tag))
         self._state = _State.ANSWER

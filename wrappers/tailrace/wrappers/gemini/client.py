@@ -1,7 +1,7 @@
 """Models of Google's generateContent method, in the Gemini API or (with a token) in Vertex AI.
 
-tailrace does not use the ``google-genai`` package for requests. The package parses each chunk, and does not provide the
-raw bytes.
+tailrace does not use the ``google-genai`` package for requests, because the package parses each chunk, and does not
+provide the raw bytes.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,10 @@
 """Conversion of the parts of a candidate's content to chunk wrappers.
 
-A part is text, a thought, a function call, a file, executed code, or has another type. A part may have a signature for
-the thoughts before it. In later requests, a signed part must not be merged with other parts, and must have the same
-position. Each signed part is therefore a separate block. The metadata of the resulting part contains the signature and
-other fields of the Gemini part under the key ``"gemini"``.
+In the Gemini API, a *candidate* is a choice of a response. Its content is a list of parts. A part is text, a thought, a
+function call, a file, executed code, or has another type. A part may have a signature for the thoughts before it. In
+later requests, a signed part must not be merged with other parts, and must have the same position. Each signed part is
+therefore a separate block. The metadata of the resulting part contains the signature and other fields of the Gemini
+part under the key ``"gemini"``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -314,7 +315,10 @@ def _file(
 
 
 def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> ContentPartToolResult:
-    """Return the result of a function. If ``response`` has only the member ``output`` or ``error``, the member is the output."""
+    """Return the result of a function.
+
+    If ``response`` has only the member ``output`` or ``error``, the value of this member is the output.
+    """
     own = own_fields(part, "functionResponse")
     if others := own_fields(result, "id", "name", "response"):
         own["functionResponse"] = others

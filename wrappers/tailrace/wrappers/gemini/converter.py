@@ -2,7 +2,8 @@
 
 `GeminiModel` uses `GeminiConverter` for requests. A *content* is a message of Gemini's API. Contents of the roles
 ``user`` and ``model`` alternate. The system prompt is a separate member of the request.
-`GeminiConverter.system_instruction` returns it, and it is an argument of `GeminiConverter.to_history`.
+`GeminiConverter.system_instruction` returns this member, and `GeminiConverter.to_history` has an argument for the
+member.
 
 **Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets a result.
 Results are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
@@ -16,8 +17,7 @@ signature. Calls of other providers, and of older Gemini models, have no signatu
 This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
 survives a round trip: ``to_history(from_history(history), system_instruction(history)) == history``.
 
-- `GeminiConverter.to_history` removes the dummy signature and the inserted user message. It does not undo other
-  repairs.
+- `GeminiConverter.to_history` removes the dummy signature and the inserted user message. Other repairs are not undone.
 - Adjacent messages with the same role become one message. (A user message has the same role as tool results.) A message
   without any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An empty system
   prompt becomes None.
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from google.genai.types import Content, GenerateContentResponse, Part
 
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
-"""The signature for calls of other models. Google documents it."""
+"""The signature for calls of other models. Google documents this value."""
 
 OPENING = "(The conversation begins with the model's words.)"
 """Text of the user message that is inserted if the first message of a conversation is the model's."""
@@ -166,7 +166,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         return assemble_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return a list with one content. For each result, it has a ``functionResponse`` with the id of the call."""
+        """Return a list with one content. For each result, the content has a ``functionResponse`` with the id of the call."""
         return [{"role": "user", "parts": [_result_part(result) for result in results]}] if results else []
 
     def create_chunk_wrapper(self, chunk: "Part | Mapping[str, Any]") -> GeminiPartWrapper:

@@ -2,11 +2,11 @@
 
 `GeminiDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``google-genai`` package.
 
-A generateContent stream has no end marker. A candidate ends with a ``finishReason``, but further chunks may follow.
-Token counts are cumulative: they replace earlier counts. If the prompt is blocked, the response has no candidate, but a
-``blockReason``. The finish reason is then ``content_filter``.
+A *candidate* is a choice of the response. A generateContent stream has no end marker. A candidate ends with a
+``finishReason``, but further chunks may follow. Token counts are cumulative: they replace earlier counts. If the prompt
+is blocked, the response has no candidate, but a ``blockReason``. The finish reason is then ``content_filter``.
 
-Other fields of a candidate are in ``extra``. ``annotations`` (from ``citationMetadata.citations``),
+Other fields of a candidate are returned in `ChunkDetails.extra`. ``annotations`` (from ``citationMetadata.citations``),
 ``groundingMetadata``, ``urlContextMetadata``, ``logprobsResult`` and unknown fields are reported immediately. Google
 sends some lists repeatedly, so only their new items are reported. ``safetyRatings`` change with each chunk, so only the
 last ones are reported, at the end.

@@ -2,7 +2,7 @@
 
 An interaction is a series of steps: thoughts, output, tool calls and tool results. Each step has a start event, deltas
 and a stop event. Google has renamed the events (``content.start`` to ``step.start``, …). The old and the new names are
-supported. Signatures and annotations are in the metadata under ``"google-interactions"``. They are not under the key of
+supported. Signatures and annotations are in the metadata under ``"google-interactions"``, and not under the key of
 generateContent, because generateContent would reject them.
 """
 
@@ -272,7 +272,7 @@ class InteractionReader:
         step.own.update(own_fields(fields, *_CALL_FIELDS))
 
     def _stop(self, step: _Step, event: dict[str, Any]) -> list[GeminiPartWrapper]:
-        """Return the arguments or the result of a complete step. They were buffered, because Google may repeat them."""
+        """Return the arguments or the result of a complete step. Both are buffered, because Google may repeat them."""
         if step.is_call and not step.streamed:
             text = json_text({} if step.arguments is None else step.arguments)
             return [GeminiPartWrapper(event, calls=(ToolCallDelta(step.index, arguments=text),))]

@@ -11,7 +11,8 @@ from tailrace.wrappers.http.errors import NoResponseError, TransportError
 from tailrace.wrappers.http.response import Headers, HttpRequest, HttpResponse, ResponseBody
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum number of bytes between two pieces of a body. Headers, interim responses, trailers and chunk extensions count."""
+"""Maximum number of bytes before the body, or between two pieces of the body: headers, interim responses, trailers and chunk
+extensions."""
 
 SENT_AT_ONCE = 1024 * 1024
 """Maximum number of bytes of a request that are sent in one event-loop tick. With TLS, sending 1 MiB takes 2 ms, and
@@ -239,7 +240,7 @@ class Connection(asyncio.Protocol):
         self._send_soon()
 
     def _lose(self, cause: Exception | None) -> None:
-        """End the current request. Without a complete response, it ends with an error, because the connection has ended."""
+        """Handle the end of the connection: end the current request, with an error if the response is incomplete."""
         response = self._response
         if response is None:
             return

@@ -116,10 +116,10 @@ class HTTPModel(Model):
         """
 
     def _request_members(self, options: RequestOptions) -> dict[str, Any]:
-        """Return the members of a request for the model's parameters and the options of the request.
+        """Return the members of a request: the model's parameters, merged with the members for the options of the request.
 
-        Without tools, the tool choice is omitted, because most providers reject such a request. A choice that requires
-        a call is sent nevertheless, so that the provider reports the error.
+        If the request has no tools, the tool choice is omitted, because most providers reject a tool choice without
+        tools. A choice that requires a call is sent nevertheless, so that the provider reports the error.
         """
         if options is NO_OPTIONS:
             return self._given_parameters
@@ -143,9 +143,9 @@ class HTTPModel(Model):
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Request and stream the model's response to a conversation; see `Model.stream`.
 
-        An interruption, or another provider, may have made the conversation invalid for this provider. It is therefore
-        repaired before it is sent: calls and results are matched, and invalid ids and tool names are replaced. The
-        calls in the response have the original tool names.
+        An interruption, or another provider, may have made the conversation invalid for this provider. The conversation
+        is therefore repaired before it is sent: calls and results are matched, and invalid ids and tool names are
+        replaced. The calls in the response have the original tool names.
 
         Raises:
             ProtocolError: The provider does not support an option, or a part of the conversation.
@@ -328,11 +328,11 @@ class HTTPModel(Model):
 class DirectModel(HTTPModel):
     """A model that sends its requests with tailrace's HTTP client, without an official client.
 
-    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those
-    of the official clients. Before a retry, the model waits for the delay that the provider requests. If the provider
-    requests none, the delay doubles with each retry. A request is not retried if the provider forbids retries (``x-should-retry: false``),
-    if the provider requests a delay of more than two minutes, or if a response has started. Cancellation ends a delay
-    immediately.
+    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those of
+    the official clients. Before a retry, the model waits for the delay that the provider requests. If the provider
+    requests none, the delay doubles with each retry. A request is not retried if the provider forbids retries
+    (``x-should-retry: false``), if the provider requests a delay of more than two minutes, or if a response has
+    started. Cancellation ends a delay immediately.
 
     Args:
         name: The model's name.
@@ -539,7 +539,7 @@ def _pause(attempt: int, requested: float | None) -> float:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the delay before a retry that the headers of a response request, in seconds; None if they request none.
+    """Read the delay before a retry from the headers of a response. Return seconds; None if no header contains a delay.
 
     ``retry-after-ms`` (milliseconds) takes precedence. ``retry-after`` is a number of seconds, which may have decimals,
     or a date (RFC 9110, section 10.2.3). The delay for a date in the past is 0.
@@ -573,7 +573,7 @@ def _origin(base: str, location: str) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the exception of tailrace's HTTP client that caused an exception; without it, the innermost cause."""
+    """Return the error of tailrace's HTTP client that caused an exception. If there is none, return the innermost cause."""
     while error.__cause__ is not None and not isinstance(error, (TransportError, TimeoutError)):
         error = error.__cause__
     return error

@@ -74,8 +74,8 @@ class ClientTransport(httpx2.AsyncBaseTransport):
     """httpx transport for official clients. It sends requests with tailrace's HTTP client.
 
     The official client reads only the bodies of error responses. tailrace reads the bodies of successful responses
-    itself. Common HTTP clients discard received data when the connection is lost, or need several times as much CPU time
-    as the decoding of the data.
+    itself, because common HTTP clients discard received data when the connection is lost, or need several times as much
+    CPU time as the decoding of the data.
 
     Args:
         connect_timeout: Maximum number of seconds to open a connection. A limit in the request takes precedence.
@@ -167,7 +167,7 @@ def tries_of(error: object) -> int:
     """Return the number of attempts of an official client. The client sends the number of retries in a header.
 
     Args:
-        error: The response; without a response, the exception of the client.
+        error: The response, or the exception of the client if there is no response.
     """
     try:
         counted = cast("Any", error).request.headers.get(_RETRY_COUNT, "")

@@ -60,7 +60,7 @@ class Proxy:
 
     Attributes:
         origin: The scheme, host and port of the proxy.
-        headers: Header fields for the proxy with credentials; may be empty.
+        headers: Header fields with the credentials for the proxy; may be empty.
     """
 
     origin: Origin

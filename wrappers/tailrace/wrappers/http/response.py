@@ -17,7 +17,7 @@ from tailrace.wrappers.http.errors import ReadTimeout, TransportError
 from tailrace.wrappers.http.read_budget import SMALL_BYTES, read_budget
 
 HIGH_WATER = 128 * 1024
-"""A body with more buffered bytes pauses reading from the connection."""
+"""If a body has more buffered bytes, reading from its connection is paused."""
 
 
 class Headers(Mapping[str, str]):

@@ -1,6 +1,6 @@
 """Conversion of Mistral's content parts: files, and parts that the common format does not have.
 
-Images, documents and audio are URLs or data URLs in Mistral's API. In Chat Completions, they are objects.
+Images, documents and audio are URLs or data URLs in Mistral's API. In OpenAI's Chat Completions, they are objects.
 """
 
 import base64

@@ -222,7 +222,7 @@ class MistralConverter(OpenAIConverter):
 def _user_messages(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    Return an empty list if a message of tool results has no such parts.
+    If the message contains only tool results, return an empty list.
     """
     content: list[Fields] = []
     for part in message.content:

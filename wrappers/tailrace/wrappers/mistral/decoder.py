@@ -1,7 +1,7 @@
 """Decoder of Mistral streams. They have the format of Chat Completions, but the content may be a list of parts.
 
 Reasoning models send content parts of the type ``thinking``, which contain text parts. Citations are parts of the type
-``reference`` that follow the cited text. In later requests, both have the same position.
+``reference`` that follow the cited text. Later requests contain thinking and references in the same positions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         self._response_fields: tuple[object, object, bool] = (None, None, False)
 
     def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the chunk wrappers of a chunk that contains only text, or only thinking of the current block."""
+        """Return the chunk wrappers of a chunk with a common shape, or with more thinking; an empty list for other chunks."""
         if self._is_thinking:
             thought = self._wrap_thought(payload)
             if thought is not None:
@@ -139,7 +139,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         if choices:
             fields = {**fields, "choices": choices}
         others = super().wrap(fields, error_event=error_event)
-        # The fields of a ping have not been reported.
+        # If the chunk was a ping, its fields have not been reported.
         self._response_fields = response_fields if others else (None, None, False)
         return [*wrappers, *self._mark(others)]
 

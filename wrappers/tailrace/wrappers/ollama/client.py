@@ -50,7 +50,7 @@ class OllamaModel(DirectModel):
         return OllamaConverter()
 
     async def _find_prefill(self) -> Prefill:
-        return Prefill()  # the response repeats the last message with some chat templates
+        return Prefill()  # with some chat templates, the response repeats the last message
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)

@@ -5,8 +5,8 @@ the API cannot represent it. All other content survives a round trip: ``to_histo
 
 - ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
 - A message has a single text. Several texts are joined with blank lines; blocks of one text are joined without a
-  separator (see `tailrace.wrappers.conversion.text_joining`). In ``to_history``, they are one part. Data is appended to
-  the text as JSON, and a refusal is appended as text. Empty texts are omitted.
+  separator (see `tailrace.wrappers.conversion.text_joining`). ``to_history`` returns the joined texts as one part. Data
+  is appended to the text as JSON, and a refusal is appended as text. Empty texts are omitted.
 - The order in a message of the model is reasoning, text, images, tool calls. Reasoning becomes one part without a
   signature.
 - The bytes of an image are sent. In ``to_history``, the image follows the text and has no name, and its media type is
@@ -159,7 +159,7 @@ def _assistant_message(message: Message) -> Fields:
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    Return an empty list if a message of tool results has no such parts.
+    If the message contains only tool results, return an empty list.
     """
     fields = _content(message.content, message.role)
     if fields == {"content": ""} and (message.role is Role.TOOL or message.tool_results):

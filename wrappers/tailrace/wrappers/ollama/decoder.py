@@ -37,7 +37,7 @@ from tailrace.wrappers.messages import ContentPartFile
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-# Only responses without text have the reasons ``load`` and ``unload``, so they are not listed.
+# The reasons ``load`` and ``unload`` are not listed, because only responses without text have these reasons.
 _FINISH_REASONS = {
     "": FinishReason.STOP,  # servers before version 0.1.38 send only ``done``
     "stop": FinishReason.STOP,
@@ -45,7 +45,7 @@ _FINISH_REASONS = {
     "tool_calls": FinishReason.TOOL_CALLS,
 }
 
-# Fields that the common format has. All other fields become fields of the response.
+# Fields that the common format has. All other fields become metadata of the response.
 _LINE = frozenset(
     {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
 )

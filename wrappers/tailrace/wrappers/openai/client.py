@@ -181,5 +181,5 @@ def _is_flagged(result: Mapping[str, Any], thresholds: Mapping[str, float]) -> o
         if score >= threshold:
             return True
     flagged = {name for name, flag in categories.items() if flag is True}
-    # A text that is flagged without a category is flagged for a reason that no threshold replaces.
+    # If the API flags a text without a category, its decision is used, because no threshold replaces this decision.
     return result.get("flagged") is True if not flagged else bool(flagged - thresholds.keys())

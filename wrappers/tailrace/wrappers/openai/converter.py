@@ -242,7 +242,7 @@ def arguments_text(call: ContentPartToolCall) -> str:
 
 
 def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> Fields:
-    """Return one entry of ``tool_calls``. It includes the Chat Completions fields in the metadata of the call.
+    """Return one entry of ``tool_calls``. The entry includes the Chat Completions fields in the metadata of the call.
 
     Args:
         call: The call.
@@ -275,7 +275,7 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
 def _user_message(message: Message) -> list[Fields]:
     """Return a list with the user message for all parts except tool results.
 
-    Return an empty list if a message of tool results has no such parts.
+    If the message contains only tool results, return an empty list.
     """
     content = [
         content_param(part)
@@ -288,7 +288,7 @@ def _user_message(message: Message) -> list[Fields]:
 
 
 def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[Fields]:
-    """Return a list with the assistant message and its reasoning; an empty list if it has no content that can be sent."""
+    """Return a list with the assistant message; an empty list if the message has no content that can be sent."""
     content: list[Fields] = []
     before: ContentPart | None = None
     for part in message.content:

@@ -356,8 +356,9 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             ...
 
     def _feed_any(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-        # `EventDecoder.feed` passes all data to this method until the first bytes have shown the framing of the body. Chunk
-        # objects never do, so that they always arrive here, and the fast path for bytes does not check for them.
+        # `EventDecoder.feed` passes all data to this method until the first bytes have shown the framing of the body.
+        # Chunk objects show no framing. They therefore always arrive here, and the fast path for bytes need not check
+        # for them.
         if isinstance(data, Mapping):
             return self.wrap(dict(data))
         if hasattr(data, "model_dump"):
@@ -366,7 +367,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of one chunk; see `wrap_mapping`."""
-        # This chunk is not compared with the stored values. They are discarded, because they are outdated afterwards.
+        # This chunk is not compared with the stored values. The stored values are discarded, because they would be
+        # outdated for the next chunk.
         self._id = None
         self._vendors.forget()
         wrappers = wrap_mapping(fields, provider=self._provider, error_event=error_event)

@@ -1,8 +1,8 @@
 """The shapes of a Chat Completions delta: the shape that OpenAI documents, and the variants of other servers.
 
 The structs are for fast decoding. They reject unknown fields (see `tailrace.wrappers.openai.decoder`). The functions
-read all other deltas as JSON objects. They preserve unknown fields, and support known variants of the documented
-fields.
+read all other deltas as JSON objects. The functions preserve unknown fields, and support known variants of the
+documented fields.
 """
 
 from collections.abc import Mapping
@@ -159,7 +159,7 @@ def legacy_call(call: ToolCallChunk) -> ToolCallChunk:
 
 
 def read_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> None:
-    """Set the text, reasoning and refusal of a delta. The ``content`` of the delta is a list of parts.
+    """Set the text, reasoning and refusal of a delta whose ``content`` is a list of parts.
 
     Args:
         delta: The delta to fill.

@@ -87,11 +87,11 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
         return delta
 
     def get_text(self) -> str:
-        """Return ``delta.content``. If it was a list of parts, this is the text of the parts."""
+        """Return ``delta.content``. If the provider sent a list of parts, the result is the text of the parts."""
         return self.delta.content or ""
 
     def get_reasoning(self) -> str:
-        """Return ``delta.reasoning_content`` or ``delta.reasoning``. If a server sends both, they have the same text.
+        """Return ``delta.reasoning_content`` or ``delta.reasoning``. If a server sends both fields, they have the same text.
 
         If both are missing, return the text in ``delta.reasoning_details``. See `ChunkDetails.restates`.
         """

@@ -2,8 +2,8 @@
 
 The models for Chat Completions and Responses use `OpenAIEndpoint` instead of the client of the ``openai`` package. That
 client would need 15 MB of memory, and most of the CPU time of a short response (see
-``docs/decisions/0010-requests-without-the-openai-client.md``). This module supports the same environment variables as
-that client, and its arguments ``extra_headers``, ``extra_query`` and ``extra_body``.
+``docs/decisions/0010-requests-without-the-openai-client.md``). Like that client, this module supports OpenAI's
+environment variables, and the arguments ``extra_headers``, ``extra_query`` and ``extra_body``.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How each server of the Chat Completions API must be asked to continue an interrupted text."""
+"""Request options with which servers of the Chat Completions API continue an interrupted text."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,8 @@ _TIMEOUT = 5.0  # seconds
 async def find_owner(client: HttpClient, endpoint: OpenAIEndpoint) -> str | None:
     """Return the server software: the value of ``owned_by`` in the server's list of models, if it is a key of `PREFILLS`.
 
-    The result is empty if no value is a key of `PREFILLS`. It is None if the request failed; it can then be sent again.
+    The result is empty if no value is a key of `PREFILLS`. The result is None if the request failed, but may succeed
+    later.
 
     Args:
         client: Sends the request.

@@ -4,9 +4,9 @@ OpenAI's models do not return or accept reasoning in this API. Other servers use
 
 - Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. Some servers must receive
   this text again: DeepSeek and Moonshot reject every later request if a message of a turn with tool calls has no
-  reasoning (https://api-docs.deepseek.com/guides/thinking_mode). A turn is a user message and all messages before the
-  next user message. In turns without tool calls, servers ignore reasoning, and older servers rejected it. Reasoning
-  text is therefore sent only in turns with tool calls, with every message of the turn.
+  reasoning (https://api-docs.deepseek.com/guides/thinking_mode). Here, a turn is a user message and the messages after
+  it, up to the next user message. In turns without tool calls, servers ignore reasoning, and older servers rejected it.
+  Reasoning text is therefore sent only in turns with tool calls, with every message of the turn.
 - Some servers return reasoning in sealed (encrypted or signed) objects. Later requests must contain these objects
   unchanged and in the same order. Examples are ``reasoning_details`` of OpenRouter and compatible servers
   (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. These objects
@@ -39,7 +39,7 @@ SEALED_FIELDS = (
 )
 """Fields of an assistant message that contain sealed reasoning. Later requests must contain these fields unchanged."""
 
-_REQUIRED_FIELD = "reasoning_content"  # servers reject messages without this field
+_REQUIRED_FIELD = "reasoning_content"  # some servers reject messages without this field
 
 
 def client_calls(message: Message) -> list[ContentPartToolCall]:
@@ -48,12 +48,12 @@ def client_calls(message: Message) -> list[ContentPartToolCall]:
 
 
 def reasoning_fields(conversation: Sequence[Message], only_field: str | None = None) -> list[dict[str, Any]]:
-    """Return the reasoning fields of each message of a conversation. They are empty if no reasoning must be sent.
+    """Return the reasoning fields of each message of a conversation. A dict is empty if no reasoning is sent.
 
     Args:
         conversation: The complete conversation.
-        only_field: The only field that the server accepts; ``""`` if it accepts no reasoning. If it is None, the
-            metadata of each message contains the field.
+        only_field: The only field that the server accepts; ``""`` if it accepts no reasoning. If it is None, each text
+            is sent in the field that the metadata of its part contains.
     """
     fields: list[dict[str, Any]] = [{} for _ in conversation]
     if only_field == "":
@@ -80,7 +80,7 @@ def reasoning_fields(conversation: Sequence[Message], only_field: str | None = N
 
 
 def _turns(conversation: Sequence[Message]) -> Iterable[range]:
-    """Yield the index range of each turn: a user message, and all messages before the next user message."""
+    """Yield the index range of each turn: a user message, and the messages after it, up to the next user message."""
     start = 0
     for position, message in enumerate(conversation):
         if message.role is Role.USER and not _only_results(message) and position > start:

@@ -1,4 +1,4 @@
-"""Background responses of the Responses API. The provider stores each one, so that a lost connection loses no data.
+"""Background responses of the Responses API. The provider stores such a response, so that a lost connection loses no data.
 
 OpenAI, Azure OpenAI, and tailrace's own server support background responses
 (https://platform.openai.com/docs/guides/background).
@@ -20,7 +20,7 @@ class BackgroundStream(ChunkStream):
 
     Args:
         body: The body of the HTTP response.
-        decoder: The decoder of the response. If there are several connections, they use the same decoder.
+        decoder: The decoder of the response. All connections for the same response use the same decoder.
         names: See `ChunkStream`.
         model: See `ChunkStream`.
         response_id: The provider's id of the response; empty if it is not known.

@@ -185,7 +185,7 @@ class ResponsesModel(DirectModel):
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace the content of an item with a string if it has only text. See `plain_content` of Chat Completions."""
+    """Replace the content of an item with a string if the content has only text. See `plain_content` of Chat Completions."""
     if item.get("type") != "message":
         return item
     texts: list[str] = []

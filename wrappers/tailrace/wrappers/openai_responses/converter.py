@@ -2,8 +2,8 @@
 
 `ResponsesModel` uses `ResponsesConverter` for requests. The provider does not store the conversation, so each request
 contains the complete conversation. Encrypted reasoning and other items are sent in their original positions. The first
-item is a message with the role ``system``, because all servers accept this role. It contains the instructions. A
-request may also have the parameter ``instructions``.
+item is a message with the instructions. Its role is ``system``, because all servers accept this role. A request may
+also have the parameter ``instructions``.
 
 This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
 survives a round trip: ``to_history(from_history(history)) == history``.

@@ -6,7 +6,8 @@ A response is a list of items, and an item is a list of parts. The API sends all
 the events that end a part or an item, and in the complete response at the end. Some servers omit some of these events.
 The decoder therefore reads all events, and returns only content that it has not returned before. Items and parts are
 identified by their position, because some servers change the ids with every event. The items of the complete response
-are matched with the streamed items by type and order: its second message is the second streamed message.
+are matched with the streamed items by type and order: the second message of the complete response is the second
+streamed message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -409,7 +410,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
     def _begin(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
         # If the current response has not ended, a gateway has sent the request to another server. The previous output
-        # is then invalid. If it has ended, another response follows, for example in a recording of several requests.
+        # is then invalid. If the current response has ended, another response follows, for example in a recording of
+        # several requests.
         restarts = kind == "response.created" and self._progress.has_started and not self.done
         if restarts or self.done:
             self._progress.restart()

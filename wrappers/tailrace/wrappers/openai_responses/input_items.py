@@ -40,7 +40,8 @@ def input_items(history: History, *, add_missing_results: bool = True) -> list[F
 
     Args:
         history: The conversation.
-        add_missing_results: True to add an error result for each call without a result, because a provider requires it.
+        add_missing_results: True to add an error result for each call without a result, because providers require a
+            result.
 
     Raises:
         ValueError: A message contains a tool call, but its role is not MODEL.
@@ -113,9 +114,9 @@ class _ToolItems:
     def items(self, result: ContentPartToolResult) -> list[Fields]:
         """Return the item for a tool result, in a list.
 
-        For a tool that the provider runs, and for a result without a call, the list contains only the item in the metadata
-        of the result. If there is none, the list is empty: the item of the call contains the result, or another API
-        produced it.
+        For a tool that the provider runs, and for a result without a call, the list contains only the item in the
+        metadata of the result. Without such an item, the list is empty: the item of the call contains the result, or
+        another API produced the result.
         """
         item = _own_item(result)
         call = self._calls.get(result.id)

@@ -1,6 +1,6 @@
 """Record of the content of a streamed response that the decoder has returned, by item and part.
 
-The API sends all content several times. With this record, `ResponsesDecoder` returns it only once.
+The API sends all content several times. With this record, `ResponsesDecoder` returns the content only once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "rea
 ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
 
 # The keys are names of events without the suffix ``.delta`` or ``.done``. Each value consists of the type of the part,
-# the field with the index of the part, and the field of the last event that contains the complete text.
+# the field with the index of the part, and the field of the ``.done`` event that contains the complete text.
 _PARTS = {
     "response.output_text": (TEXT, "content_index", "text"),
     "response.refusal": (REFUSAL, "content_index", "refusal"),
@@ -29,7 +29,7 @@ _PARTS = {
 DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
 """By name of a delta event: the type of the part, and the field with the index of the part."""
 DONE_EVENTS = {f"{name}.done": place for name, place in _PARTS.items()}
-"""By name of the event that ends a part: its type, the field with its index, and the field with its complete text."""
+"""By name of an event that ends a part: the type of the part, the field with its index, and the field with its complete text."""
 
 # The type of the item by type of its part. Needed for servers that omit the index of the item.
 _ITEM_KINDS = {
@@ -102,7 +102,7 @@ class Part:
             self._tail = text
 
     def remaining(self, text: str) -> str:
-        """Return the rest of a complete text that was not returned. It is empty if the two texts do not match."""
+        """Return the rest of a complete text that was not returned. The rest is empty if the texts do not match."""
         length = self.length
         if not length:
             return text
@@ -139,7 +139,7 @@ class ResponseProgress:
         self.restart()
 
     def restart(self) -> None:
-        """Begin another response in the same stream. Positions are not reused, so the calls of both responses differ."""
+        """Begin another response in the same stream. Positions are not reused, so all calls have different positions."""
         self.open_text: Part | None = None
         self.open_reasoning: Part | None = None
         self._items_by_kind: dict[str, list[Item]] = {}  # the items by type, in order of appearance

@@ -35,7 +35,7 @@ ADDRESS = "[internal address]"
 _READ_FACTOR = 4  # redaction may shorten a text: at most this multiple of its limit is processed
 _SHORTEST = 6  # minimum number of characters of a secret; shorter values are placeholders ("none", "key")
 _SHORT = 8  # a secret with fewer characters is only removed if it is a complete word
-_LONG = 12  # a secret with at least this number of characters is also removed in encoded forms
+_LONG = 12  # a secret with at least this number of characters is also removed in base64, in hexadecimal, and in other forms
 
 _SECRET_NAME = re.compile(r"(?i)auth|key|token|secret|password|cookie|credential|signature|\bsig\b")
 
@@ -89,10 +89,10 @@ class Redactor:
     """Removes credentials and internal addresses from texts.
 
     Args:
-        secrets: Credentials. Their case is ignored. They are removed in plain form, and as encoded in JSON, HTML,
-            URLs, base64 and hexadecimal. If a text contains a secret in another form (with line breaks, or with single
-            escaped characters), the complete text is removed. Secrets with fewer than six characters are placeholders,
-            and are not removed.
+        secrets: Credentials. Their case is ignored. They are removed in plain form, and as encoded in JSON, HTML and
+            URLs. Secrets with at least twelve characters are also removed in base64 and hexadecimal. If a text contains
+            such a secret in another form (with line breaks, or with single escaped characters), the complete text is
+            removed. Secrets with fewer than six characters are placeholders, and are not removed.
         hosts: Host names. They are removed like internal addresses.
     """
 
@@ -106,7 +106,7 @@ class Redactor:
 
     @classmethod
     def of_request(cls, url: str, headers: Mapping[str, str]) -> Self:
-        """Create a redactor for the texts of one request. It removes the host, and the credentials in the URL and the headers.
+        """Create a redactor for the errors of one request. It removes the host, and the credentials in the URL and the headers.
 
         Args:
             url: The request's URL.
@@ -219,7 +219,7 @@ def _forms(secret: str) -> set[str]:
 
 
 def _base64_cores(data: bytes) -> Iterable[str]:
-    """Yield the base64 characters that always represent these bytes, wherever they are in longer data, in both alphabets.
+    """Yield the base64 characters that represent these bytes at any position in longer data, in both base64 alphabets.
 
     Base64 encodes three bytes as four characters, so there are three possible offsets. The first and last characters
     are omitted, because they may also depend on other bytes.
