@@ -31,7 +31,7 @@ class PreparedAgent:
     """An agent that is ready to be served.
 
     Attributes:
-        settings: The settings of the agent. For a remote agent, unset members have the values of its card.
+        settings: The settings of the agent. For a remote agent, settings without a value have the values of the agent's card.
         served: The handler, the filters and the capabilities of the agent.
     """
 
@@ -63,7 +63,8 @@ def prepare_agent(
         input_filters: Input filters that are applied before those of the settings.
 
     Raises:
-        ConfigurationError: As for `create_agent`; a filter cannot be read; an input filter checks only responses; or the settings contradict each other.
+        ConfigurationError: As for `create_agent`; a filter cannot be read; an input filter can check only responses; or the
+            settings contradict each other.
         UpstreamError: The card of the remote agent cannot be fetched.
     """
     input_files = () if settings.input_filters is None else (str(settings.input_filters),)

@@ -70,13 +70,13 @@ def create_app(
         openai_user_is_key: Use the member ``user`` of a request to the OpenAI-compatible API as the id of the conversation, if
             the request has no other id of a conversation.
         tracer_provider: Records spans (``docs/observability.md``); the global tracer provider when None.
-        filters: Filters that are applied in order to the output of each turn (``docs/filters.md``), before the filters of
-            ``settings.filters``.
+        filters: Filters for the output of each turn, in the order in which they are applied (``docs/filters.md``). The filters of
+            ``settings.filters`` are applied after these filters.
         input_filters: Filters for messages of callers, in addition to those of ``settings.input_filters``. A message is refused
             if one of these filters changes or blocks a part of the message.
 
     Raises:
-        ConfigurationError: None or more than one of these is set: a handler, a model, a remote agent. Or a setting is invalid.
+        ConfigurationError: Not exactly one of these is set: a handler, a model, a remote agent. Or a setting is invalid.
         UpstreamError: The card of the remote agent (``settings.agent``) cannot be fetched.
     """
     settings = settings or _settings_of_environment()

@@ -112,7 +112,7 @@ _CallerName = Annotated[str, Field(pattern=r"^[^:,\s]+$")]
 
 
 class ConfigFile(BaseModel):
-    """A configuration file.
+    """The tables of a configuration file.
 
     Attributes:
         server: The settings of the server.
@@ -136,7 +136,8 @@ class AgentConfig:
     Attributes:
         name: The name of the agent, which is part of its URL.
         settings: The settings of the server, with those of the agent.
-        fallbacks: The settings of the models that respond when the model of the agent fails, in order.
+        fallbacks: The settings of the models that respond when the model of the agent fails, in the order in which they are
+            tried.
         callers: The callers who may use the agent, as in `AgentTable`; None for all callers.
     """
 
@@ -148,10 +149,11 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """A configuration file.
+    """The settings of a server and of its agents, from a configuration file.
 
     Attributes:
-        settings: The settings of the server in the file. A running server may have other settings.
+        settings: The settings of ``[server]``, overridden by the command line and the environment. A running server may have
+            other settings.
         agents: The agents, in the order of the file.
         path: The path of the file; None if there is no file.
         variables: The environment variables that the file refers to, as a mapping from value to name.
@@ -177,8 +179,8 @@ def read_config(path: Path, overrides: Settings, running: Settings | None = None
             of ``[server]``, because a change of ``[server]`` requires a restart.
 
     Raises:
-        ConfigurationError: The file cannot be read or is not valid, or ``overrides`` has settings that belong in the file. The error
-            message is one line with the table and the key.
+        ConfigurationError: The file cannot be read or is not valid, or ``overrides`` has settings that belong in the file. The
+            error message is one line with the table and the key.
     """
     variables: dict[str, str] = {}
     try:
@@ -298,7 +300,7 @@ def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> A
     Args:
         value: A value of the file.
         path: The table and the key of the value.
-        variables: The variables that are found are added to this mapping from value to name.
+        variables: A mapping from value to name, to which this function adds each variable that it replaces.
 
     Raises:
         ConfigurationError: A variable is not set.

@@ -1,4 +1,4 @@
-"""Creates the notifier that delivers push notifications from the settings."""
+"""Creates, from the settings, the notifier that delivers push notifications."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,7 +28,8 @@ def create_notifier(
     """Create the notifier that delivers push notifications; None if push notifications are disabled.
 
     Raises:
-        ConfigurationError: The operator's webhook has an address that is not allowed, or push notifications are disabled.
+        ConfigurationError: The settings have a webhook of the operator, but its address is not allowed, or push notifications are
+            disabled.
     """
     if not settings.push_notifications:
         if settings.openai_webhook is not None:

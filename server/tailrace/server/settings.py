@@ -220,9 +220,10 @@ class Bounds(BaseModel):
         header_timeout: Seconds within which the header of a request must arrive (``tailrace serve``).
         body_timeout: Seconds within which the body of a request must arrive; each 64 KiB received adds one second.
         send_timeout: Seconds that a client may block a write before its connection is closed; the task continues.
-        ping_interval: Seconds between comments on an idle SSE stream; proxies close idle connections after 30 to 60.
+        ping_interval: Seconds between comments on an idle SSE stream; proxies close idle connections after 30 to 60 seconds.
         max_request_values: JSON values (objects, arrays and their members) of a request. The time that a request takes depends
-            more on the number of values than on the number of bytes. 0 for no limit, as in all limits on counts and sizes.
+            more on the number of values than on the number of bytes. 0 for no limit, as in the other ``max_…`` members that
+            accept 0, except ``max_upstream_waiting``.
         max_part_bytes: Size of one part of a message in bytes; 0 for no limit except that of the request.
         max_event_bytes: Size of one event in bytes. A larger event fails its task; the output so far is kept.
         max_history_messages: Messages of a conversation that the model receives; older messages are omitted.
@@ -237,13 +238,13 @@ class Bounds(BaseModel):
         max_turn_seconds: Seconds for the response to one message. After this time, the task fails; its output so far is kept.
         max_upstream_calls: Concurrent calls to the provider; one authenticated caller may use three quarters of them. Further
             calls wait.
-        max_upstream_waiting: Calls that may wait because of ``max_upstream_calls``; further calls are rejected.
+        max_upstream_waiting: Calls that may wait because of ``max_upstream_calls``; further calls are rejected. 0: no call waits.
         connect_timeout: Seconds within which a connection to the provider must be established.
         read_timeout: Seconds without data from the provider, before and within a response, after which a request fails. The
-            default depends on the provider: 60, and more for servers that load a model first.
+            default depends on the provider: 60 for most, and more for servers that load a model first.
         upstream_retries: Retries of a request to the provider that fails before its response begins.
-        continue_attempts: Attempts to continue an interrupted response with the same model. Attempts to read a response of a remote
-            agent again are limited only by ``continue_deadline``.
+        continue_attempts: Attempts to continue an interrupted response with the same model. Attempts to read a response of a
+            remote agent again are limited only by ``continue_deadline``.
         continue_delay: Seconds before the first attempt to continue a response; the delay doubles with each attempt.
         continue_deadline: Seconds after an interruption within which an attempt to continue the response may begin.
         approval_timeout: Seconds within which a caller can approve a tool call.
@@ -300,8 +301,8 @@ class RetentionSettings(BaseModel):
             the final state of the task is kept. 0: as long as the task exists.
         tasks: Seconds after its end during which a task is stored, with its messages and webhooks. 0: forever.
         usage: Seconds after the end of a model call during which its usage is stored. 0: forever.
-        streams: Seconds after the end of a task during which the broker retains its stream, with several servers; at most
-            ``events``.
+        streams: With several servers, seconds after the end of a task during which the broker keeps the events of the task; at
+            most ``events``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -313,7 +314,7 @@ class RetentionSettings(BaseModel):
 
 
 def _values(source: PydanticBaseSettingsSource) -> Mapping[str, Any]:
-    """Return the raw values of a source by setting; names have no ``TAILRACE_`` prefix."""
+    """Return the raw values of a source by the name of the setting, without ``TAILRACE_``."""
     if isinstance(source, InitSettingsSource):
         return source()
     if isinstance(source, EnvSettingsSource):  # also the base class of the source for env files
@@ -333,7 +334,7 @@ def _members(value: object) -> dict[str, Any]:
 
 
 class Settings(BaseSettings):
-    """Settings for operators. Each is read from the environment variable ``TAILRACE_<NAME>``; arguments override it.
+    """Settings for operators. Each is read from the environment variable ``TAILRACE_<NAME>``; arguments override the variable.
 
     A file is read only if it is named: ``Settings(_env_file="production.env")``. The environment overrides the file.
 
@@ -349,14 +350,15 @@ class Settings(BaseSettings):
             selects a model for ``/v1/embeddings``. ``*`` matches all names that are not listed.
         base_url: Base URL of an API that is compatible with the provider's API; the URL of the provider if None.
         api_key: API key for the provider; read from the provider's usual environment variable if None.
-        fallback: Models that respond when ``model`` fails, in order, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one,
-            or several as a JSON list. A fallback without a base URL and with the same provider as ``model`` uses ``base_url`` and
-            ``api_key``. The key of any other fallback is read from its provider's usual environment variable.
-        upstream_background: Request background responses from the provider ``openai-responses``. The provider stores such a
-            response: if the connection breaks, the server reads the rest of the response over another connection.
-        filters: File with one word or regular expression per line. Matches are removed from all output (requires
-            ``tailrace[filters]``). ``request-schema`` ends responses that do not match the JSON schema of their requests. One value,
-            or several as a JSON list.
+        fallback: Models that respond when ``model`` fails, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one, or several
+            as a JSON list in the order in which they are tried. A fallback without a base URL and with the same provider as
+            ``model`` uses ``base_url`` and ``api_key``. The key of any other fallback is read from its provider's usual
+            environment variable.
+        upstream_background: Whether to request background responses from the provider ``openai-responses``. The provider stores
+            such a response. If the connection breaks, the server reads the rest of the response over another connection.
+        filters: File with one word or regular expression per line. Matches in all output are replaced with ``[blocked]``
+            (requires ``tailrace[filters]``). ``request-schema`` ends responses that do not match the JSON schema of their
+            requests. One value, or several as a JSON list.
         input_filters: File of the same format for messages of callers. A message with a match is refused.
         record: Folder in which each response of the model is recorded (``docs/recordings.md``).
         instructions: System message of every conversation.
@@ -382,9 +384,9 @@ class Settings(BaseSettings):
         retention: Times after which stored content is deleted, as a JSON object (see below).
         on_disconnect: Action when a client of the OpenAI-compatible API disconnects from a stream: ``continue`` or ``cancel`` the
             response. Background responses always continue.
-        on_crash: Action for a task that a crash, or a stop after ``shutdown_grace``, interrupted. ``continue``: continue the response
-            of a model or of a remote agent, and fail the task of any other handler. ``restart``: run the turn again, with any handler. ``fail``: fail the task. A
-            failed task keeps its output so far.
+        on_crash: Action for a task that a crash, or a stop after ``shutdown_grace``, interrupted. ``continue``: continue the
+            response of a model or of a remote agent; fail the task of any other handler. ``restart``: run the turn again, with
+            any handler. ``fail``: fail the task. A failed task keeps its output so far.
         on_lost_result: Action for a tool call that was running when the server stopped. ``error``: the model receives an error as
             the result. ``ask``: the caller is asked for an approval to run the call again. ``fail``: the task fails; its output
             so far is kept. Calls of idempotent tools are always run again.
@@ -413,12 +415,12 @@ class Settings(BaseSettings):
             with this server's credentials: with ``s3`` (Bedrock) and ``gs`` (Gemini), callers can read every file that these
             credentials can read.
         parallel_tasks: Run the tasks of one context in parallel. Each task receives the messages of the turns that had ended when
-            the task began. By default, the tasks run in order. A request can override this setting with ``parallel`` (see the
-            extension).
+            the task began. By default, the tasks run in order. A request can override this setting with the member ``parallel``
+            (``docs/extension.md``).
         bounds: Limits and timeouts that few servers change, as a JSON object (see below).
-        shutdown_grace: Seconds after SIGTERM within which running tasks can end. After this time, the remaining turns are suspended,
-            and the next server continues them. If ``on_crash`` or the store do not permit this, the tasks fail; their output so far
-            is kept.
+        shutdown_grace: Seconds after SIGTERM within which running tasks can end. After this time, the remaining turns are
+            suspended, and the next server continues them. If ``on_crash`` or the store do not permit this, the tasks fail; their
+            output so far is kept.
         push_notifications: ``true``: callers can register webhooks with public addresses. ``private``: callers can also register
             webhooks with loopback and private addresses. ``false``: webhooks are disabled.
         openai_webhook: Webhook that is called when a background response of the OpenAI-compatible API ends, as a JSON object (see

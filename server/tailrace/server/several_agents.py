@@ -287,7 +287,7 @@ class _RootOperations(Operations):
 
 
 def _error_of(config: ServerConfig, name: str, error: TailraceError) -> TailraceError:
-    """Return the error of a file for an agent that cannot be served."""
+    """Return an error about the configuration file for an agent that cannot be served."""
     return config.error(f"[agents.{name}]: {error}")
 
 

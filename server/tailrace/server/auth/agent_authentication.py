@@ -24,7 +24,7 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
             ``role:NAME``. None to permit all callers.
 
     Raises:
-        ConfigurationError: An entry contains a colon, but is not one of these entries.
+        ConfigurationError: An entry contains a colon, but has none of these forms.
     """
     if callers is None:
         return lambda _: True

@@ -34,8 +34,9 @@ class Credentials:
     """The credentials of a request, independent of the protocol.
 
     Credentials in a cookie or in the query authenticate only requests that read data. The reason is that browsers add cookies to
-    requests of any page, and that queries appear in links. `bearer` and `api_key` therefore ignore the cookie and the query if ``reads`` is False.
-    An authenticator that reads the cookie header itself must do the same, or must prevent forged requests in another way.
+    requests of any page, and that queries appear in links. Therefore, `bearer` and `api_key` ignore the cookie and the query if
+    ``reads`` is False. An authenticator that reads the cookie header itself must do the same, or must prevent forged requests in
+    another way.
 
     Attributes:
         headers: The headers by lower-case name.
@@ -90,7 +91,7 @@ class Identity:
     """An authenticated caller.
 
     Attributes:
-        user: The name of the caller, who owns the tasks that are created with it. Empty for an anonymous caller.
+        user: The name of the caller. The tasks that the caller creates belong to this name. Empty for an anonymous caller.
         claims: Further data about the caller, for handlers and extended cards.
         namespace: On a server with several agents, the name of the agent to which the tasks belong. Empty on a server with one
             agent, and for access to the tasks of all agents.
@@ -150,7 +151,8 @@ class ApiKeys(Authenticator):
         for user, given in keys.items():
             for key in (given,) if isinstance(given, str) else given:
                 if not user:
-                    # An empty name is the name of unauthenticated callers, so the caller would own their tasks.
+                    # Unauthenticated callers have the empty name. A caller with a key and this name would own the tasks of these
+                    # callers.
                     raise ConfigurationError("TAILRACE_CALLER_KEYS: a name is empty; write NAME:KEY")
                 if not key:
                     raise ConfigurationError(f"TAILRACE_CALLER_KEYS: the key of {user!r} is empty")
@@ -181,8 +183,9 @@ class ApiKeys(Authenticator):
 class CombinedAuthenticator(Authenticator):
     """Accepts callers that any of several authenticators accepts.
 
-    If all authenticators reject a caller, one of their errors is raised. The order of preference is: an error that reports
-    insufficient permissions, an error about credentials that were present, the error of the first authenticator. The challenge of the error lists the schemes of all authenticators.
+    If all authenticators reject a caller, the first of these errors is raised: an error that reports insufficient permissions, an
+    error about credentials that were present, the error of the first authenticator. The challenge of the error lists the schemes
+    of all authenticators.
 
     Args:
         authenticators: The authenticators; at least one.

@@ -157,7 +157,7 @@ class IssuerKeys:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fetch keys in background tasks during the block. The cancellation of a caller then does not cancel a fetch."""
+        """Fetch keys in background tasks during the block. A fetch then continues if the request that caused it is cancelled."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:

@@ -105,7 +105,7 @@ class ConnectionLimits:
         self._waiting: dict[_Connection, None] = {}
 
     def protocol(self) -> type[asyncio.Protocol]:
-        """Return a subclass of uvicorn's protocol class, for ``uvicorn.Config(http=…)`` (decision 24)."""
+        """Return a subclass of uvicorn's protocol class for ``uvicorn.Config(http=…)`` (``docs/decisions/0024-…``)."""
         limits = self
 
         class LimitedProtocol(HttpToolsProtocol):
@@ -259,7 +259,7 @@ class ConnectionLimits:
 
     def _abort(self, connection: _Connection) -> None:
         transport = connection.transport
-        # The connection is not counted from now on. The transport reports its end too late for a waiting connection.
+        # Stop counting the connection now. The transport reports the end of the connection later, when new connections may wait.
         self.closed(connection)
         if transport is not None:
             transport.abort()

@@ -1,8 +1,8 @@
 """An ASGI extension with which the body of a response is sent after the application has returned.
 
-About 18 coroutines (middleware, routing, tracing) are active between the server and an endpoint. While a stream is open, their
-frames, the request and its scope would remain in memory: a fifth of the memory of a subscriber. With this extension, the
-coroutines return after the head of the response is sent. A server that supports the extension sets
+About 18 coroutines (middleware, routing, tracing) are active between the server and an endpoint. While a stream is open, the
+stack frames of these coroutines, the request and its scope would remain in memory: a fifth of the memory of a subscriber. With
+this extension, the coroutines return after the head of the response is sent. A server that supports the extension sets
 ``scope["extensions"]["tailrace.deferred"]``. Only ``tailrace serve`` does this.
 """
 

@@ -156,7 +156,7 @@ class JsonScan:
         self._limit = limit
         self._in_string = False
         self._is_json_string: bool | None = (
-            None  # of the current string; None while it has only bytes that may precede JSON
+            None  # whether the current string contains JSON; None while it has only bytes that may precede JSON
         )
         self._hidden = False  # True if escapes may hide JSON; JSON is then counted in all strings
         self._escape = b""  # the end of the last slice, which may contain the beginning of an escape

@@ -52,7 +52,7 @@ class _Authority(NamedTuple):
 
 
 def exempt_from_guard(endpoint: _Endpoint) -> _Endpoint:
-    """Exempt an endpoint from all checks. It is for health probes, which use the IP address of a pod as the host."""
+    """Exempt an endpoint from all checks. Health probes need this, because they use the IP address of a pod as the host."""
     setattr(endpoint, EXEMPT, True)
     return endpoint
 
@@ -167,7 +167,7 @@ class RequestGuard:
             raise _foreign_page(origin.encode("latin-1", "replace"))
 
     def is_local(self, scope: Scope) -> bool:
-        """Return whether a request comes from this machine and has a loopback host name. Through a proxy, return False."""
+        """Return whether a request comes from this machine, without a proxy, and has a loopback host name."""
         named = _parse_authority(_header(scope, b"host"))
         return named is not None and is_loopback(named.host) and self._is_local(scope, None)
 

@@ -1,8 +1,7 @@
 """Sends the events of a task as server-sent events (SSE).
 
 Each event is encoded once, when it is created. `EventFrames` adds the SSE fields, and converts the event if the client uses
-another version of A2A. `EventResponse` sends all available frames in
-one write.
+another version of A2A. `EventResponse` sends all available frames in one write.
 """
 
 import asyncio
@@ -149,15 +148,17 @@ class EventResponse(StreamingResponse):
     On ``tailrace serve``, the body is sent after the application has returned (`tailrace.server.http.deferred_response`). Other
     ASGI servers do not support this; there, `tailrace.server.http.sse_fallback` sends the frames.
 
-    Two asyncio tasks serve a stream. One task reads and sends frames. The other is the task of the request: it waits for the
-    client's disconnect, sends ping comments, and checks the duration of writes, so that a write needs no timer of its own.
+    Two asyncio tasks serve a stream. The first asyncio task reads and sends frames. The second is the asyncio task of the
+    request: it waits for the client's disconnect, sends ping comments, and checks the duration of writes, so that a write needs
+    no timer of its own.
 
     Args:
         frames: The frames. The iterator is closed at the end.
         settings: The ping interval and ``bounds.send_timeout`` are used. A client that receives no bytes for ``send_timeout``
             seconds is disconnected.
         headers: Additional headers.
-        streams: The registry of open streams. `STOP_TIMEOUT` seconds after the server begins to stop, it cancels open streams.
+        streams: The registry of open streams. When the server stops, the registry cancels the streams that do not end in time
+            (`STOP_TIMEOUT`).
     """
 
     def __init__(
@@ -193,16 +194,16 @@ class EventResponse(StreamingResponse):
         self._sent_at = asyncio.get_running_loop().time()
         with anyio.CancelScope() as stream:
             self._streams.add(stream)
-            # Frames are sent by a separate asyncio task. Without deferral, the coroutines of the middleware and of the routing are
-            # still active, and each resumption of this coroutine would resume all of them. There is no task group, because a task group would need a fifth of the memory of a stream. The task is
-            # awaited below.
+            # Frames are sent by a separate asyncio task. Without deferral, the coroutines of the middleware and of the routing
+            # are still active, and each resumption of this coroutine would resume all of them. There is no task group, because a
+            # task group would need a fifth of the memory of a stream. The asyncio task is awaited below.
             sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
             try:
                 await self._watch(receive, send, stream)
             finally:
                 self._streams.discard(stream)
                 with anyio.CancelScope(shield=True):
-                    # The task must begin before it is cancelled. Otherwise, its cleanup would not close the frames.
+                    # The asyncio task must begin before it is cancelled. Otherwise, its cleanup would not close the frames.
                     await anyio.lowlevel.checkpoint()
                     sending.cancel()
                     await asyncio.wait([sending])

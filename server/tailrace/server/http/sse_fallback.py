@@ -87,7 +87,8 @@ class _Frames:
 
     async def aclose(self) -> None:
         if not self._has_started:
-            # An async generator that has not started does not run its cleanup. It is therefore started in a cancelled scope.
+            # An async generator that has not started does not run its cleanup. Therefore, it is started here in a cancelled
+            # scope.
             with anyio.CancelScope(shield=True) as scope, suppress(StopAsyncIteration):
                 scope.cancel()
                 await self.__anext__()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 STOP_TIMEOUT = 6.0
-"""Seconds after which the server cancels streams that are still open when it stops. Before, they can send their last events."""
+"""Seconds after ``shutdown_grace`` at which open streams are cancelled. Until then, streams can send their last events."""
 
 PING = b": ping\n\n"
 """An SSE comment. It keeps a connection open."""

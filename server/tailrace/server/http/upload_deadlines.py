@@ -40,7 +40,7 @@ class Uploads:
 
     @contextmanager
     def receiving(self) -> Generator[Callable[[int], None]]:
-        """Set a deadline for the block, which receives one body. Yield a function; call it with the size of each received part.
+        """Set a deadline for the block, which receives one body. Yield a function to call with the size of each received part.
 
         Raises:
             RequestTimeoutError: The body did not arrive before the deadline.

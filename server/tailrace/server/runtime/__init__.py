@@ -1,1 +1,1 @@
-"""Running tasks: engine, turns, grouped writes, recovery, limits, and the operations of A2A."""
+"""Execution of tasks: the engine, turns, recovery, limits, filters, webhooks, and the operations of A2A."""

@@ -29,7 +29,7 @@ class ActiveTask:
     """A task in memory, with its event log and the state of its turn.
 
     Attributes:
-        record: The task as of its last event, which may not be persisted yet.
+        record: The task after its last event. This event may not be persisted yet.
         owner: The owner of the task.
         log: The persisted and published events.
         running: Whether a turn is running or about to begin.
@@ -39,15 +39,15 @@ class ActiveTask:
         suspended: True if the server stops and leaves the turn unfinished, so that the next server or another node continues it.
         new_messages: Messages to persist with the next event.
         recorded_rounds: If a crash interrupted the turn, the number of its model responses that are already in the conversation.
-        recorded_attempts: If a crash interrupted the turn, the number of its attempts of model calls that are already in the
-            ledger.
-        attached_attempt: If the continuation of a suspended turn attaches to the response of an attempt, this attempt, until
-            a part of the response has arrived.
-        usage: Attempts of model calls to persist with the next event.
-        round_calls: The ids of the tool calls in the last message that was added to the conversation.
+        recorded_attempts: If a crash interrupted the turn, the number of its attempts that are already in the ledger.
+        attached_attempt: If a suspended turn was resumed, and its last response can be received again from the provider, the
+            attempt that began this response. None after a chunk of the response has arrived, and for all other turns.
+        usage: Records of attempts to persist in the ledger with the next event.
+        round_calls: The ids of the tool calls whose results are not in the conversation yet: the calls in the last message of the
+            agent, or the calls about which the message of the turn has decisions.
         webhooks: Webhooks to persist with the next event. They receive this event.
         send_key: The idempotency key of the message that causes the next event. It is persisted with this event.
-        completion: The stored chat completion that the message creates. It is persisted with the next event.
+        completion: The stored chat completion that the newest message creates. It is persisted with the next event.
         holds_conversation: True while the turn of this task holds the lock of the conversation.
         error: The store error that ended the task, because its events could not be persisted; None if there is none.
         is_remote: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
@@ -117,16 +117,16 @@ class CallContext(msgspec.Struct, frozen=True):
     A node that forwards a message to another node also sends this data.
 
     Attributes:
-        named_in: The protocol version of the request, if callers choose the ids of tasks in this version (as in A2A 0.1): a
-            message with an unknown task id creates a task. Empty if the server chooses the ids.
+        named_in: The protocol version of the request, if callers choose the ids of tasks in this version, as in A2A 0.1. A
+            message with an unknown task id then creates a task. Empty if the server chooses the ids.
         protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
         send_key: The idempotency key of the message; empty if it has none. If a message with this key was accepted before, the
             server returns the task of that message. The key is stored as long as the task.
         fingerprint: The fingerprint of the request (see `Engine.sent_as`); empty to compute it from the message.
         cost: The number of JSON values in the request, including the messages that precede the new message.
-        record: Data about the request that an API stores, as JSON, in the metadata ``apiRequest`` of the message. Empty if there
-            is none.
+        record: Data about the request as JSON. A protocol stores this data in the metadata ``apiRequest`` of the message. Empty
+            if there is none.
         completion: The stored chat completion that the request creates; None for other requests.
         operator_form: The format in which the operator's webhook is notified when the turn ends; empty for no notification.
         may_approve: True if the caller may approve tool calls. False for requests of older nodes, which lack this field.
@@ -196,7 +196,7 @@ class DirectReply:
 
     Attributes:
         message: The direct response; None if the turn creates a task.
-        ready: An event that is set when the result is known.
+        ready: Set when the result is known.
     """
 
     message: Message | None = None
@@ -321,9 +321,9 @@ async def read_batches(
 
 
 def ends_turn(state: TaskState | None) -> bool:
-    """Return whether this state ends a turn.
+    """Return whether a state is terminal or interrupted. Such a state usually ends a turn.
 
-    One exception is not covered: a turn may continue in AUTH_REQUIRED (`continues_turn`).
+    For AUTH_REQUIRED, the result is True, although the turn may continue (see `continues_turn`).
     """
     return state is not None and (state.terminal or state.interrupted)
 

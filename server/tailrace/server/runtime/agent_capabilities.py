@@ -1,7 +1,7 @@
 """The capabilities and requirements of an agent: extensions, skills, and media types of input and output.
 
-The agent card declares them (`tailrace.server.protocols.a2a.card`). For all protocols,
-`tailrace.server.runtime.operations.Operations` checks each request against them, and
+The agent card lists the capabilities and requirements (`tailrace.server.protocols.a2a.card`). For all protocols,
+`tailrace.server.runtime.operations.Operations` checks the extensions and output media types of each request, and
 `tailrace.server.runtime.served_agents.ServedAgents` checks the media types of messages.
 """
 
@@ -32,7 +32,7 @@ class Capabilities:
         skills: The skills. If empty, the card has one general skill.
         input_modes: The media types that messages may contain, for example ``image/*``. If empty, all media types are accepted.
         output_modes: The media types of the output. A request that accepts none of these media types is rejected.
-        checks_input: True to check messages against ``input_modes`` here; False if the handler checks messages itself.
+        checks_input: True if `check_message` compares messages with ``input_modes``; False if the handler checks messages itself.
         webhook_keys: The URL of the public keys for signed push notifications. In the card, this URL is a parameter of
             `OWN_EXTENSION`. Empty if push notifications are not signed.
     """
@@ -74,7 +74,7 @@ class Capabilities:
     def check_message(self, message: Message) -> None:
         """Check that the agent accepts the media type of each part of a message (A2A 1.0, section 3.1.1).
 
-        Results of tools, and decisions about calls, are always accepted.
+        Results of tool calls, and decisions about tool calls, are always accepted.
 
         Raises:
             ContentTypeNotSupportedError: The agent does not accept the media type of a part.
@@ -91,11 +91,11 @@ class Capabilities:
                 )
 
     def check_output_modes(self, accepted: Collection[str]) -> None:
-        """Check that a client accepts a media type of the agent's output (A2A 1.0, section 3.2.2).
+        """Check that a client accepts at least one media type of the agent's output (A2A 1.0, section 3.2.2).
 
         Args:
-            accepted: The media types that the client accepts, or ``text`` from clients of older versions. If empty, the
-                client accepts all media types.
+            accepted: The media types that the client accepts. Clients of older A2A versions send ``text`` instead of ``text/*``.
+                If empty, the client accepts all media types.
 
         Raises:
             ContentTypeNotSupportedError: The client accepts no media type of the output.

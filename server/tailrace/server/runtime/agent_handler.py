@@ -60,7 +60,7 @@ class AgentHandler(Handler):
             yield
 
     async def discard(self, interrupted: InterruptedResponse) -> None:
-        """Cancel a response that still runs at a provider."""
+        """Cancel a response that a provider still generates."""
         await self._agent.discard(interrupted)
 
     def check(self, caller_options: CallerOptions) -> None:
@@ -132,9 +132,9 @@ class AgentHandler(Handler):
     def _prepared(
         self, turn: Turn
     ) -> tuple[History, list[Update | MessageAdded], DecidedCalls | None, RequestOf]:
-        """Return the conversation, the first updates of the turn, its decided calls, and a function for approval requests.
+        """Return the conversation, the first updates of the turn, the decided calls, and a function for approval requests.
 
-        If the caller has not sent all results, the last of the first updates ends the turn.
+        If results of the caller are still missing, the last of these updates ends the turn.
 
         Raises:
             AgentError: As for `first_calls`.

@@ -69,7 +69,7 @@ def _names(value: object) -> Collection[str]:
 
 
 def waiting_requests(task: Task) -> list[ApprovalRequest]:
-    """Return the calls of a task that wait for an approval."""
+    """Return the approval requests of a task that have no decision yet."""
     if task.status.state is not TaskState.INPUT_REQUIRED:
         return []
     return approval_requests(task.status.message)
@@ -132,7 +132,7 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
 
     Args:
         message: The message of the turn.
-        calls: The calls of the conversation that have no result, with the arguments of the decisions.
+        calls: The calls of the conversation that have no result. Calls with an ``edit`` decision have the new arguments.
     """
     decisions = {each.call_id: each for each in recorded_decisions(message)}
     decided = [(call, decisions[call.id]) for call in calls if call.id in decisions]
@@ -153,7 +153,7 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
 def results_after_stop(
     message: Message, calls: Sequence[ContentPartToolCall], executing: Collection[str]
 ) -> list[ContentPartToolResult]:
-    """Return results for the decided calls of a turn that the stop of a server interrupted, and that is not run again.
+    """Return results for the decided calls of a turn. The stop of a server interrupted the turn, and it is not run again.
 
     Args:
         message: The message with the decisions.

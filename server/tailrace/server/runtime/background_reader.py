@@ -1,4 +1,4 @@
-"""Reads the updates of a turn while filter streams work in the background."""
+"""Reads the updates of a turn while filters check earlier text in the background (`BackgroundStream`)."""
 
 import math
 from collections.abc import AsyncGenerator, Sequence
@@ -19,7 +19,7 @@ class BackgroundReader:
     handler must enter and exit a cancel scope in the same asyncio task.
 
     Attributes:
-        failure: The error of a filter stream; None if there is none.
+        failure: The error that ended a filter stream; None if there is none.
     """
 
     def __init__(self, batches: AsyncGenerator[Sequence[Item]]) -> None:
@@ -53,8 +53,8 @@ class BackgroundReader:
     async def batches(self) -> AsyncGenerator[Sequence[Item]]:
         """Yield the batches, and an empty batch whenever a filter stream has text to publish.
 
-        Before the end of a text, and before an item that may repeat published texts, the filter streams process the text that
-        they hold back.
+        Before the end of a text, and before an item that may repeat published texts, the filter streams are flushed: they process
+        the text that they hold back.
         """
         self._requested.set()
         while True:

@@ -1,8 +1,8 @@
 """Budgets of tokens or money for callers and periods.
 
-A model call can begin only if no budget is used up. A running response ends when a budget is used up. The usage of ended calls is
-in the ledger, which several servers may share. Each server adds the usage of its own running responses. Until the provider
-reports the output tokens, each chunk of a response counts as one token.
+An attempt can begin only if no budget is used up. The server ends a running response when a budget is used up. The usage of ended
+attempts is in the ledger, which several servers may share. To this usage, each server adds the usage of its own running
+responses. Until the provider reports the output tokens, each chunk of a response counts as one token.
 """
 
 import logging
@@ -47,7 +47,7 @@ class _Window:
 
     Attributes:
         budget: The budget.
-        limit: The limit in tokens or in 1e-9 US dollars. All amounts have this unit.
+        limit: The limit in tokens or in 1e-9 US dollars. All amounts of this object have the same unit.
         start: The start of the period, in milliseconds since 1970.
         end: The end of the period.
         spent: The usage of ended attempts.
@@ -66,7 +66,7 @@ class _Window:
     settled_at: int = 0
 
     def error(self) -> BudgetExceededError | None:
-        """Return the error if the budget is used up."""
+        """Return an error if the budget is used up, otherwise None."""
         if self.spent + self.running < self.limit:
             return None
         return _error_of(self)
@@ -78,7 +78,7 @@ class Budgets:
     Args:
         budgets: The budgets.
         store: Contains the usage ledger.
-        prices: The prices, to estimate the costs of incomplete responses.
+        prices: The prices, from which the costs of incomplete responses are estimated.
         is_shared: True if other servers also write the ledger.
     """
 
@@ -109,7 +109,7 @@ class Budgets:
                 raise error
 
     def begin(self, owner: str, provider: str, model: str) -> "RunningCall | None":
-        """Return a counter for a call that begins after `check`; None if the owner has no budget."""
+        """Return a counter for an attempt that begins after `check`; None if no budget applies to the owner."""
         if not self._budgets:
             return None
         user = user_of(owner)
@@ -129,7 +129,7 @@ class Budgets:
         self._add(record, 1)
 
     def refund(self, record: UsageRecord) -> None:
-        """Subtract the usage of an ended attempt whose response another attempt receives: the usage of that attempt includes it."""
+        """Subtract the usage of an ended attempt, because the next attempt receives the same response and reports its usage."""
         self._add(record, -1)
 
     def _add(self, record: UsageRecord, factor: int) -> None:
@@ -205,10 +205,10 @@ class Budgets:
 
 
 class RunningCall:
-    """Counts the output tokens of a running call.
+    """Counts the tokens of a running attempt.
 
     Args:
-        units: The periods, each with the amount that an output token adds.
+        units: The periods, each with the amount that one token adds.
     """
 
     def __init__(self, units: Sequence[tuple[_Window, int]]) -> None:
@@ -216,7 +216,7 @@ class RunningCall:
         self._tokens = 0
 
     def add(self, tokens: int) -> None:
-        """Add the tokens of a read.
+        """Add tokens that have arrived.
 
         Raises:
             BudgetExceededError: A budget is used up.
@@ -230,7 +230,7 @@ class RunningCall:
                 raise _error_of(window)
 
     def end(self) -> None:
-        """Subtract the tokens of the call from the running usage. `Budgets.record` adds the final usage of the call."""
+        """Subtract the tokens of the attempt from the running usage. `Budgets.record` adds the final usage of the attempt."""
         for window, unit in self._units:
             window.running -= self._tokens * unit
         self._tokens = 0

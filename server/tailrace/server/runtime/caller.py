@@ -16,13 +16,15 @@ class Caller:
     Attributes:
         user: The authenticated name; empty without authentication.
         tenant: The tenant of the request; empty if the request names no tenant.
-        names_tasks_in: The protocol version, if callers choose task ids in this version; empty if the server chooses the ids.
+        names_tasks_in: The protocol version of the request, if callers choose task ids in this version; empty if the server
+            chooses the ids.
         protocol_version: The protocol version of the request.
         extensions: The activated extensions (see `Capabilities.activated`).
         send_key: The idempotency key of the message (header ``Idempotency-Key``); empty if there is none. A message with a key is
             accepted only once. The metadata of the message may also have the key.
-        fingerprint: The fingerprint of the request, if its message depends on earlier messages; empty to compute it from the
-            message.
+        fingerprint: The hash that identifies a repeated request. Empty to compute the hash from the message. Chat protocols
+            compute it from the body of the request, because their message may depend on the earlier messages that the server has
+            stored.
         cost: The number of values in the request (`JsonBody.cost`). Requests with many values are processed in a thread.
         record: As for `CallContext`.
         completion: As for `CallContext`.

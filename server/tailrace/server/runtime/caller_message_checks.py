@@ -1,8 +1,8 @@
 """Checks callers' messages for references that a provider would resolve with the credentials of the server.
 
-A provider executes each request with the permissions of this server. A caller could therefore read an object of the server's account
-with a file URL such as ``s3://BUCKET/KEY``, or with a provider-specific field. Callers may only use file URLs with the schemes of
-the setting ``file_schemes``, and provider-specific metadata of their messages is removed.
+A provider executes each request with the permissions of this server. A caller could therefore read an object of the server's
+account with a file URL such as ``s3://BUCKET/KEY``, or with a provider-specific field. Callers may only use file URLs with the
+schemes of the setting ``file_schemes``, and provider-specific metadata of their messages is removed.
 """
 
 import re
@@ -15,11 +15,12 @@ from tailrace.streaming.a2a.models import Message, Part
 PROVIDER_METADATA = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama")
 """Namespaces of metadata from responses of providers (`tailrace.wrappers.providers.WireFormat.name`).
 
-They are removed from callers' messages.
+Metadata in these namespaces is removed from callers' messages.
 """
 
 OPENAI_METADATA = ("openai", "openai-responses")
-"""Namespaces of metadata from requests to the OpenAI-compatible API. Their members are forwarded, except for file ids."""
+"""Namespaces of metadata of the OpenAI-compatible API. Members of this metadata are forwarded, except for file ids.
+"""
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _FILE_IDS = frozenset({"file_id", "file_ids"})

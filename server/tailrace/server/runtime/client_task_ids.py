@@ -26,10 +26,11 @@ def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
 def possible_ids(keys: SecretKeys, task_id: str, owner: str) -> Iterator[str]:
     """Yield the ids that the stored task may have, the most probable id first.
 
+    The ids include those that were derived from earlier secrets, and those of version 0.1.0, whose suffix is a hash of the owner.
+
     Args:
         keys: The keys of the installation.
-        task_id: The id of the task, or the name that its owner chose. The result includes ids that were derived from earlier
-            secrets, and ids of version 0.1.0 with a hash of the owner as the suffix.
+        task_id: The id of the task, or the name that its owner chose.
         owner: The owner of the task.
     """
     yield task_id

@@ -8,7 +8,7 @@ import anyio
 
 
 class ConversationLock:
-    """The lock of a conversation. Its turns run in the order in which they wait for the lock.
+    """The lock of a conversation. The turns of the conversation run in the order in which they wait for the lock.
 
     An `asyncio.Lock` for each conversation would need one kilobyte of memory.
 
@@ -26,7 +26,7 @@ class ConversationLock:
     async def __aenter__(self) -> None:
         following = self._following.get(self._key)
         if following is None:
-            # Return without a pause: otherwise, the writer would run before the turn sends its request to the provider.
+            # Do not await anything here: otherwise, the writer would run before the turn sends its request to the provider.
             self._following[self._key] = []
             return
         begins = anyio.Event()

@@ -74,8 +74,8 @@ class Engine(TaskAccess):
         max_history_messages: Maximum number of messages of a conversation that a turn receives.
         max_lag: Maximum number of events by which a subscriber of a running task may lag. A subscriber that lags further receives
             a snapshot.
-        restart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a restarted
-            task receives the message and its options, but not the other fields of the request.
+        r estart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a
+            restarted task receives the message and its options, but not the other fields of the request.
         push: Delivers notifications to webhooks; None to disable push notifications. `running` starts and stops it.
         working: Limits the number of running tasks; None for no limit.
         gate: Limits the number of concurrent calls to the provider; None for no limit. While too many calls wait, messages are
@@ -235,7 +235,7 @@ class Engine(TaskAccess):
             PushNotificationNotSupportedError: The request has a webhook, but push notifications are disabled.
             BlockedMessageError: An input filter blocks the message, or an earlier message of the conversation that another agent
                 received.
-            ContentTypeNotSupportedError: The agent does not accept the media type of such a message.
+            ContentTypeNotSupportedError: The agent does not accept the media type of one of these messages.
             InvalidParamsError: The task of the message belongs to another conversation or agent, the URL of the webhook is not
                 permitted, or ``call.send_key`` was used for another message.
             RateLimitError: The caller has too many running tasks, or too many messages to the task wait.
@@ -257,8 +257,8 @@ class Engine(TaskAccess):
     ) -> AbstractAsyncContextManager[object]:
         """Return the lock to hold while a message is assigned to a conversation or branch and accepted.
 
-        For a handler that may respond directly, the returned context manager does nothing, because a message to such a handler is
-        accepted only with the first update of the handler.
+        For a handler that may respond directly, the returned context manager does nothing. A message to such a handler is
+        accepted only with the first update of the handler, and the lock would be held until then.
 
         Args:
             context_id: Id of the conversation or of one of its branches.
@@ -298,10 +298,10 @@ class Engine(TaskAccess):
     async def delete_task(self, task_id: str, owner: str) -> None:
         """Delete a task with its events, webhooks and messages. If it has not ended, cancel it first.
 
-        Tasks whose turns wait for this task (`WaitingTurns.dependents`) are cancelled before this task, the newest first.
+        Tasks whose turns wait for this task (`WaitingTurns.dependents`) are cancelled first, beginning with the newest.
         Otherwise, the history of their turns would contain the deleted content.
 
-        If the caller of this method is interrupted, the task may be in the state CANCELED but not deleted, or the log of the
+        If this method is cancelled or fails, the task may be in the state CANCELED but not deleted, or the write-ahead log of the
         database may still have deleted content. The store later deletes the remaining events of a deleted task
         (`StoreWrites.delete_task`).
 
@@ -485,7 +485,7 @@ class Engine(TaskAccess):
         return None
 
     def _conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
-        """Return the lock of a conversation. A turn holds the lock so that no other turn of the conversation runs."""
+        """Return the lock of a task's conversation. A turn holds the lock so that no other turn of the conversation runs."""
         return self._turns.conversation(active)
 
     def _assignment_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
@@ -496,7 +496,10 @@ class Engine(TaskAccess):
         return True
 
     def _membership(self) -> AbstractAsyncContextManager[object]:
-        """Return a context manager that is entered when the store is open, and exited when all events are stored."""
+        """Return the context manager in which a node belongs to a cluster.
+
+        It is entered when the store is open, and exited when all events are stored.
+        """
         return nullcontext()
 
     # --- health -------------------------------------------------------------------------------------------------

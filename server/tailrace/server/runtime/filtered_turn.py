@@ -40,9 +40,9 @@ async def filtered(
 ) -> AsyncGenerator[Sequence[Item]]:
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
-    Filters that work in the background run in asyncio tasks of ``group``. These asyncio tasks end before the generator ends. If an
-    update extends an artifact of ``record`` that began in an earlier turn or before a crash, the filters also receive its published
-    text.
+    Filters that work in the background run in asyncio tasks of ``group``. These asyncio tasks end before the generator ends. If
+    an update extends an artifact of ``record`` that began in an earlier turn or before a crash, the filters also receive the
+    published text of the artifact.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED. If ``batches`` raises an
     error, the text that the filters hold back is yielded before the error is raised. If the turn is cancelled, that text is
@@ -137,7 +137,7 @@ class _FilteredTurn:
         return chain
 
     async def _continue(self, artifact_id: str) -> FilterChain | None:
-        """Create the filters of an artifact that has published text; None for a tool call, which is held back until it is complete."""
+        """Create the filters of an artifact that has published text; None for a tool call (held back until it is complete)."""
         found = (each for each in self._record.artifacts if each.artifact_id == artifact_id)
         artifact = next(found, None)
         if artifact is None:
@@ -161,7 +161,7 @@ class _FilteredTurn:
     async def finish(self, error: Exception | None) -> tuple[list[Item], StatusUpdate | None]:
         """Return the text that is held back.
 
-        If the text of the error must not be published, also return a status to publish instead.
+        If the text of the error must not be published, also return a status to publish instead of the error.
         """
         passed: list[Item] = []
         try:
@@ -279,7 +279,7 @@ def _channel_of(artifact: Artifact) -> str:
 
 
 def _is_complete_response(ending: StatusUpdate) -> bool:
-    """Return whether a turn failed although its response is complete, for example because it does not match the requested schema."""
+    """Return whether a turn failed although its response is complete, for example because of a mismatch with its schema."""
     fields = extension_metadata(ending.metadata or {})
     return ending.state is TaskState.FAILED and fields.get("finishReason") == "stop"
 

@@ -45,14 +45,14 @@ class Turn:
         external_message_id: An opaque id of the message for other systems. It does not change if the turn is run again after a
             crash.
         message: The message of the caller.
-        history: The conversation in the common format, with this message at its end. If a crash interrupted the turn, the
-            messages of its complete rounds follow.
+        history: The conversation in the format for all providers, with ``message`` at its end. If a crash interrupted the turn,
+            the messages of the turn's complete rounds follow.
         number: The number of the message in the task, from 1.
         accepted_output_modes: The media types that the caller accepts; empty for no restriction.
         metadata: The metadata of the request.
         caller_options: The options of the request. If the request has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
-        resumed: If a crash interrupted the turn, the number of messages after this message in the history; otherwise 0.
+        resumed: If a crash interrupted the turn, the number of messages that follow ``message`` in the history; otherwise 0.
         interrupted: The response that a crash interrupted; None if there is none.
         published: The artifacts of ``interrupted``. The handler may extend or replace artifacts that are open.
         max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
@@ -94,7 +94,7 @@ class Handler(ABC):
             created only with the first update of the handler. With False, the default, the task is created, and its stream
             begins, before the handler runs.
         continues: True if the handler can continue a turn that a crash interrupted, after the rounds in its history.
-        accepts_native_tools: As for `Model`; applies to the options of requests.
+        accepts_native_tools: True if callers may request tools that a provider defines; see `Model.accepts_native_tools`.
     """
 
     replies_directly: ClassVar[bool] = False
@@ -115,8 +115,8 @@ class Handler(ABC):
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         """Prepare a turn, and return an async generator of batches of updates. The engine closes the generator.
 
-        The default yields the updates of `run` one at a time, and splits long texts. Override this method in a handler that has
-        several updates at the same time.
+        By default, the generator yields the updates of `run` one at a time, and splits long texts. Override this method in a
+        handler that has several updates at the same time.
         """
         return _one_by_one(self.run(turn))
 
@@ -124,7 +124,7 @@ class Handler(ABC):
         """Check the options of a request before its task is created. By default, all options are accepted.
 
         Raises:
-            InvalidParamsError: The handler does not support an option. The message has the reason.
+            InvalidParamsError: The handler does not support an option. The text of the error contains the reason.
         """
 
     def received(self, message: Message) -> Message:
@@ -134,9 +134,7 @@ class Handler(ABC):
     async def discard(self, interrupted: InterruptedResponse) -> None:  # noqa: B027 — most responses end with the process
         """Cancel a response that a crash interrupted and that still runs at a provider or remote agent.
 
-        By default, do nothing.
-
-        The server calls this method when it fails the task.
+        The server calls this method when it fails the task of the response. By default, do nothing.
 
         Args:
             interrupted: The response; its ``stored_id`` is not empty.
@@ -181,7 +179,7 @@ async def _one_by_one(updates: AsyncIterator[Item]) -> AsyncGenerator[Sequence[I
 
 
 class closing:
-    """Close an async generator at the end of the block. Async iterators without ``aclose`` are not closed."""
+    """Closes an async generator at the end of the block. Async iterators without ``aclose`` are not closed."""
 
     __slots__ = ("_updates",)
 

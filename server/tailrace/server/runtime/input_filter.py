@@ -37,7 +37,7 @@ class InputFilter:
         Args:
             messages: The messages.
             metadata: The metadata of the request.
-            record: The record of the request that an API stores, as JSON; empty for none.
+            record: Data about the request that a protocol stores (see `CallContext.record`), as JSON; empty if there is none.
 
         Raises:
             BlockedMessageError: A filter would change or block a part of the request.

@@ -1,4 +1,4 @@
-"""Filter that validates a JSON response against a schema while it streams: one schema, or the schema of each request."""
+"""Filter that validates a JSON response, while it streams, against a fixed schema or against the schema of its request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +12,13 @@ from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_te
 from tailrace.wrappers.request_options import OutputFormat, RequestOptions
 
 REQUEST_SCHEMA = "request-schema"
-"""The name of a `JsonSchemaFilter` without a schema in settings."""
+"""In settings, the name of a `JsonSchemaFilter` that uses the schema of each request."""
 
 _MISMATCH = "the response does not match the JSON schema of the server"
 _REQUEST_MISMATCH = "the response does not match the JSON schema of the request"
 
-# The maximum number of steps for the conversion of a caller's schema (see `SchemaShapes`). The other parts of the schema are only
-# checked at the end of the text.
+# The maximum number of steps for the conversion of a caller's schema (see `SchemaShapes`). The parts of the schema that are not
+# converted are only checked at the end of the text.
 _MAX_REQUEST_WORK = 20_000
 
 
@@ -30,10 +30,10 @@ class JsonSchemaFilter(StreamFilter):
     responses with tool calls may have no text.
 
     Args:
-        schema: The JSON schema; None for the output format that each request contains. Turns of requests for text are then not
-            filtered. If a request is for JSON without a schema, the response must be a JSON object. A text that does not begin
-            with an object or array is only checked at its end: it may be in a code fence, or belong to a response that also calls
-            a tool, whose text may be anything.
+        schema: The JSON schema; None for the output format that each request contains. With None, a turn is not filtered if its
+            request is for text. If a request is for JSON without a schema, the response must be a JSON object. A text that does
+            not begin with an object or array is only checked at its end, for two reasons: the JSON may be in a code fence, and
+            the response may also call a tool. The text of a response that calls a tool may be anything.
 
     Raises:
         ConfigurationError: The schema is not valid or too large.
@@ -78,7 +78,8 @@ class _Check:
         reader: Validates a complete text.
         shapes: The shapes of the schema.
         mismatch: The message for a text that does not match.
-        is_strict: True if a text that does not begin with JSON is rejected immediately; False if it is only checked at its end.
+        is_strict: True if a text that does not begin with JSON is rejected immediately; False if such a text is only checked at
+            its end.
     """
 
     def __init__(self, form: OutputFormat, max_work: int, mismatch: str, *, is_strict: bool = True) -> None:

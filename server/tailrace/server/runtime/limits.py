@@ -16,8 +16,8 @@ error                  JSON-RPC  HTTP  gRPC                reason
 `RequestTimeoutError`  -32600    408   INVALID_ARGUMENT    the body of the request arrived too slowly
 =====================  ========  ====  ==================  ======================================================
 
-A2A 1.0 permits agents to report rate limits with ``Retry-After``, but defines no error codes for them. The codes -32010 and -32011
-come from A2A 0.1 (``RateLimitExceeded`` and ``ResourceUnavailable``); A2A 1.0 does not use them for other errors. The gRPC
+A2A 1.0 permits agents to report rate limits with ``Retry-After``, but defines no error codes for them. The codes -32010 and
+-32011 come from A2A 0.1 (``RateLimitExceeded`` and ``ResourceUnavailable``); A2A 1.0 does not use them for other errors. The gRPC
 statuses are values of ``google.rpc.Code``. The time to wait is a ``google.rpc.RetryInfo`` (AIP-193).
 """
 
@@ -283,6 +283,7 @@ class Limits:
         max_tasks: The maximum number of running tasks of all callers.
         max_caller_tasks: The maximum number of running tasks of one caller.
         max_part_bytes: The maximum size of one part of a message in bytes.
+        file_schemes: The schemes of file URLs that messages may contain; ``*`` for all schemes.
 
     Attributes:
         streams: Counts the open streams.
@@ -359,7 +360,7 @@ def size_of(part: Part) -> int:
 
 
 def user_of(owner: str) -> str:
-    """Return the user name of an owner, without the tenant."""
+    """Return the user name of an owner, without the tenant and the namespace."""
     if not owner.startswith('["'):
         return owner
     try:

@@ -31,11 +31,11 @@ def first_calls(
     agent: Agent[Any],
     policy: LostResultPolicy,
 ) -> tuple[DecidedCalls | None, Mapping[str, ApprovalRequest]]:
-    """Return the calls with which a turn begins, and the requests to run calls again, by call id.
+    """Return the calls with which a turn begins (None if there are none), and the requests to run calls again, by call id.
 
     Args:
         turn: The turn.
-        calls: The calls of its conversation that have no result.
+        calls: The calls of the conversation that have no result.
         request_of: Returns the approval request of a call; None for a call that requires no approval.
         agent: The agent.
         policy: The policy for calls that are not idempotent (see the module).
@@ -69,7 +69,7 @@ def first_calls(
 def _running_calls(
     turn: Turn, calls: Sequence[ContentPartToolCall], request_of: RequestOf
 ) -> Sequence[tuple[ContentPartToolCall, str]]:
-    """Return the calls without an approval that were running when a crash interrupted the turn. Their digests are empty."""
+    """Return the calls that need no approval and were running when a crash interrupted the turn, each with an empty digest."""
     if not turn.resumed:
         return ()
     return [

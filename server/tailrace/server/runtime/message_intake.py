@@ -199,7 +199,11 @@ class MessageIntake:
         return self._access.subscription(active, 0)
 
     def _checked(self, request: SendMessageRequest, call: CallContext) -> Message:
-        """Validate the message of a request. Return it with the options, the record of the API, and the agent in its metadata."""
+        """Validate the message of a request, and return the message.
+
+        The metadata of the returned message contains the options of the request, and the members ``record``, ``agent`` and
+        ``follows`` of the call context.
+        """
         check_message(request.message)
         options = check_request(request)
         handler = self._agents.find(call.agent).handler
@@ -279,12 +283,12 @@ class MessageIntake:
         return self._access.subscription(active, number, first)
 
     async def _check_conversation(self, active: ActiveTask) -> None:
-        """Check that the conversation can be read, so that a message is rejected before anything changes if the store fails."""
+        """Check that the conversation can be read. If the store fails, the message is then rejected before anything changes."""
         await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
     def _check_follow_up(self, active: ActiveTask, message: Message, call: CallContext) -> None:
         agent = agent_name_of(active.record.history[0])
-        if call.agent != agent:  # calls that wait for results or approvals belong to this agent
+        if call.agent != agent:  # calls that wait for results or approvals belong to the agent of the task
             raise InvalidParamsError(
                 f"the task belongs to the agent {agent!r}, not to {call.agent!r}: send the message to the agent of the task",
                 metadata={"taskId": active.record.id},
@@ -306,7 +310,10 @@ class MessageIntake:
             )
 
     def _admit(self, active: ActiveTask) -> Permit:
-        """Check that the server can accept a message. Return a permit for a running task, unless the task already runs."""
+        """Check that the server can accept a message, and return a permit for a running task.
+
+        If the task already runs, the permit does not count.
+        """
         if self._turns.group is None and not self._turns.stopping:
             raise OverloadedError(
                 "the server was not started: run the lifespan of the application that it is mounted in"
@@ -329,7 +336,7 @@ def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -
 
 
 def _completion_of(call: CallContext, task_id: str, turn: int) -> StoredCompletion | None:
-    """Return the chat completion that a message requests; None if it requests none."""
+    """Return the chat completion that a request creates; None if it creates none."""
     new = call.completion
     return new and StoredCompletion(task_id, turn, new.model, new.metadata)
 

@@ -101,7 +101,11 @@ def check_request(request: SendMessageRequest) -> CallerOptions:
 
 
 def ends_in_round(last: Message) -> bool:
-    """Return whether the last message of a turn has tool calls or tool results, so that the model must respond again."""
+    """Return whether a turn with this last message is incomplete.
+
+    The turn is incomplete if the message is from the caller, has tool results, or has tool calls that a provider does not run
+    itself.
+    """
     return last.role is Role.USER or any(call.kind != "server" for call in to_common_message(last).tool_calls)
 
 
@@ -112,7 +116,7 @@ def rounds_since_caller(messages: Sequence[Message]) -> int:
 
 
 def answered_ids(message: Message) -> Sequence[str]:
-    """Return the call ids of the tool results in a message in order."""
+    """Return the call ids of the tool results in a message, in order."""
     return [result.id for result in to_common_message(message).tool_results]
 
 
@@ -183,11 +187,11 @@ def pending_calls(task: Task) -> Sequence[ContentPartToolCall]:
 
 
 def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]) -> Message | None:
-    """Return a message with the results of the agent's tools that were published in an interrupted round.
+    """Return a message with the results of one round that were published as artifacts; None if there are none.
 
     Args:
         artifacts: The artifacts of the task.
-        call_ids: The ids of the tool calls of this round.
+        call_ids: The ids of the tool calls of the round.
     """
     results = [
         result
@@ -200,9 +204,9 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the tool calls in the last message of an interrupted turn.
+    """Return the ids of the tool calls in the last message of a turn.
 
-    For a message of the caller, return the ids of the calls that it decides about.
+    If the last message is from the caller, return the ids of the calls about which it has decisions.
     """
     if not messages or messages[-1].role is not Role.AGENT:
         return decided_ids(messages[-1]) if messages else frozenset()

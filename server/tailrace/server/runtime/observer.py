@@ -22,7 +22,7 @@ class TurnWatch:
     """Observes one turn. The engine enters it as a context manager in the asyncio task that runs the turn.
 
     Attributes:
-        ending: The last status of the turn; None if the turn was interrupted or had a direct response.
+        ending: The last status of the turn; None if the turn was suspended or had a direct response.
         direct: True if the response was a message without a task.
     """
 
@@ -74,7 +74,7 @@ class Observer:
         """
 
     def usage_recorded(self, record: UsageRecord) -> None:
-        """Record the usage of an attempt of a model call."""
+        """Record the usage of an attempt."""
 
     def broker_entry_rejected(self, purpose: str) -> None:
         """Record that an entry of the broker was skipped, because it is malformed or not authentic.

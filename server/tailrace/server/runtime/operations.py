@@ -1,7 +1,7 @@
 """The operations of A2A (SendMessage, GetTask, …), which all protocols and A2A versions share.
 
-A binding authenticates the caller, parses the request, and calls `Operations`. `Operations` checks the request against the
-agent's capabilities and the limits, calls the engine, waits for the response, and shortens the history.
+A binding (or another protocol) authenticates the caller, parses the request, and calls `Operations`. `Operations` checks the
+request against the agent's capabilities and the limits, calls the engine, waits for the response, and shortens the history.
 """
 
 from collections.abc import Callable, Sequence
@@ -358,7 +358,8 @@ class Operations:
     def assignment_lock(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
         """Return a lock (see `Engine.assignment_lock`).
 
-        A message is accepted when its stream has begun (`EventStream.wait_for_start`).
+        Hold the lock until the stream of the message has begun (`EventStream.wait_for_start`), because the message is then
+        accepted.
         """
         return self._engine.assignment_lock(context_id, caller.owner, caller.receiver)
 
@@ -386,7 +387,8 @@ class Operations:
         context_id = "" if caller.has_assignment_lock else await self._context_of(send.message, caller)
         if not context_id:
             return await self._engine.start(send, caller.owner, call, preceding=preceding)
-        # Otherwise, the message could be accepted between a request's message and the response that the request continues.
+        # Without the lock, this message could be accepted while another request is choosing the position of its own message in
+        # the conversation. The other message would then follow the wrong response.
         async with self.assignment_lock(context_id, caller):
             started = await self._engine.start(send, caller.owner, call, preceding=preceding)
             if isinstance(started, Subscription):
@@ -403,7 +405,7 @@ class Operations:
             return ""
 
     async def _before_branch(self, branch: object, message: Message, caller: Caller) -> list[Message]:
-        """Return the messages at the beginning of a branch. They precede the message that the field ``branch`` names."""
+        """Return the messages at the beginning of a branch: all messages before the message that the field ``branch`` names."""
         match branch:
             case {"contextId": str(context_id), "messageId": str(message_id)}:
                 pass

@@ -41,7 +41,7 @@ _Span = tuple[int, int, str]  # start, end, entity
 class PiiFilter(StreamFilter):
     """Replaces personal data with the name of its entity, or ends the turn.
 
-    A sentence is held back until it and the following ``max_match`` characters are complete, and then analyzed in a thread. A
+    A sentence is held back until its end and ``max_match`` further characters have arrived. It is then analyzed in a thread. A
     sentence longer than `MAX_PART` is analyzed in parts.
 
     Args:
@@ -53,7 +53,8 @@ class PiiFilter(StreamFilter):
         language: The language of the recognizers.
         analyzer: An analyzer with other recognizers, for example with a language model that recognizes names of persons. None for
             the recognizers of Presidio that need no language model.
-        max_match: Maximum length of an occurrence that begins in one sentence and ends in the next. Longer ones may not be found.
+        max_match: Maximum length of an occurrence that begins in one sentence and ends in the next. Longer occurrences may not be
+            found.
 
     Raises:
         ConfigurationError: There are no entities, no recognizer finds one of them, or ``max_match`` is not valid.
@@ -92,7 +93,7 @@ class PiiFilter(StreamFilter):
         return _PiiStream(self)
 
     def size(self, text: str) -> int:
-        """Return the number of characters that are needed before the beginning of a text can be published; 0 if it is unknown."""
+        """Return the number of characters that must arrive before the beginning of a text can be published; 0 if unknown."""
         end = self._end(text)
         return end + self._overlap if end else 0
 

@@ -15,7 +15,7 @@ from tailrace.wrappers.usage_details import UsageDetails
 logger = logging.getLogger("tailrace.server")
 
 NANO = 10**9
-"""The number of units of a cost in one US dollar."""
+"""Costs are integers. This is the number of units in one US dollar."""
 
 MAX_COST = 1_000_000 * NANO
 """The maximum cost of an attempt. A higher cost results from a wrong count or price."""
@@ -47,7 +47,7 @@ class PriceTable:
         self._calculate: _Calculate | None = None
 
     async def load(self) -> None:
-        """Load the prices of the package in a thread, if it is installed. This takes some tenths of a second."""
+        """If the package is installed, load its prices in a thread. This takes some tenths of a second."""
         self._calculate = await anyio.to_thread.run_sync(_load_package)
 
     def output_price(self, provider: str, model: str) -> int:

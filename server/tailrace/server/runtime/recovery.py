@@ -47,7 +47,7 @@ class InterruptedTasks:
         agents: The agents of the server.
         tasks: The tasks of this process.
         turns: Runs the turns of tasks, and ends them.
-        ledger: Records model calls that were interrupted.
+        ledger: Records the attempts that were interrupted.
         rerun: True to run again the turns of interrupted tasks; False to fail the tasks.
     """
 
@@ -108,7 +108,7 @@ class InterruptedTasks:
         try:
             if active.waiting:
                 await self._record_attempt(active)
-            # A stop is not the fault of the task.
+            # A restart after a stop does not count, because the task did not cause the stop.
             restarts = _restarts_of_turn(active) + (not _is_suspended(active))
             if self._rerun and active.waiting and restarts <= MAX_RESTARTS:
                 await self._rerun_turn(active, restarts)
@@ -175,11 +175,12 @@ class InterruptedTasks:
         return [message for message in messages if message.task_id == active.record.id]
 
     async def _record_attempt(self, active: ActiveTask) -> None:
-        """Record a model call that may have been running when the crash occurred.
+        """Record an attempt that may have been running when the crash occurred.
 
-        The stored events do not show whether a model call was running, because the turn may have sent a request without storing
-        an event. A suspended turn has recorded its calls. If the provider stores the response of the last one, the continuation
-        receives this response again from its beginning, and its usage includes that call.
+        The stored events do not show whether an attempt was running, because the turn may have sent a request without storing an
+        event. A suspended turn has recorded all its attempts. If the provider stores the response of the last attempt, the
+        resumed turn receives this response again from the beginning. The usage of the new attempt then includes the usage of the
+        last one.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))

@@ -1,4 +1,4 @@
-"""The agents of a server. Each message names one agent.
+"""The agents of a server. Each message is for one agent.
 
 The turn of the message uses the handler and the filters of this agent. An agent only receives content that its card and its input
 filters accept (`ServedAgents.check`). If the resources of an agent fail while the server runs, the server acquires them again.
@@ -55,7 +55,7 @@ class ServedAgent:
     Attributes:
         handler: Runs the turns.
         name: The name in messages; empty if the server has only one agent.
-        filters: Filters that are applied in order to the updates of the handler.
+        filters: Filters for the updates of the handler, in the order in which they are applied.
         input_filters: Filters for callers' messages. A message is refused if one of the filters changes or blocks a part of it.
         capabilities: The capabilities and requirements of the agent.
         provider: The provider of the model that the handler calls; empty if unknown.
@@ -98,7 +98,7 @@ class _AgentLease:
     async def hold(self, *, task_status: TaskStatus[None]) -> None:
         """Hold the resources of the agent until the agent is unused. Failed resources are acquired again after a delay.
 
-        This runs in a separate asyncio task, because cancel scopes of a handler must be exited in the task that entered them.
+        This runs in a separate asyncio task, because a handler must exit its cancel scopes in the asyncio task that entered them.
 
         Raises:
             BaseException: The resources cannot be acquired at the start.
@@ -138,7 +138,7 @@ class ServedAgents:
         agents: The agents.
 
     Attributes:
-        release_deadline: After the end of `running`, the time at which the release of resources is cancelled, on the clock of
+        release_deadline: The time at which the release of resources at the end of `running` is cancelled, on the clock of
             `anyio.current_time`. The release always has at least `RELEASE_TIMEOUT` seconds.
     """
 
@@ -194,7 +194,7 @@ class ServedAgents:
         """Check the content of a request to an agent: the media types of messages, then all parts with the input filters.
 
         Args:
-            name: The name of the agent. If it is empty, the filters of all agents apply, because each of them may receive the
+            name: The name of the agent. If the name is empty, the filters of all agents apply, because each agent may receive the
                 content. In this case, the media types are checked only if the server has one agent (see `check_conversation`).
             messages: The message of the request and the earlier messages in the request.
             metadata: As for `InputFilter.check`.
@@ -334,7 +334,7 @@ def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Mes
 
 
 def answers_other_agent(messages: Sequence[Message]) -> bool:
-    """Return whether the last message of a conversation is a caller's message to another agent than the last response."""
+    """Return whether the last message is from the caller, and for another agent than the agent of the last response."""
     if not messages or not is_callers(messages[-1]):
         return False
     response = next((at for at in reversed(range(len(messages))) if messages[at].role is Role.AGENT), 0)

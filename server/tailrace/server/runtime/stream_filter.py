@@ -1,4 +1,4 @@
-"""Interface of stream filters. They change or stop the output of a turn before it is numbered and stored."""
+"""Interface of stream filters, which change or stop the output of a turn before the output is numbered and stored."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class BackgroundStream(FilterStream):
 
     @abstractmethod
     async def run(self, publish: Callable[[], None]) -> None:
-        """Work in the background until `close` returns, or until the end of the turn cancels the call.
+        """Work in the background until `close` returns, or until the end of the turn cancels this method.
 
         This method is not called for complete texts, which only `feed` and `close` filter.
 
@@ -97,7 +97,7 @@ class StreamFilter(ABC):
         """Create the stream for a text."""
 
     async def for_request(self, options: RequestOptions) -> "StreamFilter | None":
-        """Return the filter for the turn of a request with these options; None to not filter the turn. By default, this filter."""
+        """Return the filter for a turn with these options; by default, this filter. None to not filter the turn."""
         await anyio.lowlevel.checkpoint()
         return self
 
@@ -123,8 +123,8 @@ class FilterChain:
     Attributes:
         filters: The filters.
         background: The streams that work in the background.
-        output_error: The error that a filter of the scope ``output`` raised at the end of the text; None if there is none. It
-            ends the turn only if the response is complete. In an incomplete response, the text itself may be incomplete.
+        output_error: The error that a filter of the scope ``output`` raised at the end of the text; None if there is none. The
+            error ends the turn only if the response is complete. In an incomplete response, the text itself may be incomplete.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
@@ -145,7 +145,7 @@ class FilterChain:
         await self.feed(text)
 
     async def feed(self, text: str) -> str:
-        """Return the text that all filters have passed. An empty argument returns the text that passed in the background."""
+        """Return the text that all filters have passed. With an empty argument, return text that passed in the background."""
         if self._half or not text.isascii():
             text, self._half = self._half + text, ""
             if "\ud800" <= text[-1:] <= "\udbff":

@@ -26,7 +26,7 @@ class OpenStreams:
 
         Args:
             stopping: The event that is set when the server begins to stop.
-            after: Seconds from this event until the streams that are still open are cancelled.
+            after: Seconds after this event until the streams that are still open are cancelled.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self._cut_off, stopping, after)

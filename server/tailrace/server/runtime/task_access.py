@@ -17,7 +17,8 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 class TaskAccess:
     """Reads the tasks of callers.
 
-    ``owner`` is the caller whose tasks can be read. Unknown tasks and tasks of other callers raise the same `TaskNotFoundError`.
+    The argument ``owner`` is the caller. For unknown tasks and for tasks of other callers, the methods raise the same
+    `TaskNotFoundError`.
 
     Args:
         store: The store.

@@ -1,7 +1,7 @@
 """The registry with which all code finds tasks. It checks that the caller owns the task.
 
-The registry contains the active tasks of this process, loads other tasks from the store, and reads their events. For each task,
-there is at most one `ActiveTask` object.
+The registry contains the active tasks of this process, loads other tasks from the store, and reads the events of tasks. For each
+task, there is at most one `ActiveTask` object.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -40,7 +40,7 @@ class TasksOfOtherProcesses(Protocol):
         ...
 
     async def refresh(self, active: ActiveTask) -> None:
-        """Read all published events of a followed task."""
+        """Read all published events of a task for which `follow` was called."""
         ...
 
     async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
@@ -51,12 +51,12 @@ class TasksOfOtherProcesses(Protocol):
 class TaskRegistry:
     """Finds tasks for their owners, loads tasks from the store, and reads their events.
 
-    Unknown tasks and tasks of other owners raise the same `TaskNotFoundError`.
+    For unknown tasks and for tasks of other owners, `find` raises the same `TaskNotFoundError`.
 
     Args:
         store: The store.
-        end_task: Called with a task that is running according to the store. Its turn has ended, but the store failed and does not
-            have the end. The function must end the task.
+        end_task: Called with a task that is running according to the store. The turn of the task has ended, but its last status
+            could not be stored. The function must end the task.
         remote_tasks: Access to tasks of other processes; None for a single process.
     """
 
@@ -103,7 +103,10 @@ class TaskRegistry:
             active.log.end()
 
     def end_following(self, task_id: str, owner: str) -> None:
-        """Remove a followed task, because another process now writes it. Its subscribers then look the task up again."""
+        """Remove a task of another process, because the process that writes it has changed.
+
+        The subscribers of the task then look the task up again.
+        """
         self._followings_ended += 1
         active = self._active.get((owner, task_id))
         if active is not None and active.is_remote:
@@ -169,7 +172,7 @@ class TaskRegistry:
         return next((active for each in ids if (active := self._active.get((owner, each))) is not None), None)
 
     async def is_free(self, task_id: str, owner: str) -> bool:
-        """Return whether no task has this id, so that the caller may create one.
+        """Return whether no task has this id, so that the caller may create a task with this id.
 
         Raises:
             InvalidParamsError: A task of another caller has this id. This is only possible without authentication, because ids
@@ -237,7 +240,7 @@ class TaskRegistry:
             raise active.error or InternalError("the server is stopping")
 
     async def wait_until_ended(self, active: ActiveTask) -> None:
-        """Wait until the task has ended, and its last event is persisted. The errors are the same as for `wait_until_persisted`."""
+        """Wait until the task has ended, and its last event is persisted. Raise the same errors as `wait_until_persisted`."""
         while not active.record.state.terminal or active.log.number < active.record.number:
             await self.wait_until_persisted(active, active.log.number + 1)
 

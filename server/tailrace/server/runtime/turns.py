@@ -90,8 +90,8 @@ class TurnRunner:
         store: The store with the conversations.
         writer: Stores the events.
         fail: Function that is called with a task whose events cannot be stored.
-        status_persisted: Function that is called when a change of a task's status is stored, with the id of the task and its new
-            webhooks.
+        status_persisted: Function that is called when a change of a task's status is stored, with the id of the task and the new
+            webhooks of the task.
         external_ids: Derives the ids of turns for other systems.
         load_branch: Function that waits for the end of a turn and returns the messages with which a branch begins; see
             `WaitingTurns.earlier_messages`.
@@ -228,8 +228,8 @@ class TurnRunner:
     async def _may_cancel(self, active: "ref[ActiveTask]") -> bool:
         """Return whether a turn that ends may cancel its response at the provider.
 
-        Return False if the turn is suspended, if the events of the task cannot be stored, or if the task belongs to another process.
-        The process that recovers the task may then receive the rest of the response.
+        Return False if the turn is suspended, if the events of the task cannot be stored, or if the task belongs to another
+        process. The process that recovers the task may then receive the rest of the response.
         """
         task = active()
         if task is None or task.suspended or task.error is not None:
@@ -288,7 +288,7 @@ class TurnRunner:
                 self.end_log(active)
 
     def in_parallel(self, active: ActiveTask) -> bool:
-        """Return whether the next turn of a task runs in parallel with turns of other tasks."""
+        """Return whether the next turn of a task runs in parallel with other tasks of the conversation."""
         requested = runs_in_parallel(_messages_to(active.record, active.waiting[0].message))
         return self._parallel if requested is None else requested
 
@@ -497,7 +497,7 @@ class TurnRunner:
         return None
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
-        """Add a message to the conversation, together with the next event. It contains the content of all artifacts so far."""
+        """Add a message to the conversation, with the next event. The message contains the content of all artifacts so far."""
         record = active.record
         active.new_messages.append(
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
@@ -556,7 +556,7 @@ class TurnRunner:
             active: The task.
             events: The next events of the task. They have been applied to its record. Only the last event may change the status.
             snapshot: True to also update the snapshot of the task in the store; used at the beginning and at the end of a turn.
-            is_large: True if an event is large.
+            is_large: True if an event is large (see `TaskWrite`).
         """
         if active.error is not None:
             return  # an earlier event could not be stored, and a log must not have gaps
@@ -624,8 +624,9 @@ class _Turn:
     Attributes:
         conversation: The lock of the conversation. It is acquired before the turn begins.
         resources: Resources that are released when the turn ends.
-        ending: The last status of the turn; None until the handler ends. It is not used if the turn was cancelled.
-        has_next: True if the turn has ended and the turn of another message has begun.
+        ending: The last status of the turn; None until the handler ends. If the turn was cancelled, `ActiveTask.ending` is used
+            instead.
+        has_next: True if the turn has ended and another message of the task waits.
         number: The number of the message in the task, from 1; 0 until the turn begins.
     """
 
@@ -637,7 +638,7 @@ class _Turn:
 
 
 def _with_attempts(ending: StatusUpdate, record: TaskRecord, turn: int) -> StatusUpdate:
-    """Add the attempts of a continued response to the last status of its turn, if the handler did not write the status."""
+    """Add the attempts of a continued response to the last status of its turn, unless the status already contains attempts."""
     attempts = attempts_of_turn(record, turn)
     if not attempts or "attempts" in extension_metadata(ending.metadata or {}):
         return ending
@@ -647,7 +648,7 @@ def _with_attempts(ending: StatusUpdate, record: TaskRecord, turn: int) -> Statu
 
 
 def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
-    """Return the turn after which a branch begins, if a message begins the branch; None otherwise."""
+    """Return the turn that a branch follows, if the message begins the branch; otherwise None."""
     return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
 
 

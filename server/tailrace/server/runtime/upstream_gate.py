@@ -197,7 +197,7 @@ class GatedModel(Model):
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model. It waits for a permit."""
+        """Return the request of the wrapped model. The request waits for a permit."""
         request = await self._model.continuation(text, history, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
@@ -208,7 +208,7 @@ class GatedModel(Model):
     def attachment(
         self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model. It waits for a permit."""
+        """Return the request of the wrapped model. The request waits for a permit."""
         request = self._model.attachment(broken, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 

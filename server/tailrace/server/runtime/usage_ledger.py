@@ -1,4 +1,4 @@
-"""Creates a record of the usage of each attempt of a model call, for the ledger in the store.
+"""Creates a record of the usage of each attempt, for the ledger in the store.
 
 An attempt is recorded when it ends. `ActiveTask.usage` contains the records until they are persisted with the next event of the
 task. Nothing is recorded for individual tokens. If a crash interrupts an attempt, the recovery of its task records the attempt
@@ -73,7 +73,7 @@ class UsageLedger:
 
     @contextmanager
     def turn(self, active: ActiveTask) -> Generator["TurnUsage"]:
-        """Record the attempts of model calls in the block, which runs the turn of the oldest waiting message of a task."""
+        """Record the attempts in the block. The block runs the turn of the oldest waiting message of a task."""
         usage = TurnUsage(self, active, RUN_OBSERVER.get())
         token = RUN_OBSERVER.set(usage)
         try:
@@ -211,7 +211,7 @@ class DirectCall:
 
 
 class TurnUsage(RunObserver):
-    """Records the attempts of one turn, and forwards all calls to another observer.
+    """Records the attempts of one turn, and forwards all method calls to another observer.
 
     Args:
         ledger: Creates the records.

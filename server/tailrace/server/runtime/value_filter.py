@@ -17,10 +17,10 @@ _CONSTANTS = frozenset(("channel", "finishReason", "finishReasons"))
 """Members of the extension's metadata whose values the extension defines. They are not filtered."""
 
 _ENTRIES = frozenset(("approval_requests", "tool_calls", "tool_results"))
-"""Members of data with a list of objects whose members have defined names."""
+"""Members of data parts. The value of each is a list of objects, whose member names are not filtered."""
 
 _JSON_TEXTS = frozenset(("arguments_text", "canonical_arguments"))
-"""Members of these objects with JSON text, which may be incomplete."""
+"""Members of these objects that contain JSON text. The text may be incomplete."""
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -33,7 +33,8 @@ class ValueFilter:
     """Applies stream filters to complete values.
 
     Args:
-        filters: The filters, in the order in which they are applied. All methods raise `BlockedError` if a filter raises it.
+        filters: The filters, in the order in which they are applied. If a filter raises `BlockedError`, all methods raise this
+            error.
 
     Attributes:
         checked: Texts, and data as JSON, that the filters with the scope ``content`` have accepted. These filters do not check
@@ -88,7 +89,7 @@ class ValueFilter:
         if part.kind == "data":
             changed["data"] = data = await self._data(part.data)
             if data != part.data or metadata != part.metadata:
-                # The model's JSON text of the arguments, which would contain the text that was removed.
+                # Remove the model's JSON text of the arguments, which still contains the filtered text.
                 changed["metadata"] = without_extension_metadata(metadata, "argumentsText")
             if self._data_filters:
                 await self._check(json.dumps(_unescaped_members(part.data), ensure_ascii=False))

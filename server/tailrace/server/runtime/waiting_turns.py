@@ -1,11 +1,12 @@
 """Turns that have not begun: turns that wait for earlier turns of their conversation, and branches of a turn that has not ended.
 
 A conversation in the store contains only the messages of turns that have begun. The message of a turn that has not begun is only
-in its task. To find the position of a new message in its conversation, both kinds of messages are read (`Operations.assignment_lock`).
+in its task. To find the position of a new message, the server therefore reads both the conversation and these tasks, while it
+holds the `Operations.assignment_lock`.
 
-A message may continue a turn that has not ended, although another message already follows that turn. The second message then
-begins a branch. The earlier messages of the branch do not exist yet. The task of the message therefore refers to the turn
-(`TurnReference`) and begins when that turn has ended, even after a restart of the server.
+Two messages may follow a turn that has not ended. The second of them begins a branch. The branch also contains the response of
+the turn, which does not exist yet. The task of the second message therefore refers to the turn (`TurnReference`), and begins when
+the turn has ended, even after a restart of the server.
 """
 
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ class WaitingTurns:
         return AcceptedMessages(begun, waiting)
 
     async def dependents(self, context_id: str, owner: str, task: Task | None = None) -> list[str]:
-        """Return the tasks whose first turns wait, directly or indirectly, for a task, in the order of their acceptance.
+        """Return the ids of the tasks whose first turns wait, directly or indirectly, for a task, the first accepted task first.
 
         Args:
             context_id: Id of the conversation of the task.
@@ -93,7 +94,7 @@ class WaitingTurns:
         """
         found: list[str] = []
         gone = {task.id} if task is not None else set[str]()
-        # All turns of the conversation that wait depend on the turn that has begun.
+        # All waiting turns of the conversation depend on the turn that has begun.
         contexts = {context_id} if task is None or await self._has_begun(task, owner) else set[str]()
         for each in await self._unended(context_id, owner, f"{root_of(context_id)}~"):
             if each.id in gone:
@@ -121,13 +122,13 @@ class WaitingTurns:
         found = await self._store.load_unended(context_id, owner, prefix)
         if len(found) <= 1:
             return found
-        # Times in milliseconds may be equal.
+        # Times have a resolution of one millisecond. For tasks with equal times, the order in memory is used.
         order = self._tasks.ids_in_memory({task.id for task in found}, owner)
         positions = {task_id: at for at, task_id in enumerate(order)}
         return sorted(found, key=lambda task: (_time_of(task), positions.get(task.id, 0)))
 
     async def earlier_messages(self, turn: TurnReference, context_id: str, owner: str) -> tuple[Message, ...]:
-        """Wait until a turn has ended, and return copies of the messages of its conversation up to the turn.
+        """Wait until a turn has ended, and return copies of the messages of its conversation up to the end of the turn.
 
         Args:
             turn: The turn.
@@ -158,7 +159,7 @@ def branch_id(context_id: str) -> str:
 
 
 def reference_of(message: Message) -> TurnReference | None:
-    """Return the turn that the message of a new conversation continues; None if the message begins a conversation."""
+    """Return the turn after which a branch begins, if this message begins the branch; otherwise None."""
     fact = extension_metadata(message.metadata).get("follows")
     return msgspec.convert(fact, TurnReference) if fact is not None else None
 

@@ -27,8 +27,8 @@ MAX_BUFFERED = 4096
 class WordFilter(StreamFilter):
     """Replaces words wherever they occur, including inside other words, or ends the turn.
 
-    Upper and lower case are equal, and so are the composed and decomposed forms of a character. A stream holds back only text
-    that may be the beginning of a word.
+    Case, composition of characters (é as one or two characters) and compatibility forms are ignored. A stream holds back only
+    text that may be the beginning of a word.
 
     Args:
         words: The words or phrases.

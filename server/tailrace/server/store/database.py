@@ -66,7 +66,7 @@ class Database(ABC):
         tasks: Collection[str] = (),
         is_large: bool = False,
     ) -> None:
-        """Write events, and further short statements, in one transaction like `write`.
+        """Write events and run further short statements in one transaction. All else is as in `write`.
 
         Args:
             rows: The events.
@@ -110,7 +110,7 @@ class Database(ABC):
         """
 
     def tail(self, task_id: str) -> Sequence[Row]:
-        """Return the last events of a task in order, including all events that are not yet in their table."""
+        """Return the last events of a task in order, including all events that are not yet in the table of events."""
         return ()
 
     @abstractmethod

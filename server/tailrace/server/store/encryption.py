@@ -21,6 +21,8 @@ class DecryptionError(ValueError):
 class Encryption:
     """Encrypts and decrypts values of one purpose.
 
+    The argument ``context`` of the methods identifies the row that contains the value.
+
     Args:
         keys: The keys of the installation.
         purpose: The name of the key.

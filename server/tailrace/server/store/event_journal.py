@@ -53,10 +53,11 @@ class _Tail:
 class Journal:
     """The newest events of running tasks. A transaction writes one row for all of its tasks.
 
-    SQLite writes complete pages. In the table of events, the events of a task are adjacent: a transaction with one event for each
-    of two hundred tasks changes two hundred pages of 4 KiB. In the journal, these events are one row, in one or two pages. The
-    events of a task are moved to the table together when they fill `TAIL_BYTES`, when they are old, and before any other write to
-    the task. Reads of a task's events include its `tail`. All methods except `tail` need the connection that writes.
+    SQLite writes complete pages. In the table of events, the events of a task are adjacent. A transaction with one event for each
+    of two hundred tasks would therefore change two hundred pages of 4 KiB. In the journal, these events are one row, in one or
+    two pages. The events of a task are moved to the table together when they fill `TAIL_BYTES`, when they are old, and before any
+    other write to the task. Reads of a task's events include its `tail`. All methods except `tail` need the connection that
+    writes.
 
     The rows are overwritten cyclically. A body is padded to the size of the body that it replaces, so that SQLite overwrites the
     row in place. Deleting and inserting rows would change two to three times as many pages, including those of the tree and of
@@ -106,8 +107,8 @@ class Journal:
             tasks: Tasks whose events must all be in the table afterwards, including the new events.
 
         Raises:
-            sqlite3.Error: The write failed. If an event continues the tail of its task, a conflict with an existing event is not
-                detected.
+            sqlite3.Error: The write failed, for example because an event already exists. This is not detected for events that are
+                added to the tail of a task.
         """
         if not self.is_known:
             self.load(driver)

@@ -25,7 +25,7 @@ CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
 """Time limits in seconds for opening a connection, and for one statement."""
 
-# With these settings, the database detects within a minute that the server's machine was lost, and releases the lock.
+# With these settings, the database detects within a minute that the machine of tailrace was lost, and releases the lock.
 _SESSION = {
     "application_name": "tailrace",
     "jit": "off",  # slows down short statements
@@ -220,8 +220,8 @@ def _state_of(error: BaseException) -> str:
 async def _complete_transaction(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine until it ends. A cancellation is raised only then.
 
-    If a statement is interrupted, the driver closes its connection. A cancelled caller must not close the writing connection,
-    which holds the lock. The coroutine runs in a separate task, because a shielded scope does not protect against cancellation
+    If a statement is interrupted, the driver closes its connection. A cancellation must not close the writing connection, which
+    holds the lock. The coroutine runs in a separate asyncio task, because a shielded scope does not protect against cancellation
     from outside anyio (gRPC).
     """
     task = asyncio.ensure_future(work)

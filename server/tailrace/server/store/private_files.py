@@ -35,7 +35,7 @@ def open_private_file(path: str) -> int:
 
 
 def make_private(*paths: str) -> None:
-    """Change the mode of files that all users of the machine can open to 0600, and log a warning.
+    """Set the mode of files to 0600 if all users of the machine can open these files, and log a warning.
 
     Files that only a group can open are unchanged, because their mode was probably set on purpose. Missing files are skipped.
     """

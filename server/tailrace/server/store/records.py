@@ -114,14 +114,14 @@ class StoredCompletion(msgspec.Struct, frozen=True):
 
 
 class AttemptState(StrEnum):
-    """How an attempt of a model call ended."""
+    """How an attempt ended."""
 
     FINAL = "final"
     """The response is complete, and the provider reported the usage."""
     UNREPORTED = "unreported"
     """The response is complete, but the provider reported no usage."""
     CUT = "cut"
-    """The response is incomplete, because it was interrupted or cancelled. The counts are those that were reported before."""
+    """The response is incomplete, because it was interrupted or cancelled. The counts are those that were reported until then."""
     ATTACHED = "attached"
     """The connection was lost. The next attempt received the rest of the response, and its usage includes this attempt."""
     FAILED = "failed"
@@ -135,7 +135,7 @@ INCOMPLETE_STATES = (AttemptState.UNREPORTED, AttemptState.CUT, AttemptState.LOS
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
-    """The usage of one attempt of a model call.
+    """The usage of one attempt.
 
     Attributes:
         turn: The number of the turn in the task.
@@ -182,8 +182,8 @@ class TaskWrite(msgspec.Struct, frozen=True):
         owner: The owner.
         context_id: The conversation.
         events: New events in order. May be empty.
-        snapshot: The task as of the last event, which replaces the stored snapshot at the beginning and the end of a turn; None
-            to leave the stored snapshot unchanged.
+        snapshot: The task after the last event, to replace the stored snapshot. This happens at the beginning and at the end of a
+            turn. None to leave the stored snapshot unchanged.
         messages: Messages that are added to the conversation with these events.
         updated: The time of the new status; None if the events do not change the status.
         webhooks: New webhooks, which receive these and later events.
@@ -192,7 +192,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         is_large: Whether the write has a large event that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: Whether lists of tasks contain the task, if this write creates it.
-        usage: Attempts of model calls that ended before these events.
+        usage: Records of attempts that ended before these events.
     """
 
     task_id: str

@@ -1,6 +1,6 @@
 """Retention: deletes the events of ended tasks and, if configured, complete tasks and usage.
 
-This module also completes deletions of tasks that were interrupted.
+This module also completes interrupted deletions of tasks.
 
 The snapshot of an ended task is complete. Its events are only needed for webhooks, and for clients that resume a stream soon
 after the end of the task. Events that a webhook has not received yet are not deleted.
@@ -119,7 +119,7 @@ def pending_deletion(connection: Connection) -> str | None:
 def drop_deleted(connection: Connection, task_id: str) -> bool:
     """Delete a batch of the events of a deleted task. After the last batch, also delete the row in `deletions`.
 
-    Return whether there may be more.
+    Return whether there may be more events.
     """
     _, has_more = _delete_some(connection, events.c.number, (events.c.task_id == task_id,), BATCH)
     if not has_more:

@@ -1,10 +1,11 @@
 """SQLite: one connection that writes, threads that read in parallel, and a file that no other server may open.
 
-The driver blocks, and a cancelled caller cannot interrupt a transaction. Most transactions are short, and run in the event loop.
-They are written to SQLite's log without waiting for the disk (``synchronous=NORMAL``), and take less time than a round trip to a
-thread. If commits must survive a loss of power, all transactions run in the writing thread. Threads run reads, writes of many or
-large rows, checkpoints of the log, and any write while another program has the database locked. A database in memory has one
-connection, which the writing thread also uses for reads.
+The driver blocks, and a cancellation cannot interrupt a transaction. Most write transactions add events, are short, and run in
+the event loop. SQLite adds them to its write-ahead log (below: the log) without waiting for the disk (``synchronous=NORMAL``),
+which takes less time than a round trip to a thread. If commits must survive a loss of power, all write transactions run in the
+writing thread. Threads run reads, all other write transactions, checkpoints of the log, and transactions that add large events,
+or that begin while another write runs or another program has the database locked. A database in memory has one connection, which
+the writing thread also uses for reads.
 """
 
 import asyncio

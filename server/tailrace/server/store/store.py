@@ -1,7 +1,7 @@
 """Persists tasks, events and conversations.
 
-There is one implementation over SQLAlchemy Core. The modules `sqlite` and `postgresql` contain the differences between databases.
-The engine commits batches, each in one transaction (see `tailrace.server.store.writer`).
+All databases share one implementation, which uses SQLAlchemy Core. The modules `sqlite` and `postgresql` contain the differences
+between databases. The engine commits batches, each in one transaction (see `tailrace.server.store.writer`).
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
 """Maximum bytes of the stored messages of a conversation or a task that are loaded. The newest messages are loaded.
 
-For so many bytes, joining the messages for one request to the provider takes up to 20 ms, during which no other thread runs.
+Joining so many bytes for one request to the provider takes up to 20 ms, during which no other thread runs.
 """
 
 
@@ -102,7 +102,7 @@ class Store(StoreWrites):
 
     Attributes:
         completions: The stored chat completions.
-        usage: The usage of attempts of model calls.
+        usage: The usage ledger.
 
     Raises:
         ConfigurationError: The database of the URL is not supported, or its driver is missing.
@@ -220,7 +220,7 @@ class Store(StoreWrites):
     async def load_history(
         self, context_id: str, owner: str, limit: int
     ) -> tuple[list[Message], frozenset[str]]:
-        """Return messages like `load_conversation`, and the ids of those tasks of the messages that have a running turn."""
+        """Return messages like `load_conversation`, and the ids of their tasks that have a running turn."""
         running = select(tasks.c.id).where(
             tasks.c.owner == owner, tasks.c.context_id == context_id, has_running_turn()
         )
@@ -247,7 +247,7 @@ class Store(StoreWrites):
     async def list_tasks(
         self, owner: str, task_filter: TaskFilter, *, after: TaskPosition | None, limit: int
     ) -> StoredPage:
-        """Return the tasks of an owner as last persisted, newest status first.
+        """Return the last persisted state of the tasks of an owner, newest status first.
 
         Args:
             owner: The owner.
@@ -290,7 +290,7 @@ class Store(StoreWrites):
         return StoredPage(list(zip(positions, found, strict=True)), total, has_more=has_more)
 
     async def load_unfinished(self) -> list[tuple[str, str]]:
-        """Return id and owner of every task with a running or interrupted turn, ordered by the time of the status."""
+        """Return the id and owner of every task with a running or interrupted turn, ordered by the time of the status."""
         query = select(tasks.c.id, tasks.c.owner).where(has_running_turn()).order_by(tasks.c.updated)
         rows = await self._read(query)
         return [(row.id, row.owner) for row in rows]
@@ -339,7 +339,7 @@ class Store(StoreWrites):
     async def replace_message(
         self, context_id: str, owner: str, current: Message, message: Message | None
     ) -> bool:
-        """Replace the message ``current`` of a conversation with ``message``. If this is None, delete ``current``.
+        """Replace the message ``current`` of a conversation with ``message``. If ``message`` is None, delete ``current``.
 
         The newest `MAX_SEARCHED` messages within `MAX_CONVERSATION_BYTES` are searched.
 

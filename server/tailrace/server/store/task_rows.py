@@ -1,4 +1,4 @@
-"""Writes rows of tasks in the transaction of a batch."""
+"""Writes the rows of tasks in the transaction of a batch of writes."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -44,8 +44,8 @@ class Bodies:
     """The JSON of the messages and snapshots of writes, encoded before the transaction begins.
 
     Args:
-        writes: The writes. They must exist as long as this object, because the JSON is stored by the `id` of each message and
-            snapshot.
+        writes: The writes. They must exist as long as this object, because this object finds the JSON by the Python ``id()`` of a
+            message or snapshot.
     """
 
     def __init__(self, writes: Sequence[TaskWrite]) -> None:
@@ -65,7 +65,7 @@ def write_tasks(
     webhooks: PushConfigRows,
     node: str | None = None,
 ) -> None:
-    """Write a batch except its events, which are already written.
+    """Write a batch, except for its events, which are already written.
 
     Args:
         connection: The connection, in a transaction.

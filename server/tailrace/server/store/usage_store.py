@@ -1,4 +1,4 @@
-"""The usage ledger: the usage of each attempt of a model call. Rows are inserted in the transaction of the task's next events."""
+"""The usage ledger: the usage of each attempt. A row is inserted in the transaction of the next event of its task."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -43,7 +43,7 @@ class UsageSum(msgspec.Struct, frozen=True):
     """The usage of a group of attempts.
 
     Attributes:
-        group: The values of the group, in the order of the request. A day is a date in UTC.
+        group: The values of the group, in the order of ``group_by``. A day is a date in UTC.
         attempts: The number of attempts.
         incomplete_attempts: The number of attempts that may have used more tokens than were reported.
         unpriced_attempts: The number of attempts with tokens but without a known price.
@@ -173,7 +173,7 @@ class UsageStore:
 
 
 def insert_usage(connection: Connection, writes: Iterable[TaskWrite]) -> None:
-    """Insert the attempts of writes. Of existing attempts, only the state is changed."""
+    """Insert the attempts of writes. If an attempt is already stored, only its state is changed."""
     rows = [
         {"task_id": write.task_id or None, **msgspec.structs.asdict(record)}
         for write in writes

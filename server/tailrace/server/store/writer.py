@@ -1,4 +1,4 @@
-"""Writes to the store. One transaction contains the writes of many tasks; their events are published after the commit."""
+"""The writer of the store. One transaction contains the writes of many tasks. The events are published after the commit."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ _write_of: Callable[[_Write], TaskWrite] = itemgetter(0)
 
 
 class StoreWrites:
-    """The writes of a store.
+    """The part of `tailrace.server.store.store.Store` that writes tasks.
 
     Every method raises StoreError if the database is not available, or if the store is not open. Cancelling a method ends only
     the wait; the write is still committed or rolled back completely.
@@ -91,8 +91,8 @@ class StoreWrites:
         try:
             await self._write(writes)
         except StoreError as error:
-            # If the connection is lost during a commit, the result is unknown. The commit succeeded if the next attempt fails,
-            # and the database has the same events.
+            # If the connection is lost during a commit, the result is unknown. If the next attempt fails, and the database has
+            # the same events, the first commit succeeded.
             was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
             if error.temporary or not was_in_doubt:
                 raise
@@ -449,7 +449,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def writes_beyond_events(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
-    """Return the writes that change more than the table of events: those with a new status, messages, webhooks, keys or usage."""
+    """Return the writes that do not only add events, but also change the status, or add messages, webhooks, keys or usage."""
     further: list[TaskWrite] = []
     for write in writes:  # runs for every token, and a comprehension would be a function call
         if (
@@ -466,7 +466,7 @@ def writes_beyond_events(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
 
 
 def rows_of(writes: Sequence[TaskWrite]) -> list[Row]:
-    """Convert the events of writes to rows of their table."""
+    """Convert the events of writes to rows of the table of events."""
     rows: list[Row] = []
     for write in writes:
         task_id = write.task_id

@@ -1,8 +1,8 @@
 """Checks that webhook URLs do not point to the machine, the network, or the cloud metadata service of the server (SSRF).
 
-Callers choose the URLs of webhooks, and the server can reach a network that callers cannot reach. IP addresses in a URL are checked
-when the webhook is set. Host names are resolved and checked for each delivery. The connection uses the address that was checked,
-so changing the DNS record after the check (DNS rebinding) has no effect.
+Callers choose the URLs of webhooks, and the server can reach a network that callers cannot reach. IP addresses in a URL are
+checked when the webhook is set. Host names are resolved and checked for each delivery. The connection uses the address that was
+checked, so changing the DNS record after the check (DNS rebinding) has no effect.
 
 Source: A2A 1.0.1, section 13.2; the special-purpose registries of IANA (RFC 6890).
 """

@@ -1,7 +1,7 @@
 """The HTTP client that posts notifications to webhooks (A2A 1.0, section 4.3.3).
 
 The client retries after temporary failures (no connection, a timeout, 408, 425, 429, 5xx), with increasing pauses. After any
-other status, it makes no further attempts for the notification. The client does not follow redirects.
+other error status, the client makes no further attempts for the notification. The client does not follow redirects.
 """
 
 import logging
@@ -44,8 +44,8 @@ an event, and ``TASK/NUMBER/task`` for the complete task after the last event.""
 
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 — the name of a header
 
-# Maximum number of concurrent requests of one caller to one origin. The maximum is also half of all requests, so that a hanging
-# host does not delay other webhooks.
+# Maximum number of concurrent requests of one caller to one origin. If half of the maximum of all requests is lower, that number
+# applies: a hanging host must not delay other webhooks.
 _MAX_REQUESTS_PER_ORIGIN = 64
 _MAX_RETRY_AFTER = 120.0  # maximum seconds that the client waits for a webhook's Retry-After
 _RETRIED = frozenset({408, 425, 429})

@@ -1,16 +1,16 @@
 """Push notifications: delivers changes of a task's status to webhooks (A2A 1.0, section 4.3).
 
-Each webhook has a cursor in the store. Delivery reads persisted events after this cursor. It therefore continues correctly after
-a restart, and a slow webhook needs no memory for its undelivered events. A separate asyncio task delivers to each webhook, so
-that a slow webhook delays neither tasks nor other webhooks.
+Each webhook has a cursor in the store. Delivery reads the persisted events after this cursor. Delivery therefore continues
+correctly after a restart, and the undelivered events of a slow webhook need no memory. A separate asyncio task delivers to each
+webhook, so that a slow webhook delays neither tasks nor other webhooks.
 
 A webhook receives each status change in order, in the JSON format of stream events. After the last change, the webhook receives
-the complete task with its artifacts. Chunks of artifacts are not delivered. A webhook of an older protocol version receives the
+the complete task with its artifacts. Changes of artifacts are not delivered. A webhook of an older protocol version receives the
 complete task for each change, in the format of this version. If more than `MAX_MISSED` changes wait, the webhook receives only
 the current task.
 
-A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is then deleted. Callers cannot read or
-change it.
+A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is then deleted. Callers can neither read
+nor change such a webhook.
 """
 
 import base64
@@ -57,7 +57,7 @@ _STORE_PAUSE = 1.0  # seconds before a failed store is read again
 # Protocol versions whose webhooks receive complete tasks. Webhooks of A2A 1.0 receive events.
 _OLDER: dict[str, Dialect] = {"0.3": Version03(), "0.1": Version01()}
 
-_OPERATOR = "operator:"  # begins the ids and dialects of the operator's webhooks
+_OPERATOR = "operator:"  # prefix of the ids and dialects of the operator's webhooks
 
 LoadTask = Callable[[str, str], Awaitable[Task]]
 """A function that returns the persisted state of a task, by its id and its owner."""
@@ -155,7 +155,7 @@ class PushNotifier:
     async def accept(
         self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int
     ) -> PushConfig:
-        """Validate a webhook, give it an id if it has none, and return it. The caller of this method persists it.
+        """Validate a webhook, give it an id if it has none, and return it. This method does not persist the webhook.
 
         Args:
             config: The caller's configuration, with the task's id.
@@ -202,7 +202,7 @@ class PushNotifier:
 
         Args:
             config: The caller's configuration, with the task's id.
-            owner: The owner of the task. The caller of this method has verified the owner.
+            owner: The owner of the task. This method does not check that the task belongs to the owner.
             dialect: The protocol version of the notifications.
             after: The number after which the webhook receives events.
             has_ended: True if the task has ended, so that no events follow.
@@ -401,7 +401,7 @@ class PushNotifier:
     async def _changes(self, webhook: _Webhook) -> list[tuple[int, TaskState | None]]:
         """Return the next status changes as event numbers and states.
 
-        With the state None, all changes up to the number are joined.
+        The state is None if all changes up to the number are joined into one notification.
         """
         task_id = webhook.config.task_id
         found = await self._store.load_status_numbers(task_id, webhook.delivered, MAX_MISSED + 1)

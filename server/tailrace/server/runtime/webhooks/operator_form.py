@@ -1,4 +1,4 @@
-"""The interface of notification formats for webhooks of the operator. Protocols implement it."""
+"""The interface for the formats of notifications to the operator's webhooks. Protocols implement this interface."""
 
 from typing import Protocol
 

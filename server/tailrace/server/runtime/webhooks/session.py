@@ -62,7 +62,7 @@ class WebhookSession:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clear the frames of an error. Otherwise the request would remain in a reference cycle until garbage is collected."""
+    """Clear the frames of an error. Otherwise, a reference cycle would keep the request in memory for some time."""
     cause: BaseException | None = error
     while cause is not None:
         traceback.clear_frames(cause.__traceback__)

@@ -1,4 +1,4 @@
-"""The tables of the first version. Existing ones are left: databases are older than their versions."""
+"""The tables of the first version. Existing tables are not changed, because the oldest databases have tables but no version."""
 
 import sqlalchemy as sa
 from alembic import op

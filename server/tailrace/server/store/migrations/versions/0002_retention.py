@@ -1,4 +1,4 @@
-"""Columns and indexes that find expired rows without a scan."""
+"""Columns and indexes with which expired rows are found without reading complete tables."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add the column for tasks with events, and indexes of tasks by end and messages by task."""
+    """Add the column ``events_kept``, an index of tasks by state and time, and an index of messages by task."""
     op.add_column("tasks", sa.Column("events_kept", sa.Boolean, nullable=False, server_default=sa.true()))
     op.create_index(
         "tasks_with_events",

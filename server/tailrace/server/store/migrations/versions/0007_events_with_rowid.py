@@ -1,7 +1,7 @@
-"""Events in the order in which they were added, on SQLite.
+"""On SQLite, events are now stored in the order in which they were added.
 
-In the order of their keys (WITHOUT ROWID), SQLite read a complete row for each comparison of keys: a write next to an event of
-8 MiB took up to 40 ms.
+Before, events were stored in the order of their keys (WITHOUT ROWID). SQLite read a complete row for each comparison of keys, so
+that a write next to an event of 8 MiB took up to 40 ms.
 """
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Copy the events into a table that has an index of their keys beside it."""
+    """Copy the events into a table with a separate index of the keys."""
     if op.get_bind().dialect.name != "sqlite":
         return
     op.drop_index("status_events", "events")

@@ -1,4 +1,4 @@
-"""Stored chat completions, which their clients list and change, with their metadata."""
+"""Stored chat completions with their metadata. Clients can list and change their completions."""
 
 import sqlalchemy as sa
 from alembic import op

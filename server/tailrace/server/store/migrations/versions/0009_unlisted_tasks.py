@@ -1,4 +1,4 @@
-"""Tasks that lists do not have: records of the Conversations API."""
+"""Tasks that lists of tasks do not contain: the records of the Conversations API."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The ledger of model calls."""
+"""The usage ledger."""
 
 import sqlalchemy as sa
 from alembic import op

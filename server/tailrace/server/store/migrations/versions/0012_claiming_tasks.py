@@ -1,4 +1,4 @@
-"""The task of a claim on a conversation."""
+"""The task whose turn holds the lock of a conversation. A lock is a row of the table ``claims``."""
 
 import sqlalchemy as sa
 from alembic import op
