@@ -2,8 +2,8 @@
 
 While a task runs, most of its events are stored only in the broker.
 
-Every failure raises a `BrokerError`, and the next request reconnects. After `Broker.fail`, `Broker.is_usable` is False until a probe
-of `Broker.watch` succeeds, so that writers do not wait for a failed broker.
+Every failure raises a `BrokerError`, and the next request reconnects. After `Broker.fail`, `Broker.is_usable` is False until a
+probe of `Broker.watch` succeeds, so that writers do not wait for a failed broker.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Broker:
     Attributes:
         writing: The connection for writes.
         reading: The connection for reads.
-        rejects_writes: Whether the broker replies, but rejects writes, because it is out of memory or read-only.
+        rejects_writes: True if the broker replies, but rejects writes, because it is out of memory or read-only.
 
     Raises:
         ConfigurationError: The URL is not valid, or the client library is not installed.
@@ -88,7 +88,7 @@ class Broker:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether the broker can be used: no failure was recorded since the last successful probe."""
+        """Return True if the broker can be used: no failure was recorded since the last successful probe."""
         return self._works
 
     def fail(self, error: BrokerError) -> None:
@@ -125,7 +125,7 @@ class Broker:
                 await probe.close()
 
     async def is_available(self) -> bool:
-        """Return whether the broker accepts requests now. For example, it rejects requests while it loads its data."""
+        """Return True if the broker accepts requests now. For example, it rejects requests while it loads its data."""
         return await _does(self.reading, (b"PING",))
 
     async def durability_risks(self) -> list[tuple[str, str]]:

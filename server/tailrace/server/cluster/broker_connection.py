@@ -1,9 +1,9 @@
 """Connections to Valkey or Redis: pipelined commands, and subscriptions to channels.
 
-Each connection is an asyncio protocol on a transport. The client library only parses URLs and replies, and encodes commands. A
-command is written immediately, even while earlier commands wait for replies. The broker replies in the order of the commands. A
-request therefore does not wait for the round trip of another request, during which the broker may write to its disk. All timeouts
-of a connection share one timer.
+Each connection is an asyncio protocol on a transport. The client library (redis-py with hiredis) only parses URLs and replies,
+and encodes commands. A command is written immediately, even while earlier commands wait for replies. The broker replies in the
+order of the commands. A request therefore does not wait for the round trip of another request, during which the broker may
+write to its disk. All timeouts of a connection share one timer.
 """
 
 import asyncio
@@ -78,11 +78,11 @@ class _PendingRequest(NamedTuple):
 
 
 class _BrokerProtocol(asyncio.Protocol):
-    """A connection, until it is closed.
+    """The asyncio protocol of one connection.
 
     Attributes:
-        closed: A future. When the connection ends, its result is the error.
-        on_message: Receives every reply, if the connection is subscribed to channels.
+        closed: A future. When the connection ends, the result of the future is the error.
+        on_message: Function that receives every reply of a connection for channels; None for a connection for commands.
     """
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ async def _open(address: Address, seconds: float) -> _BrokerProtocol:
 
 
 class BrokerConnection:
-    """One connection to the broker. It is opened at its first use, and reopened after an error.
+    """One connection to the broker. The connection is opened at its first use, and reopened after an error.
 
     Args:
         address: The address of the broker.
@@ -277,12 +277,12 @@ class Script:
         Args:
             link: The connection.
             calls: The key and the arguments of each call.
-            accept: Called with each error. If it returns True, the error becomes the result of its call. The first other error is
-                raised.
+            accept: Function that is called with each error. If it returns True, the error becomes the result of its call. The
+                first other error is raised.
 
         Raises:
             ReplyError: A call failed with an error that ``accept`` does not accept. The other calls ran.
-            BrokerError: As for `Link.run`.
+            BrokerError: As for `BrokerConnection.run`.
         """
         commands = [(b"EVALSHA", self._name, 1, *call) for call in calls]
         replies = await link.run(*commands)
@@ -344,7 +344,7 @@ class Subscriber:
         """Receive messages until the connection breaks.
 
         Args:
-            channels: Returns the initial channels. It is called when the connection is open.
+            channels: Function that returns the initial channels. It is called when the connection is open.
 
         Raises:
             BrokerError: The connection failed. Messages that are published before the next connection are lost.

@@ -1,8 +1,10 @@
 """Engine of a cluster node. In addition to the engine of a single server, it handles tasks that run on other nodes.
 
-Each task is written by one node until the task or the node ends. PostgreSQL records which node this is. That node executes every
-write operation (message, cancellation, webhook); other nodes forward such operations to it. Any node can read a task: it follows
-the events of the task in the broker and in PostgreSQL.
+Each task is written by one node until the task or the node ends. PostgreSQL records this node. The node executes every write
+operation on the task (message, cancellation, webhook); other nodes forward such operations to it. All nodes can read a task: they
+follow the events of the task in the broker and in PostgreSQL.
+
+A claim is a name that only one node can have at a time, for example the name of a conversation (`ClusterStore.claim`).
 """
 
 import logging
@@ -212,8 +214,8 @@ class ClusterEngine(Engine):
     async def _locate(self, task_id: str, owner: str) -> TaskLocation | None:
         """Return the location of a task that another node writes.
 
-        Return None for a task that this node writes, that has ended, or that does not exist. If the node of a waiting task is
-        dead, this node first claims the task. (A waiting task waits for input.)
+        Return None for a task that this node writes, that has ended, or that does not exist. If the task waits for input and its
+        node is dead, this node claims the task, and the method returns None.
 
         Raises:
             OverloadedError: The node of the task is dead, and no other node has taken over the task yet.
@@ -299,7 +301,7 @@ class ClusterEngine(Engine):
         """See `TasksOfOtherProcesses.fetch_snapshot`.
 
         The snapshot comes from the node that writes the task. If no node writes the task, the snapshot comes from the store, and
-        may lack some of the deleted events.
+        may lack the content of some deleted events.
         """
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
@@ -354,7 +356,7 @@ class ClusterEngine(Engine):
             finally:
                 state = active.record.state
                 has_ended = active.record.number and (state.terminal or state.interrupted)
-                # In this case, the write of the last event has released the claim.
+                # If the turn has ended, the write of its last event has released the claim.
                 is_released = has_ended and active.holds_conversation
                 active.holds_conversation = False
                 # The node that takes over a suspended turn also takes over its claim.
@@ -392,7 +394,7 @@ class ClusterEngine(Engine):
                 self._to_release.add((owner, name))
 
     async def _is_written_here(self, active: ActiveTask) -> bool:
-        # If this node was suspended, other nodes may have declared it dead without its knowledge.
+        # If this machine was paused, other nodes may have declared this node dead. The node then does not know this yet.
         try:
             location = await self._shared.locate(active.record.id, active.owner)
         except StoreError:
@@ -515,7 +517,7 @@ class ClusterEngine(Engine):
         self._known_nodes = present
 
     async def _recover_orphans(self) -> None:
-        # If the recovery of a task failed before, another node may have taken over the task since then.
+        # The recovery of a task may have failed before. Since then, another node may have taken over the task.
         owned = await self._shared.owned(self._orphans)
         self._orphans = {each: owner for each, owner in self._orphans.items() if each in owned}
         orphans = dict(self._orphans)

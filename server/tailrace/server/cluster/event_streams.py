@@ -1,13 +1,14 @@
 """The streams of events in the broker, one for each task. Only the node that writes a task can add entries to its stream.
 
 Every entry is signed (`message_authentication`). Entries that are not authentic, or cannot be read, are skipped. The scripts
-below run at the broker, which has no key and cannot verify fields. The only effect of a forged field is that a script refuses an
-addition. `ClusterStore` then checks in PostgreSQL whether this node still writes the task.
+below run at the broker, which does not have the key for signatures and therefore cannot verify entries. The only effect of a
+forged entry is that a script refuses an addition. `ClusterStore` then checks in PostgreSQL whether this node still writes the
+task.
 
 An entry has one or more consecutive events. Its id is ``<number of its last event>-0``, so that a subscriber that has received
-event *n* continues after ``n-0``. An entry also has the id of the node that wrote it. A node can only add to an empty stream, or
-after an entry of its own. A node that takes over a task first writes an entry without events, a fence (`TaskStreams.fence`). From
-then on, the broker refuses additions of the previous node.
+event *n* continues after ``n-0``. An entry also has the id of the node that wrote it. After its first addition to a stream, a
+node can only add after an entry of its own. A node that takes over a running turn first writes an entry without events, a fence
+(`TaskStreams.fence`). From then on, the broker refuses additions of the previous node.
 
 Added entries are also published on a channel with the same name as the stream. The broker does not store published messages, so a
 node that was not connected reads the stream.
@@ -39,7 +40,7 @@ class Page(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         events: The events in order, without duplicates. There may be gaps.
-        is_full: Whether the read returned the maximum number of entries, so that the stream may have more.
+        is_full: True if the read returned the maximum number of entries, so that the stream may have more.
     """
 
     events: list[Event]
@@ -52,8 +53,8 @@ class Addition(msgspec.Struct, frozen=True):
     Attributes:
         task_id: The task.
         events: The events in order.
-        is_first: Whether this is the first addition of this node. Any later addition fails if the stream is empty, or ends with an
-            entry of another node.
+        is_first: True if this is the first addition of this node. Any later addition fails if the stream is empty, or ends with
+            an entry of another node.
         ttl: Seconds after which the stream expires; 0 to leave its expiry unchanged.
     """
 
@@ -70,9 +71,9 @@ class Outcome(IntEnum):
     ALREADY_PRESENT = 1
     """The stream already has the events, because the reply to an earlier attempt was lost."""
     REFUSED = 2
-    """Nothing was added, because the last entry was not written by this node."""
+    """Nothing was added: the last entry was written by another node, or has a later event."""
     MISSING = 3
-    """Nothing was added, because the stream does not exist, although it should have earlier events."""
+    """Nothing was added: the stream does not exist, although this node has added events to it."""
 
 
 _ADD = b"""

@@ -51,7 +51,7 @@ class Node:
 
     @property
     def may_write(self) -> bool:
-        """Return whether the last heartbeat is so recent, by this node's clock, that no other node can have removed this node."""
+        """Return True if the last heartbeat is so recent, by this node's clock, that no other node can have removed this node."""
         return bool(self.id) and time.monotonic() - self._beat < self.ttl
 
     async def join(self, database: "NodeDatabase") -> None:

@@ -4,8 +4,8 @@ Each node receives messages on its own channel of the broker. A reply is publish
 
 The broker does not store these messages, so they do not wait for its disk. If no node receives a message, it is published again.
 After a limited time without a reply, the requester raises a retryable error. Each request is executed at most once: a node stores
-the ids of recent requests, and ignores repeated requests. A node also ignores old requests, because nobody may be waiting for the
-reply. The age is measured by the clock of the broker, because the clock of a node that was suspended may be wrong.
+the ids of recent requests, and ignores repeated requests. A node also ignores old requests, because the requester no longer waits
+for the reply. The age is measured by the clock of the broker, because the clock of a machine that was paused may be wrong.
 
 Messages are signed (`message_authentication`) together with their channel and the time at which they were sent. If a third party
 publishes a recorded message again, nodes reject the message because of its id or its age.
@@ -105,7 +105,7 @@ class DeleteWebhook(msgspec.Struct, tag=True, frozen=True):
 
 
 class GetSnapshot(msgspec.Struct, tag="Look", frozen=True):
-    """Return the current state of a task."""
+    """Return the current state of a task. The reply is the task."""
 
     task_id: str
     owner: str

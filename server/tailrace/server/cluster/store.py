@@ -1,9 +1,9 @@
 """The store of a node: PostgreSQL for the authoritative state, and the streams of the broker for most events.
 
-A write that changes the status, snapshot, history, webhooks or keys of a task is written to PostgreSQL, with its events. The
-events of all writes are added to the streams of the tasks. PostgreSQL is written first. If the node dies before it adds the
-events to the stream, every subscriber reads them from PostgreSQL. While the broker is not available, all events are written to
-PostgreSQL, and subscribers read them there.
+A write that has more than events (a snapshot, messages, webhooks, an idempotency key or usage) is written to PostgreSQL, with its
+events. The events of all writes are added to the streams of the tasks. PostgreSQL is written first. If the node dies before it
+adds the events to the stream, every subscriber reads these events from PostgreSQL. While the broker is not available, all
+events are written to PostgreSQL, and subscribers read them there.
 """
 
 from collections.abc import Collection, Sequence
@@ -56,9 +56,9 @@ class TaskLocation:
     Attributes:
         task_id: The id of the task.
         node: The id of the node, or None.
-        is_alive: Whether the node is alive.
+        is_alive: True if the node is alive.
         state: The state of the task in PostgreSQL.
-        has_turn: Whether a turn is running, or was running when the node ended.
+        has_turn: True if a turn is running, or was running when the node ended.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ClusterStore(Store):
         node: This node.
         streams: The events of tasks in the broker.
         retention: As for `Store`.
-        stream_ttl: Seconds from the end of a task until its stream expires. Its events then count as deleted.
+        stream_ttl: Seconds from the end of a task until its stream expires. The events of the stream then count as deleted.
 
     Attributes:
         database: The PostgreSQL database.
@@ -160,7 +160,7 @@ class ClusterStore(Store):
             raise TasksNotWrittenError(refused)
 
     async def _write_bound(self, bound: list[TaskWrite]) -> None:
-        """Write PostgreSQL's part of a batch in one transaction.
+        """Write to PostgreSQL, in one transaction, those writes of a batch that must be there (``bound``).
 
         If the batch is retried, skip writes that PostgreSQL already has.
         """
@@ -222,7 +222,7 @@ class ClusterStore(Store):
         Args:
             additions: The events to add.
             refused: Errors by task id. The method adds an error for each task that another node has taken over.
-            are_kept: Whether PostgreSQL already has the events.
+            are_kept: True if PostgreSQL already has the events.
         """
         if not additions:
             return
@@ -238,7 +238,7 @@ class ClusterStore(Store):
                 for each, outcome in zip(additions, outcomes, strict=True):
                     self._own_tasks[each.task_id] = True
                     if outcome is Outcome.REFUSED:
-                        # Either another node took the task over, or the last entry is forged. PostgreSQL has the answer.
+                        # Either another node took the task over, or the last entry is forged. PostgreSQL has the owner.
                         contested.append(each)
                     elif outcome is Outcome.MISSING:
                         missing.append(each)
@@ -350,7 +350,7 @@ class ClusterStore(Store):
         raise EventsDropped(first)
 
     def _has_expired(self, over_since: datetime) -> bool:
-        """Return whether the stream of a task that ended at ``over_since`` has expired."""
+        """Return True if the stream of a task that ended at ``over_since`` has expired."""
         return datetime.now(UTC) - over_since > timedelta(seconds=self._stream_ttl)
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
@@ -382,11 +382,12 @@ class ClusterStore(Store):
         Returns:
             Three values:
 
-            1. the consecutive events after the number, which may be none;
+            1. the consecutive events after ``after``, which may be none;
 
-            2. the lowest number after ``after`` at which PostgreSQL has, or will have, an event; 0 if there is none;
+            2. the number of the first event after ``after`` in PostgreSQL. If there is none, the number after the last event of
+               the stored snapshot, or 0 if the snapshot has no event after ``after``;
 
-            3. the time at which the task ended; None if it has not ended.
+            3. the time at which the task ended; None if the task has not ended; the year 1 if there is no such task.
         """
 
         def work(connection: Connection) -> tuple[list[Event], int, datetime | None]:

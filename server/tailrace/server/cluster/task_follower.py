@@ -1,10 +1,10 @@
 """Follows tasks that other nodes run. All tasks and subscribers share one connection to the broker.
 
-A followed task is an `ActiveTask`. Published events are added to its record and its log. When the broker confirms the
-subscription, the stream is read once for earlier events. The stream is read again when an event is missing, or when the
-connection was lost. Events that the stream lacks are read from PostgreSQL: immediately if an event is missing, and also at
-intervals, because a node that cannot reach the broker writes only to PostgreSQL. A task without subscribers is no longer
-followed.
+A followed task is an `ActiveTask`. The events that the broker delivers are added to the record and the log of this task. When the
+broker confirms the subscription, the stream is read once for earlier events. The stream is read again when an event is missing,
+or when the connection was lost. Events that the stream lacks are read from PostgreSQL: immediately if an event is missing, and
+also at intervals, because a node that cannot reach the broker writes only to PostgreSQL. A task without subscribers is no
+longer followed.
 """
 
 import logging
@@ -83,7 +83,7 @@ class TaskFollower:
         self._subscriber.subscribe(followed.key)
 
     async def refresh(self, active: ActiveTask) -> None:
-        """Add all persisted events to a task. If the broker is not available, some may be missing."""
+        """Add all persisted events to a task. If the broker is not available, some events may be missing."""
         try:
             await self._catch_up(active)
         except BrokerError:

@@ -106,7 +106,7 @@ class RemoteCard:
 
     @property
     def may_stream(self) -> bool:
-        """Return whether to try a streaming request.
+        """True if the client should try a streaming request.
 
         A card without the required member ``capabilities`` does not exclude streaming.
         """
@@ -114,7 +114,7 @@ class RemoteCard:
 
     @property
     def is_v0_3(self) -> bool:
-        """Return whether the interface has a version before 1.0."""
+        """Return True if the interface has a version before 1.0."""
         return self.version.startswith("0.")
 
 
@@ -134,7 +134,8 @@ def read_card(
 ) -> RemoteCard:
     """Read an agent card of A2A 1.0 or 0.3, and choose an interface.
 
-    The newest protocol version is preferred. Among interfaces of one version, the first of ``bindings`` is preferred.
+    The newest protocol version is preferred. Among interfaces of one version, the one whose binding is first in ``bindings`` is
+    preferred.
 
     Args:
         body: The response body with the card.
@@ -175,7 +176,8 @@ def read_card(
     capabilities = _object(fields.get("capabilities"))
     extensions = [_text(each.get("uri")) for each in _objects(capabilities.get("extensions"))]
     numbered = EXTENSION_URI in extensions
-    # Over HTTP+JSON, Tailrace servers recognize this client and encode files once. Over gRPC, this client is the SDK for Python.
+    # Over HTTP+JSON, tailrace servers recognize this client and encode files once. Over gRPC, this client uses the SDK for
+    # Python, for which servers encode files twice.
     encodes_twice = {"HTTP+JSON": not numbered, "GRPC": True}.get(chosen.binding, False)
     return RemoteCard(
         name=_text(fields.get("name")),
@@ -200,8 +202,8 @@ def read_card(
 def credentials(card: RemoteCard, token: str) -> dict[str, str]:
     """Return the header that contains a token, in the form that the card's security schemes require.
 
-    If all security schemes of the card are API keys, the token is sent in the first header or cookie that they define. Otherwise,
-    it is sent as a bearer token.
+    If all security schemes of the card are API keys, the token is sent in the first header or cookie that the schemes define.
+    Otherwise, the token is sent as a bearer token.
 
     Args:
         card: The agent card.

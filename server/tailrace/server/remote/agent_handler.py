@@ -1,13 +1,13 @@
-"""Handler that forwards turns to a remote A2A agent. Its responses are stored, numbered and published like all others.
+"""Handler that forwards turns to a remote A2A agent. The agent's responses are stored and published like those of a model.
 
 The relation between the local task and the task of the remote agent is stored in the conversation, in the metadata ``remote`` of
 the agent's message::
 
     {"agent": "https://agent.example", "contextId": "…", "taskId": "…", "task": "…", "begun": 1}
 
-``taskId`` is present while the remote task waits for input. ``task`` is then the id of the local task, and ``begun`` is the
-number of the turn that created the remote task. Because this data is in the store, a conversation can continue after a restart,
-on any worker.
+``contextId`` is the conversation at the remote agent. ``taskId`` is present while the remote task waits for input. ``task`` is
+then the id of the local task, and ``begun`` is the number of the turn that created the remote task. Because this data is in the
+store, a conversation can continue after a restart, on any node.
 
 While a turn runs, the id of the remote task is in the metadata ``remoteTask`` of the local task. After a crash of this server,
 the turn subscribes to that remote task. If no id was recorded, the message is sent again only if the agent recognizes repeated
@@ -64,7 +64,7 @@ class RemoteAgentHandler(Handler):
 
     The parts and metadata of the message are forwarded unchanged; its ids are replaced. If the remote agent returns another id
     for the conversation, later messages contain that id. If the turn is cancelled, the remote task is cancelled too. The local
-    task ends in the same state as the remote task, with its error message.
+    task ends in the same state and with the same error message as the remote task.
 
     Args:
         agent: The remote agent. Its connections are closed when `running` ends.
@@ -88,7 +88,7 @@ class RemoteAgentHandler(Handler):
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
         """Forward the message, and yield the response.
 
-        If the connection is lost, the task fails and keeps the text that arrived.
+        If a lost connection cannot be resumed, the task fails and keeps the text that arrived.
         """
         yield StatusUpdate(TaskState.WORKING)
         before = _messages_before(turn)
@@ -171,16 +171,16 @@ class RemoteAgentHandler(Handler):
             metadata=metadata,
             accepted_output_modes=turn.accepted_output_modes,
             extensions=turn.extensions,
-            # The key is the same after a restart: an agent that supports it continues the existing task.
+            # The key is the same after a restart, so that an agent that supports keys continues the existing task.
             key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
         )
 
     async def _waiting_task(
         self, state: "_RemoteState", turn: Turn
     ) -> tuple["_RemoteState", tuple[Artifact, ...]]:
-        """Return the state with the remote task that the message continues, and its artifacts.
+        """Return the state with the remote task that the message continues, and the artifacts of this remote task.
 
-        If that task has ended, the state has no task and there are no artifacts.
+        If the remote task has ended, the returned state has no task, and there are no artifacts.
         """
         ended = msgspec.structs.replace(state, task_id="")
         if state.task != turn.task_id:
@@ -217,7 +217,7 @@ def _messages_before(turn: Turn) -> tuple[CommonMessage, ...]:
 
 
 def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) -> _RemoteState | None:
-    """Return the metadata ``remote`` of the newest message that has it for an agent; None if no message has it.
+    """Return the newest metadata ``remote`` for an agent; None if no message has such metadata.
 
     Args:
         messages: The messages of one conversation of one owner.
@@ -239,7 +239,7 @@ def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) 
 
 
 def _is_callers_id(remote_id: str, context_id: str) -> bool:
-    """Return whether the id of a remote conversation is the id that the caller chose. Versions before 0.1 sent that id.
+    """Return True if the id of a remote conversation is the id that the caller chose. Versions before 0.1 sent that id.
 
     Other callers may have used the same id, so the remote conversation is not continued: the remote agent receives the transcript
     in a new conversation. A branch of a conversation has the id of the original conversation, cut to 200 characters, and a

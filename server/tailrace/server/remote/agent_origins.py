@@ -78,7 +78,7 @@ class AgentOrigins:
             self._allowed.add(origin)
 
     def allows(self, url: str) -> bool:
-        """Return whether calls to an HTTP URL are permitted."""
+        """Return True if calls to an HTTP URL are permitted."""
         origin = origin_of(url)
         return bool(origin) and origin in self._allowed
 
@@ -102,7 +102,7 @@ class AgentOrigins:
         return target
 
     def allows_grpc(self, target: str) -> bool:
-        """Return whether calls to a gRPC address are permitted.
+        """Return True if calls to a gRPC address are permitted.
 
         All ports of a permitted host are permitted. If the permitted origin uses TLS, calls without TLS are not permitted.
 

@@ -16,7 +16,7 @@ _REASONING = with_extension_metadata({}, channel="reasoning")
 
 
 def split_reasoning(artifact: Artifact) -> Sequence[Artifact]:
-    """Divide an artifact into an artifact with its thoughts and one with the rest. Without thoughts, return it unchanged."""
+    """Divide an artifact into two: its thoughts, and its other parts. Without thoughts, return the artifact unchanged."""
     thoughts = tuple(part for part in artifact.parts if part.metadata.get("adk_thought") is True)
     if not thoughts:
         return (artifact,)

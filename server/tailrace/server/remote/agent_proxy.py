@@ -19,7 +19,7 @@ CARD_TIMEOUT = 10.0
 """Timeout in seconds for fetching the card of the remote agent at the start."""
 
 DOUBLED_DELAYS = 8
-"""Number of delays between attempts to subscribe to a remote task again. After them, the delay does not grow."""
+"""Number of increasing delays between attempts to subscribe to a remote task again. Further delays equal the last of them."""
 
 
 class AgentProxy:
@@ -81,7 +81,7 @@ async def _fetch_card(settings: Settings) -> RemoteCard:
 
 
 def _agent(settings: Settings, card: RemoteCard | None = None) -> RemoteAgent:
-    # Attempts to subscribe again generate nothing, so that only the deadline limits their number.
+    # Subscribing again costs no tokens. Therefore, only the deadline limits the number of attempts.
     continuation = settings.bounds.continuation
     delays = [max(continuation.pause(number), RETRY_DELAYS[0]) for number in range(DOUBLED_DELAYS)]
     return RemoteAgent(

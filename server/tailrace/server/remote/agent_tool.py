@@ -48,11 +48,11 @@ _PARAMETERS = {
 class AgentTool(Tool):
     """Tool that sends a message to a remote agent and returns its response.
 
-    All messages of one local conversation belong to one conversation of the remote agent. Its id is
-    `ToolContext.external_context_id`, which is unique to the conversation and its caller. An id that a caller chose is never
-    sent, because the remote agent cannot distinguish between callers. If the id is empty (without a server), each message starts
-    a new conversation. If the remote agent requests input, its question is the result of the tool, and the next message is the
-    reply. If the call is cancelled, the remote task is cancelled too.
+    All messages of one local conversation belong to one conversation of the remote agent. The id of the remote conversation is
+    `ToolContext.external_context_id`, which is unique to the local conversation and its caller. An id that a caller chose is
+    never sent, because the remote agent cannot distinguish between callers. If `ToolContext.external_context_id` is empty
+    (without a server), each message starts a new conversation. If the remote agent requests input, its question is the result
+    of the tool, and the next message is the reply. If the call is cancelled, the remote task is cancelled too.
 
     Args:
         agent: The remote agent. The tool does not close it.

@@ -53,7 +53,7 @@ _Model = TypeVar("_Model", bound=A2AModel)
 RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
 """Delay in seconds before each attempt to resume a lost stream. If all attempts fail, the stream fails.
 
-An event resets the count.
+After an event with new content, the attempts are counted from the beginning.
 """
 
 POLL_DELAYS = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -104,8 +104,8 @@ class AgentClient:
             keep-alive comments about every 15 seconds.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
         retry_delays: See `RETRY_DELAYS`; empty to never resume a stream.
-        retry_deadline: Time in seconds after the loss of a connection. Until then, the last delay is repeated; later, no attempt to
-            resume the stream begins. None to make one attempt for each delay.
+        retry_deadline: Time in seconds after the loss of a connection. Until then, the last delay is repeated; later, no
+            attempt to resume the stream begins. None to make one attempt for each delay.
         on_reconnect: Function that is called before each attempt to resume a stream, with the error and the number of the attempt
             (from 1).
         allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``. Credentials and
@@ -372,7 +372,7 @@ class AgentClient:
 
         Args:
             attempts: The number of attempts since the connection was lost.
-            passed: Seconds since then.
+            passed: Seconds since the connection was lost.
         """
         delays = self._retry_delays
         if self._retry_deadline is None:
@@ -504,7 +504,7 @@ class _Position:
         self._last_task: Task | None = None
 
     def advance(self, event: StreamEvent) -> bool:
-        """Record an event, and return whether it has new content."""
+        """Record an event. Return True if the event has new content."""
         response = event.response
         self.last_id = event.id or self.last_id
         update = response.artifact_update or response.status_update

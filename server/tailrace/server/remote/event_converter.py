@@ -127,7 +127,7 @@ class EventConverter:
         self._is_incomplete = False  # True if text that the agent sent in a status may be missing
         self._is_resumed = interrupted is not None
         self._published_messages = set(interrupted.published_messages if interrupted is not None else ())
-        # The texts of statuses that did not arrive, while it is unknown whether they are the response.
+        # Text of statuses that did not arrive, from a copy of the task. It becomes the response if there is no other output.
         self._unknown_text = ""
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
@@ -164,7 +164,7 @@ class EventConverter:
             self._record_ids(event.task_id, event.context_id)
             return self._status(event.status, event.metadata)
         if isinstance(event, Task):
-            # The first copy of a task may have the texts of the turn before.
+            # The first copy of a task may contain texts of the previous turn.
             self._is_resumed = self._is_resumed or bool(self.task_id)
             self._record_ids(event.id, event.context_id)
             updates: list[Update] = []
@@ -182,7 +182,7 @@ class EventConverter:
         return self._message(event)
 
     def _missed_answer(self, ending: StatusUpdate) -> list[Update]:
-        """Return the text of statuses that did not arrive if the response has no other output."""
+        """If the response has no other output, return the text of statuses that did not arrive."""
         if self.artifacts or ending.message is not None or ending.state not in _SUCCESSFUL:
             return []
         last = self._status_message
@@ -307,7 +307,7 @@ class EventConverter:
         return [StatusUpdate(TaskState.WORKING, message, fields)]
 
     def _authorization(self, message: Message | None, metadata: dict[str, Any] | None) -> list[Update]:
-        """Return the update that requests credentials; an empty list if it was returned before."""
+        """Return the update that requests credentials; an empty list if this update was returned before."""
         known = self.ending
         if known is not None and known.message is not None and known.state is TaskState.AUTH_REQUIRED:
             if message is None or message.message_id == known.message.message_id:
@@ -466,7 +466,7 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 
 
 def _is_bare_text(part: Part) -> bool:
-    """Return whether a part is a text without metadata, file name and media type. Such texts can be joined."""
+    """Return True if a part is a text without metadata, file name and media type. Such texts can be joined."""
     return part.text is not None and not (part.metadata or part.filename or part.media_type)
 
 

@@ -1,6 +1,6 @@
 """Codecs for requests and responses of a remote agent: JSON-RPC and HTTP+JSON, in A2A 1.0 and 0.3. Sans-IO.
 
-Callers use the JSON of A2A 1.0, whichever version the agent uses.
+The parameters and results of this module are JSON of A2A 1.0. The version of the agent affects only the encoded bytes.
 """
 
 import json

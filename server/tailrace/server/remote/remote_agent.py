@@ -1,6 +1,6 @@
 """Client of a remote agent for use in a server.
 
-Error messages contain no credentials or internal addresses, and tasks can be cancelled when a caller leaves.
+Error messages contain no credentials or internal addresses, and tasks can be cancelled when a local turn is cancelled.
 
 ::
 
@@ -184,7 +184,7 @@ class RemoteAgent:
     def follow_or_cancel(self, task_id: str) -> AbstractAsyncContextManager[AsyncGenerator[RemoteEvent]]:
         """Subscribe to an existing task as `AgentClient.follow` does.
 
-        If the block ends before the task ends, the task is cancelled as `stream_or_cancel` does.
+        If the block ends before the task ends, the task is cancelled, as with `stream_or_cancel`.
 
         Raises:
             UpstreamError: See `stream`. The code is ``TASK_NOT_FOUND`` if the task does not exist.

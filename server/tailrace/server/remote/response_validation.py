@@ -70,7 +70,7 @@ def _complete(kind: str, fields: _Fields) -> None:
         _complete_message(fields)
         return
     if kind != "task":
-        # An event of A2A 0.3 may have only one of the two ids. The placeholder for the other id is not used.
+        # An event of A2A 0.3 may have only one of the two ids. The client ignores the placeholder for the other id.
         fields.setdefault("taskId", MISSING_ID)
         fields.setdefault("contextId", MISSING_ID)
     status = fields.get("status")

@@ -8,7 +8,7 @@ from tailrace.streaming.a2a.models import Message
 
 
 class Conversations(Protocol):
-    """Interface of a storage. `tailrace.server.sdk.TaskStore` implements it with its database."""
+    """Interface of a storage for conversations. `tailrace.server.sdk.TaskStore` implements this interface with its database."""
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
         """Return the newest ``limit`` messages of an owner's conversation, oldest first."""

@@ -7,7 +7,7 @@
 
 The server of the SDK manages the tasks: it stores and streams them, and restricts access to them. The executor sends the updates
 of the handler in the order that the SDK requires: first the task, then artifacts and statuses. All artifacts are complete before
-the last status, which is terminal or input-required.
+the last status, which is terminal or interrupted.
 """
 
 import asyncio
@@ -65,12 +65,12 @@ class AgentExecutor(SdkAgentExecutor):
 
     Args:
         handler: The handler; `running` starts and stops it.
-        conversations: Stores the messages of conversations, so that a conversation can have several tasks. A
-            `tailrace.server.sdk.TaskStore` stores them with the tasks. None to store them in memory.
+        conversations: Stores the messages of conversations, so that a conversation can have several tasks. For example, a
+            `tailrace.server.sdk.TaskStore` stores the messages in its database. None to store the messages in memory.
         max_history_messages: Maximum number of messages in the history of a turn.
         caller: A function that returns the caller from the context of the SDK. Each conversation belongs to one caller.
-        keys: Keys of the installation. Ids that the handler sends to other systems are derived from them. None for ids that
-            change with every process.
+        keys: Keys of the installation, from which the ids for other systems are derived. None for ids that change with every
+            process.
         file_schemes: The allowed schemes of file URLs (see the setting ``file_schemes``).
     """
 

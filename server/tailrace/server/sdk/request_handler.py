@@ -8,8 +8,9 @@
     async with engine.running():
         ...  # serve the routes
 
-The routes of the SDK define the wire format. They do not support ids of SSE events and minor versions of the protocol. The number
-of an event is therefore in the extension's metadata. A subscription resumes after the number in the header ``Last-Event-ID``.
+The routes of the SDK define the wire format. They support neither ids of SSE events nor minor versions of the protocol. The
+number of an event is therefore in the extension's metadata. A subscription resumes after the number in the header
+``Last-Event-ID``.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
@@ -79,7 +80,7 @@ class RequestHandler(SdkRequestHandler):
     def on_subscribe_to_task(
         self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SubscribeToTask: return the task and its further events. With a cursor, return the events after it."""
+        """SubscribeToTask: return the task and its further events. With a cursor, return only the events after the cursor."""
         return self._stream(Operation.SUBSCRIBE_TO_TASK, params, context)
 
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:

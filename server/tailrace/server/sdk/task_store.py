@@ -61,7 +61,7 @@ class TaskStore(SdkTaskStore):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Open the database for the block. Tasks that a crash interrupted are failed.
+        """Open the database for the block. Tasks that a crash interrupted get the state FAILED.
 
         Raises:
             StoreError: The database cannot be opened, or is in use by another process.
