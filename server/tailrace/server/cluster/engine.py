@@ -346,7 +346,7 @@ class ClusterEngine(Engine):
     @asynccontextmanager
     async def _holding_conversation(self, active: ActiveTask) -> AsyncGenerator[None]:
         owner, name = active.owner, conversation_claim(active.record.context_id)
-        async with self._turns.conversation(active):
+        async with self._conversation_locks.of(active):
             try:
                 # A new conversation needs no claim here: the claim is written together with the first event.
                 if not active.holds_conversation:
@@ -547,7 +547,7 @@ class ClusterEngine(Engine):
 
     async def _claim_conversation(self, active: ActiveTask) -> None:
         """Claim the conversation of a turn that had this claim when its node died."""
-        if active.waiting and not self._turns.in_parallel(active):
+        if active.waiting and not self._preparation.in_parallel(active):
             name = conversation_claim(active.record.context_id)
             active.holds_conversation = await self._shared.claim(active.owner, name, active.record.id)
 

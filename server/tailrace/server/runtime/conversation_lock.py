@@ -1,21 +1,33 @@
-"""The lock of a conversation, and a block in which a context manager can be entered later."""
+"""The locks of conversations, and a block in which a context manager can be entered later."""
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
 import anyio
 
+from tailrace.server.runtime.active_task import ActiveTask
 
-class ConversationLock:
-    """The lock of a conversation. The turns of the conversation run in the order in which they wait for the lock.
 
-    An `asyncio.Lock` for each conversation would need one kilobyte of memory.
+class ConversationLocks:
+    """The locks of the conversations of this process. Turns run in the order in which they wait for a lock."""
 
-    Args:
-        following: The waiting turns by conversation. A conversation without a running turn has no entry.
-        key: The owner and the id of the conversation.
-    """
+    def __init__(self) -> None:
+        # The waiting turns by owner and id of the conversation. A conversation without a running turn has no entry.
+        self._following: dict[tuple[str, str], list[anyio.Event]] = {}
+
+    def of(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
+        """Return the lock of the conversation of a task."""
+        key = active.owner, active.record.context_id
+        if active.holds_conversation and key in self._following:
+            # The task was taken over from another node. The turn that has the lock in this process waits until this task ends.
+            # Waiting for the lock here would therefore be a deadlock.
+            return nullcontext()
+        return _ConversationLock(self._following, key)
+
+
+class _ConversationLock:
+    """The lock of a conversation. An `asyncio.Lock` for each conversation would need one kilobyte of memory."""
 
     __slots__ = ("_following", "_key")
 

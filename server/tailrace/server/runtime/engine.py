@@ -21,6 +21,7 @@ from tailrace.server.runtime.active_task import (
     Subscription,
 )
 from tailrace.server.runtime.client_task_ids import id_of_named
+from tailrace.server.runtime.conversation_lock import ConversationLocks
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
@@ -31,7 +32,9 @@ from tailrace.server.runtime.recovery import InterruptedTasks
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.task_access import TaskAccess
 from tailrace.server.runtime.task_registry import TaskRegistry, TasksOfOtherProcesses
-from tailrace.server.runtime.turns import TurnRunner, failed_because
+from tailrace.server.runtime.turn_ending import failed_because
+from tailrace.server.runtime.turn_preparation import TurnPreparation
+from tailrace.server.runtime.turns import TurnRunner
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.usage_ledger import DirectCall, UsageLedger
 from tailrace.server.runtime.waiting_turns import AcceptedMessages, WaitingTurns, root_of
@@ -74,7 +77,7 @@ class Engine(TaskAccess):
         max_history_messages: Maximum number of messages of a conversation that a turn receives.
         max_lag: Maximum number of events by which a subscriber of a running task may lag. A subscriber that lags further receives
             a snapshot.
-        r estart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a
+        restart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a
             restarted task receives the message and its options, but not the other fields of the request.
         push: Delivers notifications to webhooks; None to disable push notifications. `running` starts and stops it.
         working: Limits the number of running tasks; None for no limit.
@@ -126,21 +129,27 @@ class Engine(TaskAccess):
         self._push = push
         self.writer = GroupWriter(store, commit_failed=observer.commit_failed)
         self._waiting_turns = WaitingTurns(self, store, self._tasks)
+        self._conversation_locks = ConversationLocks()
+        self._preparation = TurnPreparation(
+            agents,
+            store,
+            self._waiting_turns.earlier_messages,
+            ExternalIds(keys),
+            max_history=max_history_messages,
+            parallel=parallel_tasks,
+            max_event_bytes=max_event_bytes,
+        )
         self._placing: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._turns = TurnRunner(
             agents,
-            store,
+            self._preparation,
             self.writer,
             self._tasks.drop_failed,
-            push and push.notify,
             self._conversation,
+            push and push.notify,
             self._is_written_here,
-            load_branch=self._waiting_turns.earlier_messages,
-            external_ids=ExternalIds(keys),
-            max_history=max_history_messages,
             max_seconds=max_turn_seconds or math.inf,
             max_wait=max_context_wait or math.inf,
-            parallel=parallel_tasks,
             max_event_bytes=max_event_bytes,
             ledger=ledger,
             observer=observer,
@@ -152,6 +161,7 @@ class Engine(TaskAccess):
             self,
             store,
             self._tasks,
+            self._preparation,
             self._turns,
             agents,
             push=push,
@@ -486,7 +496,7 @@ class Engine(TaskAccess):
 
     def _conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return the lock of a task's conversation. A turn holds the lock so that no other turn of the conversation runs."""
-        return self._turns.conversation(active)
+        return self._conversation_locks.of(active)
 
     def _assignment_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
         return self._placing.setdefault((owner, key), anyio.Lock())

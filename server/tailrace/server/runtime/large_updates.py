@@ -4,7 +4,7 @@ Long texts are split into several events.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -27,6 +27,8 @@ MAX_VALUES = 100_000
 """Maximum number of JSON values in a large update. Encoding more values would delay other requests, even in a thread."""
 
 Update = ArtifactUpdate | StatusUpdate
+
+T = TypeVar("T")
 
 
 def check_size(update: Update, max_bytes: int) -> None:
@@ -55,13 +57,13 @@ def check_bytes(size: int, max_bytes: int) -> None:
         )
 
 
-async def encoded_if_large(update: Update, task_id: str, context_id: str, max_bytes: int) -> Update:
-    """Encode a large update, and return it with the JSON. Return a small update unchanged.
+async def encoded_if_large(item: T, task_id: str, context_id: str, max_bytes: int) -> T | Update:
+    """Encode a large update, and return it with the JSON. Return a small update, and any other item, unchanged.
 
     The JSON is encoded in a thread.
 
     Args:
-        update: The update.
+        item: The item of a handler.
         task_id: The id of the task.
         context_id: The id of the conversation.
         max_bytes: The maximum size of an update in bytes; 0 for no limit.
@@ -69,10 +71,12 @@ async def encoded_if_large(update: Update, task_id: str, context_id: str, max_by
     Raises:
         InvalidAgentResponseError: The update has more than ``max_bytes`` bytes or more than `MAX_VALUES` JSON values.
     """
-    cost = json_cost(update.artifact if isinstance(update, ArtifactUpdate) else update.message)
+    if not isinstance(item, ArtifactUpdate | StatusUpdate):
+        return item
+    cost = json_cost(item.artifact if isinstance(item, ArtifactUpdate) else item.message)
     if cost <= MAX_INLINE_COST:
-        return update
-    return await run_bounded(cost, _encoded, update, task_id, context_id, max_bytes)
+        return item
+    return await run_bounded(cost, _encoded, item, task_id, context_id, max_bytes)
 
 
 def slices_of(delta: TextDelta) -> Iterator[TextDelta]:

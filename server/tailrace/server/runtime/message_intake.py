@@ -34,6 +34,7 @@ from tailrace.server.runtime.observer import Observer
 from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of
 from tailrace.server.runtime.task_access import TaskAccess, encode_task
 from tailrace.server.runtime.task_registry import TaskRegistry
+from tailrace.server.runtime.turn_preparation import TurnPreparation
 from tailrace.server.runtime.turns import TurnRunner
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.usage_ledger import UsageLedger
@@ -72,6 +73,7 @@ class MessageIntake:
         access: Creates subscriptions to tasks.
         store: The store.
         tasks: The tasks in memory.
+        preparation: Prepares the turns.
         turns: Runs the turns.
         agents: The agents of the server, which check messages.
         push: Delivers notifications to webhooks; None if they are disabled.
@@ -86,6 +88,7 @@ class MessageIntake:
         access: TaskAccess,
         store: Store,
         tasks: TaskRegistry,
+        preparation: TurnPreparation,
         turns: TurnRunner,
         agents: ServedAgents,
         *,
@@ -98,6 +101,7 @@ class MessageIntake:
         self._access = access
         self._store = store
         self._tasks = tasks
+        self._preparation = preparation
         self._turns = turns
         self._agents = agents
         self._push = push
@@ -185,7 +189,8 @@ class MessageIntake:
         )
         active.send_key = named and SendKey(*named, record.id, 1)
         active.completion = _completion_of(call, record.id, 1)
-        active.holds_conversation = not (active.waiting[0].in_conversation or self._turns.in_parallel(active))
+        in_parallel = self._preparation.in_parallel(active)
+        active.holds_conversation = not (active.waiting[0].in_conversation or in_parallel)
         if submitted is not None:
             self._turns.begin(active, submitted)
             self._turns.run_soon(active, permit)

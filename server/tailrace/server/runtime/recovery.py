@@ -21,7 +21,8 @@ from tailrace.server.runtime.messages import (
 )
 from tailrace.server.runtime.served_agents import ServedAgents, UnknownAgentError, agent_name_of
 from tailrace.server.runtime.task_registry import TaskRegistry
-from tailrace.server.runtime.turns import TurnRunner, failed_because
+from tailrace.server.runtime.turn_ending import failed_because
+from tailrace.server.runtime.turns import TurnRunner
 from tailrace.server.runtime.usage_ledger import UsageLedger
 from tailrace.server.store.store import AttemptState, EventsDropped, Store
 from tailrace.streaming.a2a.lifecycle import TaskState

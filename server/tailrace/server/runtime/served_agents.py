@@ -26,6 +26,7 @@ from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.streaming.a2a.errors import UnsupportedOperationError
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers import TailraceError
 
@@ -71,6 +72,11 @@ class ServedAgent:
     provider: str = ""
     model: str = ""
     start_error: Callable[[TailraceError], TailraceError] = lambda error: error
+
+    async def stream_filters(self, options: CallerOptions) -> tuple[StreamFilter, ...]:
+        """Return the filters for the updates of a turn with these options."""
+        found = [await each.for_request(options) for each in self.filters]
+        return tuple(each for each in found if each is not None)
 
 
 @dataclass(eq=False)

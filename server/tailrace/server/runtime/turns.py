@@ -1,4 +1,4 @@
-"""Runs turns: converts the updates of a handler to events, and passes them to the writer.
+"""Execution of turns: converts the updates of a handler to events, and passes them to the writer.
 
 The engine starts `TurnRunner.run` for each task. By default, the turns of a conversation run one after the other, so that the
 history for a handler contains the complete responses to earlier messages. With a setting or a request option, tasks of a
@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from weakref import ref
 
@@ -19,67 +19,39 @@ import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskGroup
 
-from tailrace.server.runtime.active_task import (
-    ActiveTask,
-    DirectReply,
-    PendingMessage,
-    TurnReference,
-    ends_turn,
-)
-from tailrace.server.runtime.approvals import decided_ids, executing_ids
-from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
-from tailrace.server.runtime.external_ids import ExternalIds
+from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
+from tailrace.server.runtime.conversation_lock import LazyContext
 from tailrace.server.runtime.filtered_turn import filtered
-from tailrace.server.runtime.handlers import Item, Turn
-from tailrace.server.runtime.interrupted_responses import attempts_of_turn, interrupted_response
+from tailrace.server.runtime.handlers import Item
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
-from tailrace.server.runtime.messages import (
-    complete_rounds,
-    continues_turn,
-    history_of,
-    messages_from_artifacts,
-    open_call_ids,
-    results_in_artifacts,
+from tailrace.server.runtime.messages import messages_from_artifacts, open_call_ids, results_in_artifacts
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.served_agents import ServedAgents
+from tailrace.server.runtime.turn_ending import (
+    COMPLETED,
+    HANDLER_FAILED,
+    ending_after,
+    failed_because,
+    with_attempts,
 )
-from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
-from tailrace.server.runtime.served_agents import (
-    ServedAgent,
-    ServedAgents,
-    agent_name_of,
-    answers_other_agent,
-)
-from tailrace.server.runtime.stream_filter import StreamFilter
+from tailrace.server.runtime.turn_preparation import TurnPreparation
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.usage_ledger import UsageLedger
-from tailrace.server.runtime.waiting_turns import reference_of
-from tailrace.server.store.store import PushConfig, Store, TaskWrite, UsageRecord
+from tailrace.server.store.store import PushConfig, TaskWrite, UsageRecord
 from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata, with_extension_metadata
-from tailrace.streaming.agent.caller_options import (
-    runs_in_parallel,
-    stored_caller_options,
-    without_caller_options,
-)
-from tailrace.streaming.conversion.approval_parts import to_common_messages
-from tailrace.streaming.conversion.message_conversion import is_callers
-from tailrace.streaming.task.task_record import TaskRecord, agent_message
-from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
-from tailrace.wrappers import History, StoreError, TailraceError
-from tailrace.wrappers.concurrency.worker_thread import run_bounded
-from tailrace.wrappers.conversion.tool_ids import with_missing_results
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import TaskRecord
+from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, TextDelta, Update
+from tailrace.wrappers import StoreError
 from tailrace.wrappers.messages import utf8_size
 from tailrace.wrappers.model import MAY_CANCEL
 
 logger = logging.getLogger("tailrace.server")
-
-_COMPLETED = StatusUpdate(TaskState.COMPLETED)
-_HANDLER_FAILED = "the agent failed; see the log of the server"
 
 
 class TurnRunner:
@@ -87,23 +59,18 @@ class TurnRunner:
 
     Args:
         agents: The agents, whose handlers yield the updates of turns.
-        store: The store with the conversations.
+        preparation: Prepares the turns.
         writer: Stores the events.
         fail: Function that is called with a task whose events cannot be stored.
+        conversations: Function that returns the lock of a conversation. A turn holds the lock so that no other turn of the
+            conversation runs.
         status_persisted: Function that is called when a change of a task's status is stored, with the id of the task and the new
             webhooks of the task.
-        external_ids: Derives the ids of turns for other systems.
-        load_branch: Function that waits for the end of a turn and returns the messages with which a branch begins; see
-            `WaitingTurns.earlier_messages`.
-        conversations: Function that returns the lock of a conversation. A turn holds the lock so that no other turn of the
-            conversation runs. The default is a lock within this process.
         is_written_here: Function that returns whether a task still belongs to this process; None if there is only one process.
-        max_history: Maximum number of messages of a conversation that a turn receives.
         ledger: Records model calls.
         max_seconds: Maximum duration of a turn in seconds, without the time in which it waits for other turns of the
             conversation.
         max_wait: Maximum time in seconds that a turn waits for other turns of the conversation.
-        parallel: True to run turns of different tasks of a conversation in parallel, unless the caller requests otherwise.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         observer: Receives a notification of each turn.
 
@@ -115,20 +82,16 @@ class TurnRunner:
     def __init__(
         self,
         agents: ServedAgents,
-        store: Store,
+        preparation: TurnPreparation,
         writer: GroupWriter,
         fail: Callable[[ActiveTask], None],
+        conversations: Callable[[ActiveTask], AbstractAsyncContextManager[object]],
         status_persisted: Callable[[str, Sequence[PushConfig]], None] | None = None,
-        conversations: Callable[[ActiveTask], AbstractAsyncContextManager[object]] | None = None,
         is_written_here: Callable[[ActiveTask], Awaitable[bool]] | None = None,
         *,
-        load_branch: Callable[[TurnReference, str, str], Awaitable[tuple[Message, ...]]],
-        external_ids: ExternalIds,
-        max_history: int,
         ledger: UsageLedger,
         max_seconds: float = math.inf,
         max_wait: float = math.inf,
-        parallel: bool = False,
         max_event_bytes: int = 0,
         observer: Observer = NO_OBSERVER,
     ) -> None:
@@ -136,32 +99,18 @@ class TurnRunner:
         self._ledger = ledger
         self._max_seconds = max_seconds
         self._max_wait = max_wait
-        self._parallel = parallel
         self._max_event = max_event_bytes
         # A text with at most this many characters cannot exceed the limit, because a character has at most 4 bytes in UTF-8.
         self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
-        self._external_ids = external_ids
         self._agents = agents
-        self._store = store
+        self._preparation = preparation
         self._writer = writer
         self._drop = fail
         self._status_persisted = status_persisted
-        self._max_history = max_history
-        self._conversations = conversations or self.conversation
-        self._load_branch = load_branch
+        self._conversations = conversations
         self._is_written_here = is_written_here
-        self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `ConversationLock`
         self.group: TaskGroup | None = None
         self.stopping = False
-
-    def conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
-        """Return the lock of a conversation within this process."""
-        key = active.owner, active.record.context_id
-        if active.holds_conversation and key in self._following:
-            # The task was taken over from another node. The turn that has the lock in this process waits until this task ends.
-            # Waiting for the lock here would therefore be a deadlock.
-            return nullcontext()
-        return ConversationLock(self._following, key)
 
     def begin(self, active: ActiveTask, submitted: Event | None = None) -> None:
         """Store and publish the first event of a task, which contains the task with its message.
@@ -217,7 +166,7 @@ class TurnRunner:
                     else:
                         # A handler that returns because of its cancellation has not completed the response.
                         if not (this.cancelling() and active.scope.cancel_called):
-                            turn.ending = _COMPLETED
+                            turn.ending = COMPLETED
                 reply, has_next = None, turn.has_next
         except BaseException:
             active.running = False
@@ -242,9 +191,9 @@ class TurnRunner:
 
         The complete turn runs in one asyncio task, because a handler must enter and exit a cancel scope in the same asyncio task.
         """
-        lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
+        lock = nullcontext() if self._preparation.in_parallel(active) else self._conversations(active)
         async with LazyContext(lock) as conversation:
-            external_id = self._external_ids.context_id(active.owner, active.record.context_id)
+            external_id = self._preparation.external_context_id(active)
             with (
                 ExitStack() as resources,
                 self._observer.turn(active, external_id) as watch,
@@ -260,13 +209,14 @@ class TurnRunner:
                             f"the response took longer than the maximum of {self._max_seconds:g} seconds"
                         )
                 except BaseException as error:
-                    ending = self._ending_of(active, watch, error)
+                    ending = ending_after(error, active.record.id)
+                    watch.failed(error)
                     turn.ending = None if active.suspended else ending
                 if active.suspended and turn.ending is None:
                     self._suspend(active)
                 elif reply is None or reply.message is None:
-                    watch.ending = _with_attempts(
-                        active.ending or turn.ending or _COMPLETED, active.record, turn.number
+                    watch.ending = with_attempts(
+                        active.ending or turn.ending or COMPLETED, active.record, turn.number
                     )
                     attempts.ended(watch.ending)
                     self._end_turn(active, watch.ending)
@@ -287,11 +237,6 @@ class TurnRunner:
             if active.suspended:
                 self.end_log(active)
 
-    def in_parallel(self, active: ActiveTask) -> bool:
-        """Return whether the next turn of a task runs in parallel with other tasks of the conversation."""
-        requested = runs_in_parallel(_messages_to(active.record, active.waiting[0].message))
-        return self._parallel if requested is None else requested
-
     async def _updates(self, active: ActiveTask, running: "_Turn") -> AsyncGenerator[Sequence[Item]]:
         """Wait for earlier turns of the conversation, then begin the turn for the oldest waiting message.
 
@@ -300,7 +245,7 @@ class TurnRunner:
         try:
             with anyio.fail_after(self._max_wait):
                 await running.conversation.enter()
-                await self._wait_for_followed_turn(active)
+                await self._preparation.load_branch(active)
         except TimeoutError:
             raise RateLimitError(
                 f"earlier tasks of the conversation did not end within {self._max_wait:g} s (TAILRACE_BOUNDS: "
@@ -310,54 +255,18 @@ class TurnRunner:
             ) from None
         active.scope.deadline = anyio.current_time() + self._max_seconds
         running.number = active.waiting[0].number
-        turn = await self._next_turn(active)
+        turn = await self._preparation.next_turn(active)
         await anyio.lowlevel.checkpoint_if_cancelled()
         agent = running.resources.enter_context(self._agents.turn(turn.message))
-        filters = await _filters_of(agent, turn)
+        filters = await agent.stream_filters(turn.caller_options)
         batches = await agent.handler.begin(turn)
         assert self.group is not None  # noqa: S101 — the turn runs in it
         return filtered(batches, filters, self.group, active.record) if filters else batches
 
-    async def _wait_for_followed_turn(self, active: ActiveTask) -> None:
-        """If the turn is the first of a branch, wait until the turn that it follows has ended, and load the earlier messages."""
-        waiting = active.waiting[0]
-        turn = _followed_turn(waiting)
-        if turn is not None:
-            preceding = await self._load_branch(turn, active.record.context_id, active.owner)
-            active.waiting[0] = replace(waiting, preceding=preceding)
-
     async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
         """Return a batch of updates. Large updates are encoded as JSON in a thread."""
         ids = active.record.id, active.record.context_id
-        return [
-            await encoded_if_large(item, *ids, self._max_event)
-            if isinstance(item, ArtifactUpdate | StatusUpdate)
-            else item
-            for item in items
-        ]
-
-    def _ending_of(self, active: ActiveTask, watch: TurnWatch, error: BaseException) -> StatusUpdate:
-        """Return the last status of a turn whose handler raised an error.
-
-        Raises:
-            BaseException: The handler did not cause the error, for example because the engine is cancelled.
-        """
-        if isinstance(error, TailraceError):
-            watch.failed(error)
-            fields = (
-                {EXTENSION_URI: {"error": error.error_fields}} if isinstance(error, RateLimitError) else None
-            )
-            return StatusUpdate(TaskState.FAILED, agent_message(str(error)), fields)
-        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        if not (is_cancelled or isinstance(error, Exception)):
-            raise error
-        if is_cancelled and anyio.current_effective_deadline() == -math.inf:
-            raise error  # the engine is cancelled
-        watch.failed(error)
-        # If the handler awaited an object that was cancelled, raising this error here would cancel all turns of the engine.
-        outcome = "raised a cancellation error" if is_cancelled else "failed"
-        logger.error("the handler of task %s %s", active.record.id, outcome, exc_info=error)
-        return failed_because(_HANDLER_FAILED)
+        return [await encoded_if_large(item, *ids, self._max_event) for item in items]
 
     def _answers_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
         """Return whether the handler responds directly, according to its first update.
@@ -372,61 +281,6 @@ class TurnRunner:
         self.begin(active)
         reply.ready.set()
         return False
-
-    async def _next_turn(self, active: ActiveTask) -> Turn:
-        """Add the oldest waiting message to the conversation, and return its turn."""
-        record, waiting = active.record, active.waiting[0]
-        messages = list(waiting.preceding)
-        if not messages and waiting.in_conversation:
-            recorded, running = await self._store.load_history(
-                record.context_id, active.owner, self._max_history - 1
-            )
-
-            def ordered() -> list[Message]:
-                is_resumed = waiting.in_history or continues_turn(waiting.message)
-                return history_of(recorded, running, record.id, is_resumed=is_resumed)
-
-            messages = await run_bounded(cost_of(recorded) + waiting.cost, ordered)
-        # A message was checked when it was accepted. Since then, responses of other agents may have been added.
-        name = agent_name_of(waiting.message)
-        if self._agents.restricts_content(name):
-            await self._agents.check_conversation(name, messages)
-        del active.waiting[0]
-        if _followed_turn(waiting) is not None:
-            active.new_messages.extend(waiting.preceding)
-        if not waiting.in_history:
-            active.new_messages.append(waiting.message)
-            messages.append(waiting.message)
-        if not waiting.in_history:
-            active.round_calls = decided_ids(waiting.message)
-        questions = _messages_to(record, waiting.message)
-        cost = cost_of(messages) + waiting.cost
-        history = await run_bounded(cost, _common_history, messages)
-        caller_options = await run_bounded(cost, stored_caller_options, questions)
-        interrupted, published = (
-            interrupted_response(record, waiting.number, active.recorded_rounds)
-            if waiting.in_history
-            else (None, ())
-        )
-        return Turn(
-            task_id=record.id,
-            context_id=record.context_id,
-            message=waiting.message,
-            history=history,
-            number=waiting.number,
-            accepted_output_modes=waiting.request.configuration.accepted_output_modes,
-            metadata=waiting.request.metadata,
-            extensions=waiting.extensions,
-            caller_options=caller_options,
-            resumed=_messages_since_caller(messages) if waiting.in_history else 0,
-            interrupted=interrupted,
-            published=published,
-            max_event_bytes=self._max_event,
-            external_context_id=self._external_ids.context_id(active.owner, record.context_id),
-            external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
-            executing=executing_ids(record.extension_metadata) if waiting.in_history else frozenset(),
-            persisted=partial(_persisted, active),
-        )
 
     def _suspend(self, active: ActiveTask) -> None:
         """Suspend a turn.
@@ -452,7 +306,7 @@ class TurnRunner:
         except Exception:
             logger.exception("the last update of task %s is invalid", active.record.id)
             if not active.record.state.terminal:
-                self.end(active, active.ending or failed_because(_HANDLER_FAILED))
+                self.end(active, active.ending or failed_because(HANDLER_FAILED))
 
     def append(self, active: ActiveTask, items: Sequence[Item]) -> StatusUpdate | None:
         """Apply updates to a task.
@@ -486,7 +340,7 @@ class TurnRunner:
                     check_size(item, self._max_event)
                 if isinstance(item, StatusUpdate) and ends_turn(item.state) and not item.continues:
                     return item
-                if not self._changes_nothing(active, item):
+                if not _changes_nothing(record, item):
                     events.append(record.apply(item))
                     if isinstance(item, StatusUpdate) or item.encoded:
                         self.persist(active, events, is_large=bool(item.encoded))
@@ -504,15 +358,6 @@ class TurnRunner:
         )
         active.round_calls = open_call_ids((message,))
         record.take_changed()
-
-    def _changes_nothing(self, active: ActiveTask, item: Update) -> bool:
-        """Return whether an update only repeats the current status."""
-        return (
-            isinstance(item, StatusUpdate)
-            and item.state is active.record.state
-            and item.message is None
-            and not item.metadata
-        )
 
     def end(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn: complete open artifacts, then store the last status with the messages of the turn."""
@@ -637,57 +482,15 @@ class _Turn:
     number: int = 0
 
 
-def _with_attempts(ending: StatusUpdate, record: TaskRecord, turn: int) -> StatusUpdate:
-    """Add the attempts of a continued response to the last status of its turn, unless the status already contains attempts."""
-    attempts = attempts_of_turn(record, turn)
-    if not attempts or "attempts" in extension_metadata(ending.metadata or {}):
-        return ending
-    return msgspec.structs.replace(
-        ending, metadata=with_extension_metadata(ending.metadata or {}, attempts=attempts)
+def _changes_nothing(record: TaskRecord, item: Update) -> bool:
+    """Return whether an update only repeats the current status."""
+    return (
+        isinstance(item, StatusUpdate)
+        and item.state is record.state
+        and item.message is None
+        and not item.metadata
     )
-
-
-def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
-    """Return the turn that a branch follows, if the message begins the branch; otherwise None."""
-    return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
-
-
-async def _filters_of(agent: ServedAgent, turn: Turn) -> tuple[StreamFilter, ...]:
-    found = [await each.for_request(turn.caller_options) for each in agent.filters]
-    return tuple(each for each in found if each is not None)
-
-
-def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
-    """Return the messages of a task up to a given message."""
-    return record.history[: 1 + record.history.index(message)]
-
-
-def _common_history(messages: Sequence[Message]) -> History:
-    common = to_common_messages(map(without_caller_options, messages))
-    history = History(conversation=complete_rounds(common))
-    # The caller owes no results for calls that wait at another agent.
-    return with_missing_results(history) if answers_other_agent(messages) else history
-
-
-async def _persisted(active: ActiveTask) -> None:
-    """Wait until all events of a task are stored.
-
-    Raises:
-        StoreError: The events cannot be stored.
-    """
-    if not await active.log.reach(active.record.number) or active.error is not None:
-        raise StoreError("the events of the task cannot be persisted")
-
-
-def _messages_since_caller(messages: Sequence[Message]) -> int:
-    """Return the number of messages after the last message of the caller."""
-    return next((count for count, message in enumerate(reversed(messages)) if is_callers(message)), 0)
 
 
 def _ignore(_events: Sequence[Event]) -> None:
     """Publish nothing, because the write has no events."""
-
-
-def failed_because(reason: str) -> StatusUpdate:
-    """Return the status FAILED with a message for the caller."""
-    return StatusUpdate(TaskState.FAILED, agent_message(reason))

@@ -38,7 +38,7 @@ from tailrace.server.runtime.messages import (
     complete_rounds,
     messages_from_artifacts,
 )
-from tailrace.server.runtime.turns import failed_because
+from tailrace.server.runtime.turn_ending import failed_because
 from tailrace.server.sdk.conversation_store import Conversations, RecentConversations
 from tailrace.server.sdk.request_handler import caller_of
 from tailrace.server.settings import FILE_SCHEMES

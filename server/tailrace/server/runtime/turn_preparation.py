@@ -1,0 +1,175 @@
+"""Preparation of turns: the history, the options and the interrupted response of the next turn of a task."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tailrace.server.runtime.active_task import ActiveTask, PendingMessage, TurnReference
+from tailrace.server.runtime.approvals import decided_ids, executing_ids
+from tailrace.server.runtime.external_ids import ExternalIds
+from tailrace.server.runtime.handlers import Turn
+from tailrace.server.runtime.interrupted_responses import interrupted_response
+from tailrace.server.runtime.messages import complete_rounds, continues_turn, history_of
+from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of, answers_other_agent
+from tailrace.server.runtime.waiting_turns import reference_of
+from tailrace.server.store.store import Store
+from tailrace.streaming.a2a.json_value_counts import cost_of
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.agent.caller_options import (
+    runs_in_parallel,
+    stored_caller_options,
+    without_caller_options,
+)
+from tailrace.streaming.conversion.approval_parts import to_common_messages
+from tailrace.streaming.conversion.message_conversion import is_callers
+from tailrace.streaming.task.task_record import TaskRecord
+from tailrace.wrappers import History, StoreError
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.conversion.tool_ids import with_missing_results
+
+
+class TurnPreparation:
+    """Prepares the turns of tasks for their handlers.
+
+    Args:
+        agents: The agents.
+        store: The store with the conversations.
+        load_earlier: Function that waits for the end of a turn and returns the messages with which a branch begins; see
+            `WaitingTurns.earlier_messages`.
+        external_ids: Derives the ids of turns for other systems.
+        max_history: Maximum number of messages of a conversation that a turn receives.
+        parallel: True to run turns of different tasks of a conversation in parallel, unless the caller requests otherwise.
+        max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        agents: ServedAgents,
+        store: Store,
+        load_earlier: Callable[[TurnReference, str, str], Awaitable[tuple[Message, ...]]],
+        external_ids: ExternalIds,
+        *,
+        max_history: int,
+        parallel: bool,
+        max_event_bytes: int,
+    ) -> None:
+        self._agents = agents
+        self._store = store
+        self._load_earlier = load_earlier
+        self._external_ids = external_ids
+        self._max_history = max_history
+        self._parallel = parallel
+        self._max_event_bytes = max_event_bytes
+
+    def in_parallel(self, active: ActiveTask) -> bool:
+        """Return whether the next turn of a task runs in parallel with other tasks of the conversation."""
+        requested = runs_in_parallel(_messages_to(active.record, active.waiting[0].message))
+        return self._parallel if requested is None else requested
+
+    def external_context_id(self, active: ActiveTask) -> str:
+        """Return the identifier of the conversation of a task for other systems."""
+        return self._external_ids.context_id(active.owner, active.record.context_id)
+
+    async def load_branch(self, active: ActiveTask) -> None:
+        """If the next turn is the first of a branch, wait for the end of the turn that it follows, and load the earlier messages.
+
+        Raises:
+            TaskNotFoundError: The turn that it follows was deleted.
+            StoreError: The conversation cannot be read at present.
+        """
+        waiting = active.waiting[0]
+        turn = _followed_turn(waiting)
+        if turn is not None:
+            preceding = await self._load_earlier(turn, active.record.context_id, active.owner)
+            active.waiting[0] = replace(waiting, preceding=preceding)
+
+    async def next_turn(self, active: ActiveTask) -> Turn:
+        """Add the oldest waiting message to the conversation, and return its turn.
+
+        Raises:
+            BlockedMessageError: The agent does not accept the content of an earlier message of the conversation.
+            StoreError: The conversation cannot be read at present.
+        """
+        record, waiting = active.record, active.waiting[0]
+        messages = list(waiting.preceding)
+        if not messages and waiting.in_conversation:
+            recorded, running = await self._store.load_history(
+                record.context_id, active.owner, self._max_history - 1
+            )
+
+            def ordered() -> list[Message]:
+                is_resumed = waiting.in_history or continues_turn(waiting.message)
+                return history_of(recorded, running, record.id, is_resumed=is_resumed)
+
+            messages = await run_bounded(cost_of(recorded) + waiting.cost, ordered)
+        # A message was checked when it was accepted. Since then, responses of other agents may have been added.
+        name = agent_name_of(waiting.message)
+        if self._agents.restricts_content(name):
+            await self._agents.check_conversation(name, messages)
+        del active.waiting[0]
+        if _followed_turn(waiting) is not None:
+            active.new_messages.extend(waiting.preceding)
+        if not waiting.in_history:
+            active.new_messages.append(waiting.message)
+            messages.append(waiting.message)
+            active.round_calls = decided_ids(waiting.message)
+        questions = _messages_to(record, waiting.message)
+        cost = cost_of(messages) + waiting.cost
+        history = await run_bounded(cost, _common_history, messages)
+        caller_options = await run_bounded(cost, stored_caller_options, questions)
+        interrupted, published = (
+            interrupted_response(record, waiting.number, active.recorded_rounds)
+            if waiting.in_history
+            else (None, ())
+        )
+        return Turn(
+            task_id=record.id,
+            context_id=record.context_id,
+            message=waiting.message,
+            history=history,
+            number=waiting.number,
+            accepted_output_modes=waiting.request.configuration.accepted_output_modes,
+            metadata=waiting.request.metadata,
+            extensions=waiting.extensions,
+            caller_options=caller_options,
+            resumed=_messages_since_caller(messages) if waiting.in_history else 0,
+            interrupted=interrupted,
+            published=published,
+            max_event_bytes=self._max_event_bytes,
+            external_context_id=self.external_context_id(active),
+            external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
+            executing=executing_ids(record.extension_metadata) if waiting.in_history else frozenset(),
+            persisted=partial(_persisted, active),
+        )
+
+
+def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
+    """Return the messages of a task up to a given message."""
+    return record.history[: 1 + record.history.index(message)]
+
+
+def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
+    """Return the turn that a branch follows, if the message begins the branch; otherwise None."""
+    return None if waiting.in_history or waiting.number > 1 else reference_of(waiting.message)
+
+
+def _common_history(messages: Sequence[Message]) -> History:
+    common = to_common_messages(map(without_caller_options, messages))
+    history = History(conversation=complete_rounds(common))
+    # The caller owes no results for calls that wait at another agent.
+    return with_missing_results(history) if answers_other_agent(messages) else history
+
+
+async def _persisted(active: ActiveTask) -> None:
+    """Wait until all events of a task are stored.
+
+    Raises:
+        StoreError: The events cannot be stored.
+    """
+    if not await active.log.reach(active.record.number) or active.error is not None:
+        raise StoreError("the events of the task cannot be persisted")
+
+
+def _messages_since_caller(messages: Sequence[Message]) -> int:
+    """Return the number of messages after the last message of the caller."""
+    return next((count for count, message in enumerate(reversed(messages)) if is_callers(message)), 0)
