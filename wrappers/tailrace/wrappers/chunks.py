@@ -49,7 +49,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         input_tokens: Number of tokens of the prompt.
         output_tokens: Number of tokens of the output, including reasoning.
-        total_tokens: The total that the provider reported. If it reported none, the sum of the other two counts.
+        total_tokens: The total that the provider reported. If the provider reported no total, the sum of the other two
+            counts.
         raw: The unchanged usage object of the provider (cached tokens, reasoning tokens, cost, …).
     """
 
@@ -92,13 +93,13 @@ class BlockDelta(msgspec.Struct, frozen=True):
 
     Attributes:
         channel: ``"text"`` or ``"reasoning"``.
-        opens: True if the delta starts a new block. The text of a new block is not joined with earlier text. A block
-            without text is preserved if it has a signature or metadata. False if the delta belongs to the latest block
-            with the same channel.
+        opens: True if the delta starts a new block, False if the delta belongs to the latest block with the same
+            channel. The text of a new block is not joined with earlier text. A block without text is preserved if it
+            has a signature or metadata.
         signature: A fragment of the signature of a reasoning block. Consumers concatenate the fragments.
-        metadata: Further fields of the block, under the provider's metadata key. They become metadata of the content
-            part, and later requests to the provider contain them. If several deltas have the same field, the values
-            are merged by the rules of `ChunkDetails.extra`.
+        metadata: Further fields of the block, under the provider's metadata key. The fields become metadata of the
+            content part, and later requests to the provider contain them. If several deltas have the same field, the
+            values are merged like those of `ChunkDetails.extra`.
     """
 
     channel: Literal["text", "reasoning"]
@@ -111,12 +112,12 @@ class ChunkDetails(msgspec.Struct):
     """Content that most chunks do not have. It is a separate object, so that the other chunks stay small.
 
     Attributes:
-        role: The role that the provider sent; empty if it sent no role.
+        role: The role of the message if it is not the usual role ``assistant``; otherwise empty.
         refusal: A fragment of the text with which the model refuses to answer.
         metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …). If
             several chunks have the same field, the last value is used, except for ``id``, whose first value is used.
         extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields). If several chunks
-            have the same field, lists are concatenated, objects are merged, and other values are replaced.
+            have the same field, the values are merged (see `tailrace.wrappers.decoding.extra_fields.FieldFold`).
         error: The error that the provider reported, or None. The other content of the chunk is valid even if there is
             an error.
         snapshot: True if the chunk contains the complete message instead of a delta. Its content is used only if no
@@ -161,14 +162,14 @@ class _ChunkMeta(StructMeta, ABCMeta):
 class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
     """One delta of one choice of a response.
 
-    If the delta has no value for a method, the method returns an empty value or None. It raises no exception.
+    If the delta has no value for a method, the method returns an empty value or None. The methods raise no exceptions.
 
     Attributes:
         raw: The provider's object, with all its fields.
         choice: The index of the choice; 0 unless the request asked for several choices.
         details: Content that most chunks do not have, or None.
-        plain: True if the decoder knows that the delta has only text or reasoning. Consumers can then skip the other
-            methods. False if the delta may have any content.
+        plain: True if the decoder knows that the delta has only text or reasoning. Consumers then need to call only
+            `get_texts`. False if the delta may have other content.
     """
 
     raw: T

@@ -123,7 +123,10 @@ def clipped(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
 
 
 def shortened(value: object) -> str:
-    """Return a short description of a caller's value for an error message: the truncated ``repr``, or the JSON type."""
+    """Return a short description of a caller's value for an error message.
+
+    For objects and arrays, this is the JSON type; for other values, the ``repr``. Long strings are truncated.
+    """
     if isinstance(value, str) and len(value) > _MAX_EXCERPT:
         return f"{value[:_MAX_EXCERPT]!r}… ({len(value)} characters)"
     if isinstance(value, dict | list):
@@ -134,8 +137,8 @@ def shortened(value: object) -> str:
 def to_utf8(text: str) -> bytes:
     """Encode text as UTF-8. Lone surrogates are encoded, too; `from_utf8` restores them.
 
-    A text that grows by fragments is stored as a ``bytearray``, because a list of strings would need 60 more bytes for
-    each fragment.
+    Growing texts are stored as UTF-8 in a ``bytearray``, because a list of strings would need 60 more bytes for each
+    fragment.
     """
     return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
 
@@ -216,8 +219,8 @@ class ContentPartReasoning(_Model):
 
     Attributes:
         text: The reasoning or its summary. It may be empty if the provider returns encrypted reasoning.
-        signature: The provider's signature; None for no signature. If the provider requires it, later requests contain
-            the unchanged signature.
+        signature: The provider's signature; None for no signature. If the provider requires the signature, later
+            requests contain it unchanged.
         metadata: All other fields of the reasoning block, unchanged (ids, encrypted content, details).
     """
 
@@ -266,9 +269,9 @@ class ContentPartToolCall(_Model):
         id: The id of the call. The result of the call has the same id.
         name: The name of the tool.
         arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
-        arguments_json: The model's JSON text for ``arguments``; None if the text equals ``json.dumps(arguments,
-            ensure_ascii=False)``. The text may differ in white space, escapes, repeated keys and the form of numbers
-            (``1e2``). Later requests contain this text if it still matches ``arguments`` (see
+        arguments_json: The model's JSON text for ``arguments``; None if the text equals
+            ``json.dumps(arguments, ensure_ascii=False)``. The text may differ in white space, escapes, repeated keys
+            and the form of numbers (``1e2``). Later requests contain this text if it still matches ``arguments`` (see
             `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Calls that differ only in this text are
             equal.
         arguments_text: The model's text for the arguments, unchanged, if ``arguments`` cannot represent it; otherwise

@@ -4,8 +4,8 @@
 alternate, and the first message has the role ``user``. The system prompt is a separate member of the request; see
 `AnthropicConverter.system_prompt`.
 
-This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
-survives a round trip: ``to_history(from_history(history)) == history``.
+The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
+content survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.system_message`` is not part of the messages. It is an argument of `AnthropicConverter.to_history`.
 - ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with
@@ -240,9 +240,9 @@ class _Turns:
     def _drop_unmatched(self) -> None:
         """Remove server tool calls without a result, and results without a call.
 
-        After an interrupted response, a conversation may have such blocks. The API rejects them. There is one exception:
-        before the user's next message, a call without a result is valid. The response may then be paused, or the model's
-        code may be calling client tools.
+        After an interrupted response, a conversation may have such blocks. The API rejects them. There is one
+        exception: before the user's next message, a call without a result is valid. The response may then be paused, or
+        code of the model, which the provider runs, may be calling client tools.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()

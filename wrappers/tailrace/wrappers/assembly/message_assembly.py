@@ -52,8 +52,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         channel: The type of the content that changed.
         choice: Index of the choice.
-        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. It may be empty
-            for a new call. A fragment of arguments may end between the two halves of a surrogate pair.
+        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. The text may be
+            empty for a new call. A fragment of arguments may end between the two halves of a surrogate pair.
         call: The position of the tool call (0 for the first call of the message); -1 if the change does not belong to a
             call.
         part: The added part (a file, data, the result of a server tool); None if the channel is not PART.
@@ -309,7 +309,7 @@ class MessageAssembly:
         return self._splitter is not None and self._splitter.holding
 
     def resume(self) -> None:
-        """Prepare for the continuation of an interrupted response: discard half of a surrogate pair."""
+        """Prepare for the continuation of an interrupted response: discard the buffered half of a surrogate pair."""
         self._buffered.clear()
 
     def restart(self) -> Change:

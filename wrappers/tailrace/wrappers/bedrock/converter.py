@@ -6,8 +6,8 @@ a user message. Tool results are at the start of the message that follows their 
 names are unique, and contain only permitted characters. In addition, the models require that a message has tool calls
 only at its end, and no reasoning at its end.
 
-This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
-survives a round trip: ``to_history(from_history(history)) == history``.
+The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
+content survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.system_message`` is not part of the messages. It is an argument of `BedrockConverter.to_history`. A blank
   system message is omitted. ``History.context`` is sent as the first text of the user.
@@ -18,8 +18,8 @@ survives a round trip: ``to_history(from_history(history)) == history``.
   end is removed.
 - Text of the model after a tool call is sent before the call.
 - Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
-- Calls of server tools and their results are sent only if Bedrock ran the tools. If a model's message contains the
-  result of another tool, the result is sent in the next user message.
+- Calls of server tools (tools that the provider runs) and their results are sent only if Bedrock ran the tools. If a
+  model's message contains the result of another tool, the result is sent in the next user message.
 - A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent.
 - A user's file is sent with its bytes or with an ``s3://`` URL. A file with another URL, an empty file, and a file of
   an unknown type become a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of

@@ -1,7 +1,8 @@
 """Conversion between the common history and messages of Cohere's Chat API, version 2.
 
-`CohereModel` uses `CohereConverter` for requests. This list describes the content that is replaced or omitted, because
-the API cannot represent it. All other content survives a round trip: ``to_history(from_history(history)) == history``.
+`CohereModel` uses `CohereConverter` for requests. The following list describes the content that is replaced or omitted,
+because the API cannot represent it. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
 - ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
 - Empty texts, and messages with only empty texts, are omitted, because the API rejects them.
@@ -21,7 +22,7 @@ the API cannot represent it. All other content survives a round trip: ``to_histo
   Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as
   ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
-- Calls of server tools (kind ``"server"``) and their results are omitted.
+- Calls of server tools (kind ``"server"``: a provider ran the tool) and their results are omitted.
 - Metadata is not sent, with one exception: ``metadata["cohere"]`` of a message, part, call or result contains further
   fields of Cohere's object. These fields are sent unchanged. ``to_history`` adds a citation to the metadata of the part
   to which the citation's index refers; without an index, to the last text or reasoning part.

@@ -158,9 +158,9 @@ def _release(loop: asyncio.AbstractEventLoop) -> None:
 def limit_unused_memory() -> None:
     """Configure glibc to return large freed blocks to the operating system immediately. Do nothing with other C libraries.
 
-    By default, glibc no longer returns blocks of a size after a block of this size has been freed once. It then keeps
-    up to 64 MB of freed blocks in each heap, and has up to eight heaps for each processor. `release_memory` cannot
-    return this memory.
+    By default, glibc returns only the first large block. It then allocates blocks of up to this size in its heaps, and
+    keeps up to 64 MB of freed memory in each heap. There are up to eight heaps for each processor. `release_memory`
+    cannot return this memory.
     """
     with suppress(OSError, AttributeError):  # the C library is not glibc
         library = ctypes.CDLL(None)

@@ -53,7 +53,7 @@ class HistoryReader(ABC):
         )
 
     def add_system(self, text: str) -> None:
-        """Append instructions to the system message. They are separated with a blank line."""
+        """Append instructions to the system message, after a blank line."""
         self.end()
         self._system.append(text)
 

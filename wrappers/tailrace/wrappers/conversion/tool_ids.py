@@ -8,12 +8,12 @@ object.
 
 A *round* consists of one or several adjacent messages of the model, and the other messages up to the model's next
 message. A call matches only results in the same round. Two calls with the same id in different rounds are therefore
-different calls. If several results are possible, the order of preference is: the same id and tool name; the same id; no
-id, but the same tool name; no id.
+different calls. If several results are possible, a result with the same id is preferred to a result without an id.
+Among these results, a result with the same tool name is preferred.
 
-Calls of the kind ``"server"`` are an exception. The provider runs these calls, and they match only results in messages
-of the model. The result of such a call may be in a later round if it has the same id. A result without an id in a
-message of the model matches only such a call. All other calls are calls of *client tools*.
+Calls of the kind ``"server"`` are an exception. The provider runs the tools, and the calls match only results in
+messages of the model. The result of such a call may be in a later round if it has the same id. A result without an id
+in a message of the model matches only such a call. All other calls are calls of *client tools*.
 """
 
 import json
@@ -43,7 +43,7 @@ _NO_NAMES = ("", "unknown")  # placeholders for a missing tool name
 _Position = tuple[int, int]
 
 # The keys of a call or a result, in order of preference. A call and a result match if they have an equal key at the
-# same position. A key None does not match.
+# same position. None matches no key.
 _Keys = tuple[Hashable, Hashable, Hashable, Hashable]
 
 
@@ -240,7 +240,7 @@ def _results(
 
 
 def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position]:
-    """Match results with calls. Return the position of the call for the position of each matched result."""
+    """Match results with calls. Return the positions of the calls, by the positions of the matched results."""
     matches: dict[_Position, _Position] = {}
     pending: dict[_Position, _Keys] = {}  # server tool calls of earlier rounds that have no result
     for model_positions, following in _rounds(conversation):
@@ -266,7 +266,7 @@ def _match_once(
 
     Args:
         results: The results by position.
-        *calls: The calls by position, in order of preference.
+        *calls: Groups of calls by position, the preferred group first.
     """
     matches: dict[_Position, _Position] = {}
     for step in range(4 if results else 0):
@@ -366,11 +366,11 @@ class _ResultRepair:
         return messages
 
     def _repair_model_message(self, position: int, turn: "_ModelTurn") -> tuple[list[Message], "_ModelTurn"]:
-        """Add a message of the model to the turn.
+        """Add a message of the model to ``turn``.
 
         Returns:
-            Complete messages before a point at which all calls have results, and the turn with the content after this
-            point.
+            The messages that are complete, because they end with a result and all their calls have results; and the
+            turn with the content after these messages.
         """
         complete: list[Message] = []
         message = self._conversation[position]
@@ -424,7 +424,7 @@ class _ResultRepair:
         return messages
 
     def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
-        """Replace the results without a call in a message with text.
+        """In one message, replace each result that has no call with text.
 
         Args:
             position: Index of the message.

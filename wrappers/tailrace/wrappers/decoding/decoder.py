@@ -70,8 +70,9 @@ class ResponseDecoder(ABC, Generic[W]):
     def close(self) -> list[W]:
         """End the body. Return the chunk wrappers of the last event if it was not terminated.
 
-        If the last event is truncated, the list contains an error. If the body contains no events, but other data than
-        keep-alive data, the list contains an error with the fault ``invalid_stream``.
+        If the last event is truncated, the list contains an error. If the body contains no event, the list contains an
+        error with the fault ``invalid_stream``, unless the body is empty or has only comments and fields of server-sent
+        events.
 
         Raises:
             UpstreamError: See `feed`.

@@ -521,7 +521,7 @@ def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
     """Return the data from the first to the last brace; empty if there is other data than separators outside the braces.
 
     Args:
-        data: The read.
+        data: The bytes of one read, or a part of them.
         begins: True if ``data`` is the start of the body, and must begin with an array. (In a body without an array,
             each line may be an object. Only `JSONDecoder._scan` can detect this.)
     """

@@ -1,4 +1,4 @@
-"""Counting of the values in a JSON text without decoding it.
+"""Counting of the values in a JSON text without decoding the text.
 
 Decoders and the server reject a text with too many values, because the values would need too much memory. For example,
 one megabyte of ``[],[],…`` has 300,000 values.

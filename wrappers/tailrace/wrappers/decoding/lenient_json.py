@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
-# The types of decoded JSON values, for ``isinstance``. As they are declared as Any, the type checker treats the members
-# of a checked value as Any, too. ``dict`` is first, because most objects have this type.
+# The types of decoded JSON values, for ``isinstance``. As these constants are declared as Any, the type checker treats
+# the members of a checked value as Any, too. ``dict`` is first, because most objects have this type.
 _OBJECT: Any = (dict, Mapping)
 _LIST: Any = list
 _MAX_COUNT = 2**53  # many JSON parsers do not read larger numbers exactly

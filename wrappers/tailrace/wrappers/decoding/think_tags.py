@@ -1,8 +1,8 @@
 """Separation of reasoning in ``<think>`` tags from the text of a response.
 
 Some servers do not separate the reasoning of a model from the text: the text of a response begins with
-``<think>reasoning</think>``. By default, `MessageAssembly` therefore uses `ThinkTagSplitter`. It can be disabled for
-models that write such a tag on purpose. A tag that is not at the start of a response is text.
+``<think>reasoning</think>``. By default, `MessageAssembly` therefore uses `ThinkTagSplitter`. The splitter can be
+disabled for models that write such a tag on purpose. A tag that is not at the start of a response is text.
 """
 
 from enum import Enum, auto

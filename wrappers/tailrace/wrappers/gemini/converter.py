@@ -14,8 +14,8 @@ signature. Calls of other providers, and of older Gemini models, have no signatu
 (https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures, which are in the metadata under
 ``"gemini"``, are sent unchanged in their original position. Signatures of other providers are not sent.
 
-This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
-survives a round trip: ``to_history(from_history(history), system_instruction(history)) == history``.
+The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
+content survives a round trip: ``to_history(from_history(history), system_instruction(history)) == history``.
 
 - `GeminiConverter.to_history` removes the dummy signature and the inserted user message. Other repairs are not undone.
 - Adjacent messages with the same role become one message. (A user message has the same role as tool results.) A message

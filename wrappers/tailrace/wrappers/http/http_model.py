@@ -259,7 +259,7 @@ class HTTPModel(Model):
         )
 
     def redacted_error(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Redact an error, and return it. Texts that only the operator may receive are moved to its ``diagnosis``.
+        """Redact an error, and return it. Texts that only the operator may receive are copied to ``error.diagnosis``.
 
         Call this method for each error: error statuses, connection errors, and errors inside a stream.
 

@@ -14,8 +14,8 @@ ROUND_BYTES = 512 * 1024
 class ReadBudget:
     """The number of bytes that may still be read in the current event-loop tick. All bodies share the budget.
 
-    If a provider sends a complete response in one burst, it has thousands of chunks. Without a limit, other streams,
-    requests and cancellations would wait until all these chunks are decoded.
+    If a provider sends a complete response in one burst, the burst contains thousands of chunks. Without a limit, other
+    streams, requests and cancellations would wait until all these chunks are decoded.
     """
 
     __slots__ = ("_left",)

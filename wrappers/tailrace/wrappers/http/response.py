@@ -64,7 +64,7 @@ class HttpRequest:
 
 
 class ResponseBody:
-    """The body of one response. It has one reader, who must call `close` at the end.
+    """The body of one response. It has one reader, which must call `close` at the end.
 
     ::
 
@@ -130,7 +130,7 @@ class ResponseBody:
     # --- the reader's side ---
 
     def read_nowait(self) -> bytes | None:
-        """Return received data. The read budget of the event-loop tick limits its size.
+        """Return received data. The read budget of the event-loop tick limits the size of the data.
 
         Returns:
             The data; None if no data can be read now; ``b""`` at the end of the body.

@@ -4,8 +4,8 @@
 `tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content parts, requests contain
 earlier thinking, tool results have tool names, and the order of messages is stricter.
 
-This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
-survives a round trip: ``to_history(from_history(history)) == history``.
+The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
+content survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
 - Reasoning of Mistral is sent as a ``thinking`` part in the same position. Other reasoning is omitted.
@@ -20,8 +20,8 @@ survives a round trip: ``to_history(from_history(history)) == history``.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object,
   and the input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call and ``synthetic_id`` are not
   preserved.
-- Calls of server tools and their results are omitted. If a model's message contains the result of another tool, the
-  result is sent after the message.
+- Calls of server tools (tools that a provider ran) and their results are omitted. If a model's message contains the
+  result of another tool, the result is sent after the message.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
   ``to_history`` returns both as text.
 - If a message has tool results and other parts, the results become separate messages. Between tool results and the next

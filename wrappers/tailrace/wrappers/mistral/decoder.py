@@ -96,7 +96,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         self._response_fields: tuple[object, object, bool] = (None, None, False)
 
     def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the chunk wrappers of a chunk with a common shape, or with more thinking; an empty list for other chunks."""
+        """Return the chunk wrappers of a chunk that has a common shape or continues thinking; an empty list for other chunks."""
         if self._is_thinking:
             thought = self._wrap_thought(payload)
             if thought is not None:

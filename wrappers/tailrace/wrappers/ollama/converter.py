@@ -1,7 +1,8 @@
 """Conversion between the common history and messages of Ollama's ``/api/chat``.
 
-`OllamaModel` uses `OllamaConverter` for requests. This list describes the content that is replaced or omitted, because
-the API cannot represent it. All other content survives a round trip: ``to_history(from_history(history)) == history``.
+`OllamaModel` uses `OllamaConverter` for requests. The following list describes the content that is replaced or omitted,
+because the API cannot represent it. All other content survives a round trip:
+``to_history(from_history(history)) == history``.
 
 - ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
 - A message has a single text. Several texts are joined with blank lines; blocks of one text are joined without a
@@ -21,7 +22,8 @@ the API cannot represent it. All other content survives a round trip: ``to_histo
   `to_history` returns both as text. If a result has no tool name, `to_history` uses the name in the call with the same
   id.
 - If a message has tool results and other parts, the results become separate messages.
-- Server tool calls (kind ``"server"``), their results, and results without a call in a model's message are omitted.
+- Calls of server tools (kind ``"server"``: a provider ran the tool), their results, and results without a call in a
+  model's message are omitted.
 - Metadata is not sent, with one exception: ``metadata["ollama"]`` of a message, call or result contains further fields
   of Ollama's object. These fields are sent unchanged.
 

@@ -125,8 +125,8 @@ class ChatCompletionsModel(DirectModel):
 
         Args:
             text: The text.
-            thresholds: The scores from which a text is flagged, by category. They replace the decisions of the API about
-                these categories.
+            thresholds: The minimum score for which a text is flagged, by category. The thresholds replace the decisions
+                of the API about these categories.
 
         Raises:
             UpstreamError: See `stream`. Also raised if the response has no result.

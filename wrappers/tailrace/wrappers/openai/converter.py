@@ -1,8 +1,8 @@
 """Conversion between the common history and Chat Completions messages.
 
 The models for Chat Completions use `OpenAIConverter` for requests. The server uses it to read the requests of clients.
-This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
-survives a round trip: ``to_history(from_history(history)) == history``.
+The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
+content survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.context`` is sent as a user message. ``to_history`` returns it as a user message.
 - Sealed (encrypted or signed) reasoning is sent. Reasoning text is sent only in turns with tool calls, in the field in
@@ -21,9 +21,10 @@ survives a round trip: ``to_history(from_history(history)) == history``.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of tools that a provider ran itself (``kind`` ``"server"``), and their results, are omitted, because the API has
   no such tools. A model's message without text and calls is omitted, because servers reject empty messages.
-- Metadata is not sent, with two exceptions: the ``refusal`` of a model, and ``metadata["openai"]`` of a message or
-  part. ``metadata["openai"]`` contains further fields of the API's object, for example the thought signature of a call,
-  which are sent unchanged. A call that was received as a legacy ``function_call`` is sent as a tool call.
+- Metadata is not sent, with three exceptions: sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``
+  of a message or part. ``metadata["openai"]`` contains further fields of the API's object, for example the thought
+  signature of a call, which are sent unchanged. A call that was received as a legacy ``function_call`` is sent as a
+  tool call.
 
 `OpenAIConverter.from_history` returns content as lists of parts. `plain_content` replaces a list that has only text
 with a string.

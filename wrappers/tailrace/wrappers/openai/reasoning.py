@@ -6,7 +6,7 @@ OpenAI's models do not return or accept reasoning in this API. Other servers use
   this text again: DeepSeek and Moonshot reject every later request if a message of a turn with tool calls has no
   reasoning (https://api-docs.deepseek.com/guides/thinking_mode). Here, a turn is a user message and the messages after
   it, up to the next user message. In turns without tool calls, servers ignore reasoning, and older servers rejected it.
-  Reasoning text is therefore sent only in turns with tool calls, with every message of the turn.
+  Reasoning text is therefore sent only in turns with tool calls, and there in every message of the model.
 - Some servers return reasoning in sealed (encrypted or signed) objects. Later requests must contain these objects
   unchanged and in the same order. Examples are ``reasoning_details`` of OpenRouter and compatible servers
   (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. These objects

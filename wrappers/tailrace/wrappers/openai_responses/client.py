@@ -46,10 +46,10 @@ class ResponsesModel(DirectModel):
         name: The model's name.
         arguments: See `DirectModel`. If ``base_url`` is None, the environment variable ``OPENAI_BASE_URL`` is used, or
             OpenAI's public URL if that variable is not set. ``parameters`` may contain any member of the request, for
-            example ``tools``, ``reasoning`` and ``max_output_tokens``. The default of ``store`` is False. The default
-            of ``include`` requests encrypted reasoning; if the model rejects this, the request is repeated without
-            ``include``. ``background`` requires ``store``. If the caller closes a background response before its end,
-            the response is cancelled at the provider (see `MAY_CANCEL`).
+            example ``tools``, ``reasoning`` and ``max_output_tokens``. By default, ``store`` is False, and ``include``
+            requests encrypted reasoning. If the model rejects ``include``, the request is repeated without this member.
+            ``background`` requires ``store``. If the caller closes a background response before its end, the response
+            is cancelled at the provider (see `MAY_CANCEL`).
 
     Raises:
         ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.

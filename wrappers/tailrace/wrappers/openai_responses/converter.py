@@ -5,26 +5,26 @@ contains the complete conversation. Encrypted reasoning and other items are sent
 item is a message with the instructions. Its role is ``system``, because all servers accept this role. A request may
 also have the parameter ``instructions``.
 
-This list describes the content that is replaced or omitted, because the API cannot represent it. All other content
-survives a round trip: ``to_history(from_history(history)) == history``.
+The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
+content survives a round trip: ``to_history(from_history(history)) == history``.
 
 - ``History.context`` is sent as a user message, and `to_history` returns it as a user message.
 - A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets an
   error result. A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
 - Reasoning is sent only if it comes from this API, and has an id and encrypted content. Reasoning at the end of a
   message is omitted, because the API rejects it. The status of reasoning is lost.
-- The ids and statuses of messages and function calls are not sent. No server requires them, and some servers reject
-  even ids that they created.
-- Calls of server tools, their results, generated images and other items are sent unchanged if they come from this API.
-  If they come from another API, they are omitted.
+- The ids and statuses of messages and function calls are not sent. No server requires these fields, and some servers
+  reject even ids that they have created themselves.
+- Calls of server tools (tools that the provider runs), their results, generated images and other items are sent
+  unchanged if they come from this API. If they come from another API, they are omitted.
 - Calls of built-in tools that the application ran (computer, shell, patch, …) are also sent unchanged. The API has its
   own format for the result of each of these tools. If a result is not valid in this format, the call and the result are
   sent as a function call and its output.
-- A data part is sent as JSON in a text part, unless its metadata contains an item of this API.
+- A data part is sent as JSON in a text part, unless its metadata contains an item of this API. The item is then sent.
 - A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their
-  names. The media type of a URL is preserved only if the file extension in the URL has this type. A file without a
-  name or media type gets a default. A model's file becomes a text part: ``[name](url)`` for a URL, otherwise ``[file
-  name, media type, size]``.
+  names. The media type of a URL is preserved only if the file extension in the URL has this type. A file without a name
+  or media type gets a default name or media type. A model's file becomes a text part: ``[name](url)`` for a URL,
+  otherwise ``[file name, media type, size]``.
 - A model's messages without text, and its empty texts, are omitted. Adjacent messages of the model are merged. A
   refusal is sent after all other content.
 - If the arguments of a function call are not a JSON object, they are sent as ``{"input": text}``, because some servers

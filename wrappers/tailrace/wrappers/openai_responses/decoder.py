@@ -252,7 +252,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_part(
         self, part: Part, content: Fields, text: object, event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the content of a complete part that the deltas did not contain."""
+        """For a complete part, return chunk wrappers with the content that the deltas did not contain."""
         if part.frozen and not part.length:
             return []  # `_end_item` will return the content of this part
         remaining = part.remaining(text_or_json(text))
@@ -302,7 +302,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _end_item(self, item: Item, content: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the content of a complete item that was not returned before."""
+        """For a complete item, return chunk wrappers with the content that was not returned before."""
         kind = as_text(content.get("type")) or item.kind
         if item.done:
             return []
@@ -439,7 +439,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers + last
 
     def _end_items(self, response: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return chunk wrappers with the content of a complete response that was not streamed."""
+        """For a complete response, return chunk wrappers with the content that was not streamed."""
         streamed = self._progress.items_by_kind()
         wrappers: list[ResponsesEventWrapper] = []
         for content in as_mappings(response.get("output") or []):

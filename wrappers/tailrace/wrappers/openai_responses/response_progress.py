@@ -174,8 +174,8 @@ class ResponseProgress:
 
         Args:
             kind: The type of the item.
-            index: The provider's index, or None. It becomes the position of the item, unless another item has this
-                position or a higher one, because some servers repeat an index.
+            index: The provider's index, or None. The index becomes the position of the item. If an earlier item has
+                this position or a higher one, the next higher position is used, because some servers repeat an index.
         """
         position = self._positions if index is None else max(self._positions, index)
         self._positions = position + 1

@@ -32,7 +32,7 @@ MAX_DETAILS = 8 * 1024
 CREDENTIAL = "[redacted]"
 ADDRESS = "[internal address]"
 
-_READ_FACTOR = 4  # redaction may shorten a text: at most this multiple of its limit is processed
+_READ_FACTOR = 4  # redaction may shorten a text, so this multiple of its maximum length is processed
 _SHORTEST = 6  # minimum number of characters of a secret; shorter values are placeholders ("none", "key")
 _SHORT = 8  # a secret with fewer characters is only removed if it is a complete word
 _LONG = 12  # a secret with at least this number of characters is also removed in base64, in hexadecimal, and in other forms
