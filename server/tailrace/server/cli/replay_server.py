@@ -50,7 +50,7 @@ class _Request(msgspec.Struct):
 class _Frame(NamedTuple):
     data: bytes
     only_usage: bool
-    """The chunk has no choices. It is sent only if ``stream_options.include_usage`` is set."""
+    """True if the chunk has no choices. Such a chunk is sent only if ``stream_options.include_usage`` is set."""
 
 
 class Recording:

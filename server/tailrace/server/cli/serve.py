@@ -327,8 +327,8 @@ class _Start:
 def _settle() -> None:
     """Freeze the objects created at startup (`gc.freeze`), trim the heap, and collect garbage less often.
 
-    Each full collection would traverse these objects, and pause all streams for tens of milliseconds. glibc returns the memory
-    that imports no longer use only on request. Fewer collections are enough, because tokens create no reference cycles.
+    Each full collection would traverse these objects, and pause all streams for tens of milliseconds. The heap has unused memory
+    after the imports, which glibc returns only on request. Fewer collections are enough, because tokens create no reference cycles.
     """
     gc.collect()
     gc.freeze()
@@ -350,8 +350,8 @@ def _ours(error: Exception) -> TailraceError | None:
 class _Server(uvicorn.Server):
     """Ends immediately after a second signal. Aborts a connection that is being closed if the client receives no data.
 
-    uvicorn closes a connection when all data has been sent. If the client receives nothing, this never happens, and the socket
-    and its buffers would remain open without limit.
+    uvicorn closes a connection when all data has been sent. If the client receives nothing, the data is never sent, and the socket
+    would remain open without limit.
     """
 
     def __init__(

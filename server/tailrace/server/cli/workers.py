@@ -159,7 +159,7 @@ class _Workers:
 @contextmanager
 def _signals_blocked() -> Generator[None]:
     """Block Ctrl-C and SIGHUP in this thread until the block ends, and in processes that are started in the block."""
-    resource_tracker.ensure_running()  # if it started in the block, it would unblock Ctrl-C
+    resource_tracker.ensure_running()  # if the tracker started in the block, it would unblock Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield

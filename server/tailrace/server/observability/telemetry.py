@@ -1,6 +1,6 @@
 """The observer that records spans and metrics, and sets the ids of log records.
 
-`tailrace.server.app` creates one `Telemetry` for each server.
+`tailrace.server.server_core` creates one `Telemetry` for each server.
 """
 
 import logging

@@ -1,7 +1,8 @@
 """Request handling of all protocols except A2A: authenticate, parse, send the message, stream the response.
 
-A disconnect does not cancel the task, unless the setting ``on_disconnect`` requires it. The response headers
-``X-Conversation-Id`` and ``X-Task-Id`` contain the ids of the conversation and the task. A2A clients can use these ids, too.
+A disconnect does not cancel the task, except in the OpenAI-compatible API if the setting ``on_disconnect`` is ``cancel``. The
+response headers ``X-Conversation-Id`` and ``X-Task-Id`` contain the ids of the conversation and the task. A2A clients can use
+these ids, too.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -121,7 +122,9 @@ class ChatEndpoint:
     async def send(
         self, request: ChatRequest, caller: Caller
     ) -> tuple[EventStream | RepeatedTurn, frozenset[str]]:
-        """Send the message of a request. If it was sent before with the same idempotency key, return the events of its turn.
+        """Send the message of a request, and return the events of its turn.
+
+        If an earlier request had the same idempotency key, no message is sent, and the events of the earlier turn are returned.
 
         Returns:
             The events of the task, and the ids of all earlier tool calls of the conversation.

@@ -374,7 +374,7 @@ def branch_context_ids(key: str) -> Iterator[str]:
 
 
 def choice_context(key: str, choice: int) -> str:
-    """Return the context id for a further choice of a request."""
+    """Return the context id for a choice other than choice 0."""
     return f"{key}~{choice}"
 
 

@@ -26,7 +26,7 @@ class Encoder(ABC):
 
     Attributes:
         translator: Translates the events of the task.
-        failed: Whether the stream ended with an error.
+        failed: True after an error if the response has several choices, so that no further choice is streamed.
     """
 
     def __init__(self, translator: EventTranslator) -> None:

@@ -83,7 +83,7 @@ class EventTranslator:
         self._turn = 1  # the number of the newest turn
         self._round = (0, 0)  # the numbers of the current turn and of its round
         self._channels: dict[str, str] = {}
-        self._earlier: set[str] = set()  # ids of artifacts of earlier turns
+        self._earlier: set[str] = set()  # ids of artifacts of turns before the first turn of the response
         self._calls: dict[str, _Call] = {}  # by artifact id
         self._started: dict[str, _Call] = {}  # by call id
         self._with_result: set[str] = set()  # ids of calls that have results

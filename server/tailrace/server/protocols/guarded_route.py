@@ -1,4 +1,4 @@
-"""Routes that check requests with the guard. Errors have the format of the route's protocol."""
+"""Routes that check each request with the guard before the endpoint runs."""
 
 import logging
 

@@ -15,7 +15,7 @@ Channel = Literal["text", "reasoning", "refusal"]
 
 
 class UiEvent(msgspec.Struct, frozen=True):
-    """An event of a turn."""
+    """Base class of chat events."""
 
 
 class TurnStarted(UiEvent, frozen=True):

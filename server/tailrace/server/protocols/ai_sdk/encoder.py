@@ -2,7 +2,7 @@
 
 The protocol is described at https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol. Tools that the client declared become static tools
 (``tool-NAME``). Tools that the agent runs become dynamic tools. Their calls are marked as executed by the provider, so that the
-client does not run them. The id of an approval is the digest of the call. The AI SDK calls the JSON payloads of a stream chunks.
+client does not run them. The id of an approval is the digest of the call. In the AI SDK, a chunk is one JSON payload of a stream.
 """
 
 import json

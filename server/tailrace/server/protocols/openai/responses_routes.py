@@ -156,8 +156,8 @@ class StoredResponses:
     async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
         """Return the current state of a response.
 
-        After the turn, this is the response at the end of the stream. There is one exception. If the agent replaced text that
-        was already streamed, the stream ends with an error, but this method returns the response with the new text.
+        After the turn, the result is the response in the last event of the stream. There is one exception. If the agent replaced text
+        that was already streamed, the stream ends with an error, but this method returns the response with the new text.
         """
         if stored.turn_has_ended:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)

@@ -72,7 +72,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def to_json(self) -> str:
-        """Return the record as JSON text, because A2A would convert the names of the members of a JSON object."""
+        """Return the record as JSON text, because the names of members of JSON objects in A2A must be camelCase."""
         return msgspec.json.encode(self).decode()
 
 
@@ -82,7 +82,7 @@ def hash_of(send_key: str) -> str:
 
 
 def further_contexts(messages: Iterable[Message]) -> list[str]:
-    """Return the context ids of all choices except choice 0 of stored chat completions.
+    """Return the context ids of the choices of stored chat completions, except choice 0.
 
     Args:
         messages: Messages of a conversation. Messages that created no stored chat completion are ignored.
