@@ -1,79 +1,26 @@
 """Functions of the chat: suggestions, sending again, editing, attachments, failures, jumping to the latest message."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from e2e.browser import browsing, note_faults, take_picture
+from e2e.browser import browsing, take_picture
+from e2e.playground_echo import Echo, chat, say, until_articles
 from support.fixture_contexts import in_own_task
-from support.live_server import serving
-from tailrace.server import Settings, Turn, create_app
-from tailrace.streaming import StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.models import AgentSkill, Artifact, Part
-from tailrace.streaming.task.task_record import agent_message
-from tailrace.streaming.task.updates import ArtifactUpdate
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page, Route
+    from playwright.async_api import Browser, Route
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
-
-
-class Echo:
-    """A handler that repeats its message, fails the first time for each "flaky" message, and counts turns."""
-
-    def __init__(self) -> None:
-        self.prompts: list[str] = []
-        self.files: list[str] = []
-
-    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
-        text = "".join(part.text or "" for part in turn.message.parts)
-        self.prompts.append(text)
-        self.files += [part.filename or "" for part in turn.message.parts if part.raw is not None]
-        if text.startswith("flaky") and self.prompts.count(text) == 1:
-            yield StatusUpdate(TaskState.FAILED, agent_message("the model is busy"))
-            return
-        answer = "line\n\n" * 200 if text.startswith("long") else f"You wrote: {text}"
-        yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=answer),)))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncGenerator["Browser"]:
     async with in_own_task(browsing()) as browser:
         yield browser
-
-
-@asynccontextmanager
-async def chat(browser: "Browser", echo: Echo) -> AsyncGenerator["Page"]:
-    """A page of a server with this handler; any error in it fails the test."""
-    skill = AgentSkill(
-        id="echo", name="Echo", description="Repeats.", tags=("echo",), examples=("Say hello", "Say goodbye")
-    )
-    app = create_app(Settings(store="sqlite://"), handler=echo, skills=(skill,))
-    faults: list[str] = []
-    async with serving(app) as url:
-        context = await browser.new_context(viewport={"width": 1000, "height": 700})
-        page = await context.new_page()
-        note_faults(page, faults)
-        await page.goto(url)
-        yield page
-        await context.close()
-    assert faults == []
-
-
-async def say(page: "Page", text: str) -> None:
-    await page.get_by_label("Message", exact=True).fill(text)
-    await page.keyboard.press("Enter")
-
-
-async def until_articles(page: "Page", count: int, state: str = "completed") -> None:
-    """Wait until the conversation has this many tasks, and the last one is in this state."""
-    await page.locator("article").nth(count - 1).wait_for()
-    await page.locator(f'article:last-of-type[data-state="{state}"]').wait_for()
 
 
 async def test_an_example_of_the_card_begins_a_conversation(browser: "Browser") -> None:
@@ -170,6 +117,44 @@ async def test_files_are_pasted_and_dropped(browser: "Browser") -> None:
         assert await page.locator(".composer .badge").count() == 0
 
 
+async def test_a_message_waits_for_files_that_are_being_read(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await page.evaluate(
+            """() => {
+                const read = FileReader.prototype.readAsDataURL;
+                const given = new Promise((resolve) => (window.give = resolve));
+                FileReader.prototype.readAsDataURL = function (file) { given.then(() => read.call(this, file)); };
+            }"""
+        )
+        await page.locator("input[type=file]").set_input_files(
+            [{"name": "slow.txt", "mimeType": "text/plain", "buffer": b"text"}]
+        )
+        await page.locator(".composer .badge", has_text="slow.txt").wait_for()
+        await say(page, "with a file")
+        await page.keyboard.press("Enter")
+        await page.evaluate("give()")
+        await until_articles(page, 1)
+        assert echo.files == ["slow.txt"]
+        assert echo.prompts == ["with a file"]
+        assert await page.locator(".composer .badge").count() == 0
+
+
+async def test_a_file_that_cannot_be_read_is_not_sent(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await page.evaluate(
+            """() => {
+                FileReader.prototype.readAsDataURL = function () { setTimeout(() => this.onerror()); };
+            }"""
+        )
+        await page.locator("input[type=file]").set_input_files(
+            [{"name": "gone.txt", "mimeType": "text/plain", "buffer": b"text"}]
+        )
+        await page.get_by_role("alert").filter(has_text="cannot read gone.txt").wait_for()
+        assert await page.locator(".composer .badge").count() == 0
+
+
 async def test_a_button_leads_to_the_latest_message(browser: "Browser") -> None:
     async with chat(browser, Echo()) as page:
         await say(page, "long")
@@ -244,47 +229,6 @@ async def test_its_methods_attributes_and_events(browser: "Browser") -> None:
         assert await page.locator("tailrace-chat h2").inner_text() == "Support"
         assert "How can I help?" in await page.locator(".welcome").inner_text()
         assert await page.get_by_label("Message", exact=True).get_attribute("placeholder") == "Ask"
-
-
-async def test_a_conversation_is_renamed_in_this_browser(browser: "Browser") -> None:
-    async with chat(browser, Echo()) as page:
-        await say(page, "about rivers")
-        await until_articles(page, 1)
-        conversations = page.get_by_role("navigation", name="Conversations")
-        await conversations.get_by_role("button", name="Rename about rivers").click()
-        await page.keyboard.type("Nile & Po")
-        await page.keyboard.press("Enter")
-        button = conversations.get_by_role("button", name="Nile & Po", exact=True)
-        await button.wait_for()
-        await page.reload()
-        await button.wait_for()
-        await button.focus()
-        await page.keyboard.press("F2")
-        await page.keyboard.type("other")
-        await page.keyboard.press("Escape")
-        await button.wait_for()
-        await conversations.get_by_role("searchbox").fill("nile")
-        assert await conversations.locator("li").all_inner_texts() == ["Nile & Po"]
-
-
-async def test_a_conversation_is_deleted_after_a_confirmation(browser: "Browser") -> None:
-    async with chat(browser, Echo()) as page:
-        await say(page, "about rivers")
-        await until_articles(page, 1)
-        context = page.url.partition("#")[2]
-        conversations = page.get_by_role("navigation", name="Conversations")
-        await conversations.get_by_role("button", name="Delete about rivers").click()
-        await page.get_by_role("button", name="Keep").click()
-        await conversations.get_by_role("button", name="about rivers", exact=True).focus()
-        await page.keyboard.press("Delete")
-        await page.keyboard.press("Enter")  # the focus is on the confirmation
-        await page.locator(".welcome").wait_for()
-        assert await conversations.locator("li").count() == 0
-        await page.reload()
-        await page.locator(".welcome").wait_for()
-        assert await conversations.locator("li").count() == 0
-        read = "async (id) => (await document.querySelector('tailrace-chat').client.listTasks({ contextId: id })).tasks"
-        assert await page.evaluate(read, context) == []
 
 
 async def test_slots_properties_and_events_of_the_element(browser: "Browser") -> None:

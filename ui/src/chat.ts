@@ -257,7 +257,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#transcript.clear();
 		if (this.#composer.target) this.#composer.discard();
 		this.#enter(contextId);
-		if (this.clientWidth < 740) closePanels(this.#nav, this.#aside);
+		if (this.clientWidth < 740) this.#closePanels();
 		this.#log.restart(contextId ? el("p.welcome", {}, this.#strings.loading) : this.#welcome());
 		this.#drawButtons();
 		if (!contextId) return;
@@ -280,9 +280,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#conversations.add(task);
 		this.#conversations.draw();
 		if (task.contextId !== this.contextId || this.#transcript.find(task.id)) return;
-		const view = this.#transcript.add();
-		view.id = task.id;
-		this.#transcript.follow(view);
+		this.#transcript.join(task.id);
 	}
 
 	readonly #shortcut = (event: KeyboardEvent): void => {
@@ -299,9 +297,20 @@ export class TailraceChat extends HTMLElement implements Host {
 		}
 	};
 
+	/** Close the panels; the focus moves from them to the log. */
+	#closePanels(): void {
+		const leaves = this.#focusedPanel;
+		closePanels(this.#nav, this.#aside);
+		if (leaves) this.#log.node.focus();
+	}
+
+	get #focusedPanel(): Panel | undefined {
+		return [this.#aside, this.#nav].find((each) => each.contains(this.#shadow.activeElement));
+	}
+
 	#escape(): void {
 		if (this.#help.open) return;
-		const panel = [this.#aside, this.#nav].find((each) => each.contains(this.#shadow.activeElement));
+		const panel = this.#focusedPanel;
 		if (panel) {
 			panel.toggle!.click();
 			panel.toggle!.focus();
@@ -382,20 +391,12 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Request options of the next message; nothing if they are not JSON, which the inspector then shows. */
 	#requestOptions(): Metadata | undefined {
-		const { options } = this.#inspector;
-		let request: Metadata | undefined;
-		try {
-			request = { ...this.request, ...JSON.parse(options.value || "{}") };
-		} catch (error) {
-			this.announce(fill(this.#strings.notJson, { error: (error as Error).message }));
+		const options = this.#inspector.readOptions((error) => {
+			this.announce(fill(this.#strings.notJson, { error: error.message }));
 			if (this.#aside.hidden) this.#aside.toggle!.click();
-			options.focus();
-			return undefined;
-		} finally {
-			options.setAttribute("aria-invalid", `${!request}`);
-		}
-		this.#storage.set("request", options.value);
-		return request;
+		});
+		if (options) this.#storage.set("request", this.#inspector.options.value);
+		return options && { ...this.request, ...options };
 	}
 
 	resultForm(view: TaskView, calls: any[]): HTMLElement {

@@ -256,9 +256,9 @@ export class AgentClient {
 		return this.call("ListTasks", filter);
 	}
 
-	/** The messages of a conversation, oldest first; a method of the extension. */
-	async conversation(contextId: string): Promise<Message[]> {
-		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId })).messages ?? [];
+	/** The messages of a conversation, or its newest `historyLength` ones, oldest first; a method of the extension. */
+	async conversation(contextId: string, historyLength?: number): Promise<Message[]> {
+		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId, historyLength })).messages ?? [];
 	}
 
 	/** Delete a conversation with its tasks; a method of the extension. */

@@ -1,7 +1,7 @@
 /** The message box: its text, files, and buttons. */
 import { isText, textOf } from "./blocks.ts";
 import type { Branch, Part } from "./client.ts";
-import { el, icon, slot } from "./dom.ts";
+import { alarm, el, icon, slot } from "./dom.ts";
 import { fill, type Strings } from "./strings.ts";
 import { TaskView } from "./task-view.ts";
 
@@ -27,6 +27,10 @@ export class Composer {
 	/** The message that is edited, or the task that the message replies to. */
 	target?: Branch | TaskView;
 	#files: Part[] = [];
+	/** Resolved when the files are read: their parts are on the page before that. */
+	#reading: Promise<unknown> = Promise.resolve();
+	#sending = false;
+	readonly #problem = el("div");
 	readonly #chips = el("div.row");
 	readonly #picker: HTMLInputElement;
 	readonly #send: HTMLElement;
@@ -53,7 +57,7 @@ export class Composer {
 		const tools = el("div.row", {}, attach, this.#picker, this.input, this.#cut, this.#stop, this.#send);
 		const onsubmit = (event: Event) => this.#submit(event);
 		const box = el("div.box", {}, this.#chips, tools);
-		this.node = el("form.composer", { part: "composer", onsubmit }, latest, slot("composer-start"), box, slot("composer-end"));
+		this.node = el("form.composer", { part: "composer", onsubmit }, latest, slot("composer-start"), this.#problem, box, slot("composer-end"));
 	}
 
 	/** Accept files that are dropped on an element. */
@@ -68,15 +72,12 @@ export class Composer {
 	}
 
 	/** Continue with the message of another message box. */
-	takeOver({ input, target, files }: Composer): void {
-		this.input.value = input.value;
-		this.target = target;
-		this.#files = files;
+	takeOver(other: Composer): void {
+		this.input.value = other.input.value;
+		this.target = other.target;
+		this.#files = other.#files;
+		this.#reading = other.#reading;
 		this.#drawFiles();
-	}
-
-	get files(): Part[] {
-		return this.#files;
 	}
 
 	/** Put a message into the box, to be changed and sent: before the branch, if there is one. */
@@ -114,7 +115,11 @@ export class Composer {
 
 	async #submit(event: Event): Promise<void> {
 		event.preventDefault();
-		if (await this.actions.send(this.input.value.trim(), this.#files)) this.discard();
+		if (this.#sending) return;
+		this.#sending = true;
+		await this.#reading;
+		const sent = await this.actions.send(this.input.value.trim(), this.#files).finally(() => (this.#sending = false));
+		if (sent) this.discard();
 	}
 
 	#pasted(event: ClipboardEvent): void {
@@ -126,24 +131,36 @@ export class Composer {
 
 	#attach(files: Iterable<File>): void {
 		for (const file of files) {
-			const reader = new FileReader();
-			reader.onload = () => {
-				const raw = `${reader.result}`.split(",")[1] ?? "";
-				this.#files.push({ raw, filename: file.name, mediaType: file.type || "application/octet-stream" });
-				this.#drawFiles();
-			};
-			reader.readAsDataURL(file);
+			const part: Part = { raw: "", filename: file.name, mediaType: file.type || "application/octet-stream" };
+			const read = readBase64(file).then(
+				(raw) => (part.raw = raw),
+				() => this.#refuse(part),
+			);
+			this.#files.push(part);
+			this.#reading = Promise.all([this.#reading, read]);
 		}
+		this.#drawFiles();
 		this.#picker.value = "";
+	}
+
+	/** Remove a file that cannot be read. */
+	#refuse(file: Part): void {
+		this.#remove(file);
+		this.#problem.replaceChildren(alarm(fill(this.strings.unreadableFile, { name: file.filename })));
+	}
+
+	#remove(file: Part): void {
+		this.#files = this.#files.filter((each) => each !== file);
+		this.#drawFiles();
 	}
 
 	#drawFiles(): void {
 		const { strings } = this;
 		const remove = (file: Part) => {
-			this.#files = this.#files.filter((each) => each !== file);
-			this.#drawFiles();
+			this.#remove(file);
 			this.input.focus();
 		};
+		this.#problem.replaceChildren();
 		const chips = this.#files.map((file) => el("span.badge", {}, file.filename ?? strings.file, icon(fill(strings.removeFile, { name: file.filename }), REMOVE, () => remove(file))));
 		const { target } = this;
 		if (target) {
@@ -153,4 +170,14 @@ export class Composer {
 		}
 		this.#chips.replaceChildren(...chips);
 	}
+}
+
+/** Read a file; rejects if the browser cannot. */
+function readBase64(file: File): Promise<string> {
+	return new Promise((resolve, reject) => {
+		const reader = new FileReader();
+		reader.onload = () => resolve(`${reader.result}`.split(",")[1] ?? "");
+		reader.onerror = () => reject(reader.error);
+		reader.readAsDataURL(file);
+	});
 }

@@ -1,14 +1,13 @@
 /** The list of conversations: those of the server's tasks, the newest first, with a search. */
 import { fields, isText, textOf } from "./blocks.ts";
 import type { AgentClient, Branch, Task } from "./client.ts";
-import { button, el, icon } from "./dom.ts";
-import { fill, type Strings } from "./strings.ts";
+import { ConversationItem } from "./conversation-item.ts";
+import { arrange, button, el, icon } from "./dom.ts";
+import type { Strings } from "./strings.ts";
 
 const BEGIN = "M12 5v14M5 12h14";
-const RENAME = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
 const BEFORE = "M15 5l-7 7 7 7";
 const AFTER = "M9 5l7 7-7 7";
-const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
 
 /** The element, as the list sees it. */
 interface Owner {
@@ -17,7 +16,6 @@ interface Owner {
 	titles: Record<string, string>;
 	open(contextId: string): unknown;
 	deleteConversation(contextId: string): Promise<void>;
-	announce(text: string): void;
 	showVersions(): void;
 }
 
@@ -38,6 +36,7 @@ export class Conversations {
 	readonly #known = new Map<string, Conversation>();
 	/** Messages that began a branch, by id. */
 	readonly #branches = new Map<string, Branch & { from: Branch; began: string }>();
+	readonly #items = new Map<string, ConversationItem>();
 	#next: string | undefined = "";
 	#current = "";
 
@@ -123,41 +122,18 @@ export class Conversations {
 	/** Forget a conversation. */
 	remove(contextId: string): void {
 		this.#known.delete(contextId);
+		const { node } = this.#items.get(contextId) ?? {};
+		this.#items.delete(contextId);
+		if (node?.matches(":focus-within")) this.#focusBeside(node);
 		const { [contextId]: _, ...titles } = this.owner.titles;
 		this.owner.titles = titles;
 		this.draw();
 	}
 
-	#rename(item: HTMLElement, id: string, title: string): void {
-		const field = el("input", { "aria-label": this.owner.strings.title }) as HTMLInputElement;
-		field.value = title;
-		const end = (save: boolean) => {
-			const { [id]: _, ...titles } = this.owner.titles;
-			const name = field.value.trim();
-			if (save) this.owner.titles = name ? { ...titles, [id]: name } : titles;
-			this.draw();
-			this.#list.querySelector<HTMLElement>("[aria-current]")?.focus();
-		};
-		field.onkeydown = (event) => {
-			if (event.key !== "Enter" && event.key !== "Escape") return;
-			event.stopPropagation();
-			field.onblur = null;
-			end(event.key === "Enter");
-		};
-		field.onblur = () => end(true);
-		item.replaceChildren(field);
-		field.select();
-	}
-
-	#confirm(item: HTMLElement, id: string, title: string): void {
-		const { strings } = this.owner;
-		const remove = () => this.owner.deleteConversation(id).catch((error) => {
-			this.owner.announce(error.message);
-			item.replaceChildren(el("span.bad", { role: "alert" }, error.message), button("small", strings.close, () => this.draw()));
-		});
-		const yes = button("small", strings.delete, remove, { class: "small bad" });
-		item.replaceChildren(el("span", {}, fill(strings.deleteQuestion, { title })), yes, button("small", strings.keep, () => this.draw()));
-		yes.focus();
+	/** Move the focus to the conversation after an item, or before it. */
+	#focusBeside(node: HTMLElement): void {
+		const beside = node.nextElementSibling ?? node.previousElementSibling;
+		(beside?.querySelector<HTMLElement>("button") ?? this.search).focus();
 	}
 
 	draw(): void {
@@ -168,17 +144,30 @@ export class Conversations {
 		const found = named.filter(({ title }) => title.toLowerCase().includes(words));
 		found.sort((one, other) => (one.changed < other.changed ? 1 : -1));
 		const items = found.map(({ id, title }) => {
-			const current = id === this.#current ? { "aria-current": "true" } : {};
-			const rename = () => this.#rename(item, id, title);
-			const remove = () => this.#confirm(item, id, title);
-			const onkeydown = ({ key }: KeyboardEvent) => (key === "F2" ? rename() : key === "Delete" && remove());
-			// One stop of the Tab key for each conversation, and all of them for the open one.
-			const tabindex = id === this.#current ? 0 : -1;
-			const item = el("li", {}, button("context", title, () => this.owner.open(id), { title, onkeydown, ...current }));
-			item.append(icon(fill(strings.rename, { title }), RENAME, rename, { tabindex }), icon(fill(strings.deleteTitle, { title }), REMOVE, remove, { tabindex }));
-			return item;
+			const item = this.#item(id);
+			item.draw(title, id === this.#current);
+			return item.node;
 		});
-		this.#list.replaceChildren(...items);
+		for (const node of [...this.#list.children]) if (!items.includes(node as HTMLElement)) node.remove();
+		arrange(this.#list, items);
 		if (words && !found.length) this.#list.append(el("li.dim", {}, strings.nothingFound));
+	}
+
+	#item(id: string): ConversationItem {
+		const known = this.#items.get(id);
+		if (known) return known;
+		const item = new ConversationItem(this.owner.strings, {
+			open: () => this.owner.open(id),
+			rename: (title) => this.#rename(id, title),
+			remove: () => this.owner.deleteConversation(id),
+		});
+		this.#items.set(id, item);
+		return item;
+	}
+
+	#rename(id: string, title: string): void {
+		const { [id]: _, ...titles } = this.owner.titles;
+		this.owner.titles = title ? { ...titles, [id]: title } : titles;
+		this.draw();
 	}
 }

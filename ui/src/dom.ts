@@ -72,6 +72,15 @@ export function keepEqual(parent: Element, children: Child[]): void {
 	parent.append(...nodes.slice(at));
 }
 
+/** Put nodes into this order, as the first children. The one with the focus keeps it, because it is not moved. */
+export function arrange(parent: Element, nodes: Element[]): void {
+	if (nodes.every((node, at) => parent.children[at] === node)) return;
+	const at = nodes.findIndex((node) => node.matches(":focus-within"));
+	if (at < 0) return parent.prepend(...nodes);
+	nodes[at]!.before(...nodes.slice(0, at));
+	nodes[at]!.after(...nodes.slice(at + 1));
+}
+
 export function copyButton(strings: Strings, text: () => string): HTMLButtonElement {
 	const copy = async () => {
 		const copied = await writeClipboard(text(), node);

@@ -1,6 +1,6 @@
 /** The panel with figures of the last task, its events and requests, and the options of requests. */
 import { textOf } from "./blocks.ts";
-import type { TaskEvent } from "./client.ts";
+import type { Metadata, TaskEvent } from "./client.ts";
 import { el, source } from "./dom.ts";
 import type { Strings } from "./strings.ts";
 import { inWords, type TaskView } from "./task-view.ts";
@@ -18,6 +18,20 @@ export class Inspector {
 	constructor(strings: Strings) {
 		const options = el("label", {}, strings.requestOptions, this.options);
 		this.node = el("aside", { "aria-label": strings.inspector, hidden: true }, options, el("h3", {}, strings.lastResponse), this.#figures, el("h3", {}, strings.events), this.#events);
+	}
+
+	/** Request options; if they are not JSON, their field is focused after `refuse` has shown it. */
+	readOptions(refuse: (error: Error) => void): Metadata | undefined {
+		try {
+			const options = JSON.parse(this.options.value || "{}");
+			this.options.removeAttribute("aria-invalid");
+			return options;
+		} catch (error) {
+			this.options.setAttribute("aria-invalid", "true");
+			refuse(error as Error);
+			this.options.focus();
+			return undefined;
+		}
 	}
 
 	add(event: TaskEvent): void {

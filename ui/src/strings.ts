@@ -9,6 +9,7 @@ export const STRINGS = {
 	latest: "Jump to the latest message",
 	attach: "Attach files",
 	removeFile: "Remove {name}",
+	unreadableFile: "The browser cannot read {name}.",
 	editedMessage: "Edited message",
 	discardEdit: "Discard the edit",
 	reply: "Reply",

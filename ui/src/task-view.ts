@@ -101,6 +101,11 @@ export class TaskView {
 		return this.#lastParts;
 	}
 
+	/** Id of the first message on the page. */
+	get firstId(): string | undefined {
+		return this.#messages.values().next().value;
+	}
+
 	/** Id of the user's last message. */
 	get lastId(): string {
 		return this.#lastId;

@@ -1,13 +1,15 @@
 /** The tasks of the open conversation, on the page, and the streams by which the page follows them. */
 import { textOf } from "./blocks.ts";
 import { type AgentClient, AgentError, type Message, type Metadata, type Task, type TaskEvent } from "./client.ts";
-import { alarm, button } from "./dom.ts";
+import { alarm, arrange, button } from "./dom.ts";
 import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
 import { type Host, TaskView } from "./task-view.ts";
 
 /** Waiting tasks that the page follows. Each has a connection, and with HTTP/1.1 a browser opens six to a server, for all tabs. */
 const MAX_WAITING = 2;
+/** Messages within which another tab's message is looked for. */
+const NEWEST = 20;
 
 /** The element, as the transcript sees it. */
 interface Owner extends Host, EventTarget {
@@ -53,6 +55,36 @@ export class Transcript {
 		this.log.append(view.node);
 		this.views.push(view);
 		return view;
+	}
+
+	/** Show and follow a task that another tab has begun. */
+	join(id: string): void {
+		const view = this.add();
+		view.id = id;
+		this.follow(view);
+		this.#order();
+	}
+
+	/** Put the newest tasks into the order of the conversation: two tabs may send messages at the same time. */
+	async #order(): Promise<void> {
+		const { client, contextId = "" } = this.owner;
+		const messages = await client.conversation(contextId, NEWEST).catch(() => []);
+		if (this.owner.contextId !== contextId) return;
+		const positions = new Map<TaskView, number>();
+		for (const view of this.views) {
+			const at = messages.findIndex(({ messageId, taskId }) => (view.firstId ? messageId === view.firstId : taskId === view.id));
+			if (at >= 0) positions.set(view, at);
+		}
+		// The others keep their places, but a message that has not arrived yet will be the last one.
+		const ordered = [...positions.keys()].sort((one, other) => positions.get(one)! - positions.get(other)!);
+		const isUnderWay = (view: TaskView) => !positions.has(view) && Boolean(view.stream && !view.id);
+		const known = this.views.filter((view) => !isUnderWay(view)).map((view) => (positions.has(view) ? ordered.shift()! : view));
+		this.views = [...known, ...this.views.filter(isUnderWay)];
+		arrange(
+			this.log.node,
+			this.views.map(({ node }) => node),
+		);
+		this.log.follow();
 	}
 
 	/** Show a conversation, and follow its running tasks. */

@@ -1,0 +1,103 @@
+"""A page of the playground whose agent repeats its messages, and what its tests do with it."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from e2e.browser import note_faults
+from support.live_server import serving
+from tailrace.server import Settings, Turn, create_app
+from tailrace.streaming import StatusUpdate, TaskState, Update
+from tailrace.streaming.a2a.models import AgentSkill, Artifact, Part
+from tailrace.streaming.task.task_record import agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Locator, Page, Request
+
+SKILL = AgentSkill(
+    id="echo", name="Echo", description="Repeats.", tags=("echo",), examples=("Say hello", "Say goodbye")
+)
+
+
+class Echo:
+    """A handler that repeats its message, fails the first time for each "flaky" message, and counts turns."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.files: list[str] = []
+
+    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
+        text = "".join(part.text or "" for part in turn.message.parts)
+        self.prompts.append(text)
+        self.files += [part.filename or "" for part in turn.message.parts if part.raw is not None]
+        if text.startswith("flaky") and self.prompts.count(text) == 1:
+            yield StatusUpdate(TaskState.FAILED, agent_message("the model is busy"))
+            return
+        answer = "line\n\n" * 200 if text.startswith("long") else f"You wrote: {text}"
+        yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=answer),)))
+
+
+@asynccontextmanager
+async def chat(browser: "Browser", echo: Echo, **settings: Any) -> AsyncGenerator["Page"]:
+    """A page of a server with this handler; any error in it, or in other pages of its context, fails the test."""
+    app = create_app(Settings(store="sqlite://", **settings), handler=echo, skills=(SKILL,))
+    faults: list[str] = []
+    async with serving(app) as url:
+        context = await browser.new_context(viewport={"width": 1000, "height": 700})
+        context.on("page", lambda page: note_faults(page, faults))
+        page = await context.new_page()
+        await page.goto(url)
+        yield page
+        await context.close()
+    assert faults == []
+
+
+async def say(page: "Page", text: str) -> None:
+    await page.get_by_label("Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def until_articles(page: "Page", count: int, state: str = "completed") -> None:
+    """Wait until the conversation has this many tasks, and the last one is in this state."""
+    await page.locator("article").nth(count - 1).wait_for()
+    await page.locator(f'article:last-of-type[data-state="{state}"]').wait_for()
+
+
+async def begin_conversations(page: "Page", *texts: str) -> None:
+    """Begin a conversation with each of these messages; the last one remains open."""
+    for text in texts:
+        await page.get_by_role("button", name="New conversation").click()
+        await say(page, text)
+        await until_articles(page, 1)
+
+
+def titles(page: "Page") -> "Locator":
+    """Return the titles in the list of conversations."""
+    return page.get_by_role("navigation", name="Conversations").locator("li .context")
+
+
+async def until_texts(located: "Locator", *texts: str) -> None:
+    """Wait until elements have these texts."""
+    with anyio.fail_after(30):
+        while await located.all_inner_texts() != list(texts):
+            await located.page.evaluate("new Promise(requestAnimationFrame)")
+
+
+async def focused(page: "Page") -> str:
+    """Return the name of the focused element of the chat; empty if there is none."""
+    return await page.evaluate(
+        """() => {
+            const node = document.activeElement.shadowRoot?.activeElement;
+            return node ? node.ariaLabel ?? node.textContent : "";
+        }"""
+    )
+
+
+def method_of(request: "Request") -> str:
+    """Return the JSON-RPC method of a request; empty for other requests."""
+    body = request.post_data
+    return json.loads(body)["method"] if body and body.startswith("{") else ""

@@ -1,0 +1,207 @@
+"""The list of conversations of the chat: its keys, names, deletion, and the pages of other tabs."""
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from e2e.browser import browsing
+from e2e.playground_echo import (
+    Echo,
+    begin_conversations,
+    chat,
+    focused,
+    method_of,
+    say,
+    titles,
+    until_articles,
+    until_texts,
+)
+from support.fixture_contexts import in_own_task
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page, Route
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncGenerator["Browser"]:
+    async with in_own_task(browsing()) as browser:
+        yield browser
+
+
+async def test_a_conversation_is_renamed_in_this_browser(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "about rivers")
+        await until_articles(page, 1)
+        conversations = page.get_by_role("navigation", name="Conversations")
+        await conversations.get_by_role("button", name="Rename about rivers").click()
+        await page.keyboard.type("Nile & Po")
+        await page.keyboard.press("Enter")
+        button = conversations.get_by_role("button", name="Nile & Po", exact=True)
+        await button.wait_for()
+        await page.reload()
+        await button.wait_for()
+        await button.focus()
+        await page.keyboard.press("F2")
+        await page.keyboard.type("other")
+        await page.keyboard.press("Escape")
+        await button.wait_for()
+        await conversations.get_by_role("searchbox").fill("nile")
+        assert await conversations.locator("li").all_inner_texts() == ["Nile & Po"]
+
+
+async def test_a_conversation_is_deleted_after_a_confirmation(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "about rivers")
+        await until_articles(page, 1)
+        context = page.url.partition("#")[2]
+        conversations = page.get_by_role("navigation", name="Conversations")
+        await conversations.get_by_role("button", name="Delete about rivers").click()
+        await page.get_by_role("button", name="Keep").click()
+        await conversations.get_by_role("button", name="about rivers", exact=True).focus()
+        await page.keyboard.press("Delete")
+        await page.keyboard.press("Enter")  # the focus is on the confirmation
+        await page.locator(".welcome").wait_for()
+        assert await conversations.locator("li").count() == 0
+        await page.reload()
+        await page.locator(".welcome").wait_for()
+        assert await conversations.locator("li").count() == 0
+        read = "async (id) => (await document.querySelector('tailrace-chat').client.listTasks({ contextId: id })).tasks"
+        assert await page.evaluate(read, context) == []
+
+
+async def until_focused(page: "Page", name: str) -> None:
+    with anyio.fail_after(30):
+        while await focused(page) != name:
+            await page.evaluate("new Promise(requestAnimationFrame)")
+
+
+async def test_the_focus_stays_in_the_list_of_conversations(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one", "two", "three")
+        await until_texts(titles(page), "three", "two", "one")
+        await page.get_by_role("button", name="two", exact=True).focus()
+        await page.keyboard.press("Enter")
+        await page.locator(".said", has_text="two").wait_for()
+        assert await focused(page) == "two"
+        await page.keyboard.press("F2")
+        assert await focused(page) == "Title"
+        await page.keyboard.type("second")
+        await page.keyboard.press("Enter")
+        await until_texts(titles(page), "three", "second", "one")
+        assert await focused(page) == "second"
+        await page.keyboard.press("F2")
+        await page.keyboard.type("other")
+        await page.keyboard.press("Escape")
+        assert await focused(page) == "second"
+        await page.keyboard.press("Delete")
+        await page.keyboard.press("Tab")
+        assert await focused(page) == "Keep"
+        await page.keyboard.press("Enter")
+        assert await focused(page) == "second"
+        for remaining, then in (
+            (["three", "one"], "one"),  # the open one: the page begins a new conversation
+            (["three"], "three"),
+            ([], "Search conversations"),
+        ):
+            await page.keyboard.press("Delete")
+            assert await focused(page) == "Delete"
+            await page.keyboard.press("Enter")
+            await until_texts(titles(page), *remaining)
+            await until_focused(page, then)
+
+
+async def test_on_a_phone_the_focus_moves_to_the_conversation(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one", "two")
+        await page.set_viewport_size({"width": 390, "height": 700})
+        await page.get_by_role("button", name="one", exact=True).focus()
+        await page.keyboard.press("Enter")
+        await page.locator(".said", has_text="one").wait_for()
+        assert await page.get_by_role("navigation").count() == 0
+        assert await focused(page) == "Conversation"
+
+
+async def test_enter_in_a_title_does_not_open_a_conversation(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one")
+        methods: list[str] = []
+        page.on("request", lambda request: methods.append(method_of(request)))
+        await titles(page).focus()
+        await page.keyboard.press("F2")
+        await page.keyboard.type("first")
+        await page.keyboard.press("Enter")
+        await until_texts(titles(page), "first")
+        await say(page, "more")  # requests of the key before are in the list by now
+        await until_articles(page, 2)
+        assert not {"GetConversation", "ListTasks"} & set(methods)
+
+
+async def test_escape_closes_the_question_only(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one")
+        await titles(page).focus()
+        await page.keyboard.press("Delete")
+        await page.get_by_text("Delete “one”?").wait_for()
+        await page.keyboard.press("Escape")
+        assert await page.get_by_role("navigation", name="Conversations").is_visible()
+        await until_texts(titles(page), "one")
+        assert await focused(page) == "one"
+        await page.keyboard.press("Escape")
+        assert await page.get_by_role("navigation", name="Conversations").count() == 0
+
+
+async def test_another_tab_interrupts_neither_a_new_title_nor_a_question(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one", "two")
+        other = await page.context.new_page()
+        await other.goto(page.url.partition("#")[0])
+        await page.get_by_role("button", name="one", exact=True).focus()
+        await page.keyboard.press("F2")
+        await page.keyboard.type("half ty")
+        await begin_conversations(other, "three")
+        await page.get_by_role("button", name="three", exact=True).wait_for()
+        await page.keyboard.type("ped")
+        await page.keyboard.press("Enter")
+        await until_texts(titles(page), "three", "two", "half typed")
+        await page.keyboard.press("Delete")
+        await say(other, "more")
+        await begin_conversations(other, "four")
+        await page.get_by_role("button", name="four", exact=True).wait_for()
+        assert await focused(page) == "Delete"
+        await page.keyboard.press("Enter")
+        await until_texts(titles(page), "four", "three", "two")
+
+
+async def test_two_tabs_that_send_at_once_show_the_order_of_the_server(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "one")
+        other = await page.context.new_page()
+        await other.goto(page.url)
+        await until_articles(other, 1)
+        sent, give = anyio.Event(), anyio.Event()
+
+        async def hold(route: "Route") -> None:
+            if method_of(route.request) == "SendStreamingMessage":
+                sent.set()
+                await give.wait()
+            await route.fallback()
+
+        await page.route(lambda _: True, hold)
+        await say(page, "held")
+        with anyio.fail_after(30):
+            await sent.wait()
+        await say(other, "fast")
+        messages = [tab.locator(".said p") for tab in (page, other)]
+        await until_texts(messages[0], "one", "fast", "held")
+        give.set()
+        for shown in messages:
+            await until_texts(shown, "one", "fast", "held")
+        for tab in (page, other):
+            await until_articles(tab, 3)
+        await page.reload()
+        await until_texts(messages[0], "one", "fast", "held")

@@ -1,0 +1,107 @@
+/** One conversation in the list: its buttons, the field for another title, and the question before it is deleted. */
+import { button, el, icon } from "./dom.ts";
+import { fill, type Strings } from "./strings.ts";
+
+const RENAME = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
+const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
+
+/** The functions of the list that an item calls. */
+interface Actions {
+	open(): unknown;
+	/** An empty title restores the first one. */
+	rename(title: string): unknown;
+	remove(): Promise<unknown>;
+}
+
+/** The node stays when the list is drawn again, and so do the keyboard's focus, a title that is typed, and a question. */
+export class ConversationItem {
+	readonly node = el("li");
+	readonly #open: HTMLButtonElement;
+	readonly #rename: HTMLButtonElement;
+	readonly #remove: HTMLButtonElement;
+	#title = "";
+
+	constructor(
+		private readonly strings: Strings,
+		private readonly actions: Actions,
+	) {
+		const onkeydown = ({ key }: KeyboardEvent) => (key === "F2" ? this.#askTitle() : key === "Delete" && this.#askRemoval());
+		this.#open = button("context", "", () => actions.open(), { onkeydown });
+		this.#rename = icon("", RENAME, () => this.#askTitle());
+		this.#remove = icon("", REMOVE, () => this.#askRemoval());
+		this.#close();
+	}
+
+	draw(title: string, current: boolean): void {
+		if (title !== this.#title) {
+			this.#title = this.#open.textContent = this.#open.title = title;
+			this.#rename.ariaLabel = this.#rename.title = fill(this.strings.rename, { title });
+			this.#remove.ariaLabel = this.#remove.title = fill(this.strings.deleteTitle, { title });
+		}
+		if (current) this.#open.setAttribute("aria-current", "true");
+		else this.#open.removeAttribute("aria-current");
+		// One stop of the Tab key for each conversation, and all of them for the open one.
+		this.#rename.tabIndex = this.#remove.tabIndex = current ? 0 : -1;
+	}
+
+	focus(): void {
+		this.node.querySelector<HTMLElement>("button, input")!.focus();
+	}
+
+	/** Show the buttons. */
+	#close(): void {
+		this.node.onkeydown = null;
+		this.node.replaceChildren(this.#open, this.#rename, this.#remove);
+	}
+
+	/** Show something else; Escape, and `end`, return to the buttons. */
+	#show(focused: HTMLElement, ...children: (Node | string)[]): () => void {
+		const end = () => {
+			this.#close();
+			this.focus();
+		};
+		this.node.replaceChildren(...children);
+		this.node.onkeydown = (event) => {
+			if (event.key !== "Escape") return;
+			event.stopPropagation(); // the panel stays open
+			end();
+		};
+		focused.focus();
+		return end;
+	}
+
+	#askTitle(): void {
+		const field = el("input", { "aria-label": this.strings.title }) as HTMLInputElement;
+		field.value = this.#title;
+		const save = () => {
+			if (field.value.trim() !== this.#title) this.actions.rename(field.value.trim());
+		};
+		const end = this.#show(field, field);
+		field.select();
+		field.onkeydown = (event) => {
+			if (event.key === "Escape") field.onblur = null;
+			if (event.key !== "Enter" || event.isComposing) return;
+			event.preventDefault(); // it would click the button that gets the focus
+			field.onblur = null;
+			end();
+			save();
+		};
+		field.onblur = () => {
+			this.#close();
+			save();
+		};
+	}
+
+	#askRemoval(): void {
+		const { strings, actions } = this;
+		const remove = () => actions.remove().catch((error: Error) => this.#fail(error));
+		const yes = button("small", strings.delete, remove, { class: "small bad" });
+		const keep = button("small", strings.keep, () => end());
+		const end = this.#show(yes, el("span", {}, fill(strings.deleteQuestion, { title: this.#title })), yes, keep);
+	}
+
+	#fail({ message }: Error): void {
+		const close = button("small", this.strings.close, () => end());
+		const end = this.#show(close, el("span.bad", { role: "alert" }, message), close);
+	}
+}
