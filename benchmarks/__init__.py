@@ -1,1 +1,5 @@
-"""Benchmarks of tailrace: named behaviours on shared inputs, each contestant in its own process."""
+"""Benchmarks of tailrace and similar packages, the contestants.
+
+Each contestant runs in its own process, and processes the same inputs. A behaviour is one measurement, for example the decoding
+of a response.
+"""

@@ -39,7 +39,7 @@ class Behaviour:
         shape: The contents of the stream.
         chunks: The length of one stream.
         chunks_per_read: The number of chunks per read.
-        whole: True to also measure the beginning and the end of the task, and to count their chunks.
+        whole: True to measure complete tasks, with the chunks at their beginning and end.
     """
 
     name: str

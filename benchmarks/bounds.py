@@ -1,7 +1,8 @@
-"""Bounds on the cost of a chunk.
+"""Bounds on the cost of a chunk, of a round of an agent, and of a startup.
 
-The two bounds on decoding, wrapping and accumulating apply to the lowest figure of all repeats: other load only increases a
-figure, so the lowest is closest to the cost of the code. The other bounds compare medians, because noise affects both sides.
+The bounds for responses of different lengths (``text-100`` and so on) apply to medians, because other load affects both figures
+of a ratio. All other bounds apply to the lowest figure of all repeats: other load only increases a figure, so the lowest figure
+is closest to the cost of the code.
 """
 
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ BEHAVIOURS = frozenset(_LENGTHS) | {item.name for item in _CHUNKS}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A bound, and whether it holds."""
+    """The comparison of a figure with its bound."""
 
     what: str
     figure: float
@@ -51,7 +52,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
-    """Compare the median cost of a chunk of each recorded vocabulary with its bound."""
+    """Compare the median cost of a chunk in each vocabulary (see `benchmarks.recorded_streams`) with the bound."""
     return [
         Verdict(
             f"recorded {cost.vocabulary}: µs of the median chunk",

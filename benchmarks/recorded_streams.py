@@ -1,4 +1,4 @@
-"""``python -m benchmarks.recorded_streams``: the median cost of a chunk of every vocabulary, for recorded streams.
+"""``python -m benchmarks.recorded_streams``: the median cost of a chunk in recorded streams of every vocabulary.
 
 A vocabulary is the set of events of one API. The cost includes decoding, wrapping and accumulating, with one event per read.
 Recordings of third-party servers are not part of the project. ``TAILRACE_RECORDINGS``, or the argument, names a folder with such

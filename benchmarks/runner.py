@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.behaviours import Behaviour, Stage
 
 PEERS = Path(__file__).parent / "peers"
-"""The project that pins the peers, and contains their environments (``.venv/<group>``)."""
+"""The project that pins the versions of the peers (the other contestants), and contains their environments
+(``.venv/<group>``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Contestant:
         stages: The stages it supports.
         repeats: Number of repeats of each behaviour; fewer for slow contestants.
         group: The dependency group of `PEERS`; empty for this environment.
-        every_format: Whether it reads all formats, not only Chat Completions.
+        every_format: True if it reads all formats, not only Chat Completions.
     """
 
     module: str
@@ -41,7 +42,7 @@ class Contestant:
     every_format: bool = False
 
     def measures(self, behaviour: Behaviour) -> bool:
-        """Return whether the contestant supports a behaviour."""
+        """Return True if the contestant supports a behaviour."""
         return behaviour.stage in self.stages and (self.every_format or behaviour.shape.is_chat_completions)
 
 
@@ -142,7 +143,7 @@ def machine() -> dict[str, Any]:
 def tasks(
     behaviours: Sequence[Behaviour], contestants: Sequence[Contestant] = CONTESTANTS
 ) -> list[tuple[Contestant, list[Behaviour]]]:
-    """Return the contestant and behaviours of each process; contestants take turns, so that drift affects all."""
+    """Return the contestant and behaviours of each process. The contestants alternate, so that drift affects all of them."""
     return [
         (contestant, wanted)
         for _, group in itertools.groupby(behaviours, key=lambda behaviour: behaviour.group)

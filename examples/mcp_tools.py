@@ -1,4 +1,4 @@
-"""A model with the tools of an MCP server: here a clock, run as a subprocess.
+"""A model with the tools of an MCP server. This example runs a clock server as a subprocess.
 
 pip install 'tailrace[mcp]' mcp-server-time
 OPENAI_API_KEY=… uvicorn --app-dir examples mcp_tools:app

@@ -1,4 +1,4 @@
-"""The minimum: a model as an A2A agent, as `tailrace serve --model openai:gpt-5-mini` serves it.
+"""The smallest server: a model as an A2A agent, like `tailrace serve --model openai:gpt-5-mini`.
 
 OPENAI_API_KEY=… uvicorn --app-dir examples minimal:app
 tailrace ask http://127.0.0.1:8000 "Name a river."

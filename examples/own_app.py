@@ -1,4 +1,4 @@
-"""An agent inside your FastAPI application, with the application's users as callers: one authentication for both.
+"""An agent inside your FastAPI application. The users of the application are the callers of the agent, with the same tokens.
 
 OPENAI_API_KEY=… uvicorn --app-dir examples own_app:app
 curl http://127.0.0.1:8000/me -H 'Authorization: Bearer token-of-ada'
@@ -26,7 +26,7 @@ def current_user(bearer: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBea
 
 
 class SameUsers(Authenticator):
-    """Authenticates requests to the agent: the same users, by the same tokens. Each has separate tasks."""
+    """Authenticates requests to the agent: the same users, by the same tokens. Each user has separate tasks."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         """Return the user of the token."""

@@ -1,4 +1,4 @@
-"""The converters inside a server built with the official SDK: its handler, its tasks, your call of the provider.
+"""The converters of tailrace in a server of the official SDK. The SDK manages the tasks, and your code calls the provider.
 
     pip install 'tailrace[sdk]'
     OPENAI_API_KEY=… uvicorn --app-dir examples sdk_server:app
@@ -28,10 +28,10 @@ from tailrace.wrappers.openai import wrap_chunk
 
 
 class ChatExecutor(AgentExecutor):
-    """Streams the answer of a model as one artifact; reasoning, usage and errors come from the same accumulator."""
+    """Streams the text of a model's response as one artifact. The accumulator also has the reasoning, the usage and the error."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Answer one message."""
+        """Respond to one message."""
         assert context.message is not None
         task = context.current_task
         if task is None:
@@ -65,7 +65,7 @@ class ChatExecutor(AgentExecutor):
             await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """The SDK has already stopped `execute`."""
+        """Set the state to canceled. The SDK has already stopped `execute`."""
         assert context.task_id is not None
         assert context.context_id is not None
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()

@@ -1,4 +1,4 @@
-"""One agent, several providers: each message selects a provider, and all of them receive the complete conversation.
+"""One agent, several providers: each message selects a provider, which receives the complete conversation.
 
 pip install 'tailrace[anthropic]'
 OPENAI_API_KEY=… ANTHROPIC_API_KEY=… uvicorn --app-dir examples several_providers:app
@@ -16,10 +16,10 @@ from tailrace.streaming.a2a import InvalidParamsError
 
 
 class AnyOf(Handler):
-    """Runs each turn with the agent named in the request, by default the first.
+    """Runs each turn with the agent that the request names, by default the first agent.
 
     Args:
-        models: Each agent's model, by the agent's name.
+        models: The model of each agent, by the name of the agent.
     """
 
     def __init__(self, models: Mapping[str, str]) -> None:

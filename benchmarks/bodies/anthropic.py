@@ -1,4 +1,4 @@
-"""Anthropic Messages."""
+"""Response bodies of Anthropic Messages."""
 
 from random import Random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Amazon Bedrock ``ConverseStream`` and ``InvokeModel``: frames of ``application/vnd.amazon.eventstream``."""
+"""Response bodies of Amazon Bedrock (``ConverseStream``, ``InvokeModel``): frames of ``application/vnd.amazon.eventstream``."""
 
 import json
 from base64 import b64encode

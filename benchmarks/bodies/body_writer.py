@@ -29,7 +29,7 @@ LENGTHS: dict[str, Lengths] = {
     "anthropic": ((0.1, 2), (0.25, 4), (0.5, 8), (0.75, 18), (0.9, 47), (0.99, 120), (1, 216)),
     "gemini": ((0.1, 5), (0.25, 21), (0.5, 89), (0.75, 125), (0.9, 224), (0.99, 615), (1, 1222)),
 }
-"""Lengths in recorded responses. Most providers send a token per delta; two combine several."""
+"""Lengths of deltas in recorded responses. Most providers send one token per delta; two providers send several."""
 
 
 class Kind(StrEnum):

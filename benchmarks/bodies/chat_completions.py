@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, as OpenAI, Azure, OpenRouter and Mistral send them."""
+"""Response bodies of Chat Completions, as OpenAI, Azure, OpenRouter and Mistral send them."""
 
 import json
 from random import Random
@@ -11,7 +11,7 @@ _FILTERS = {"hate": _SAFE, "self_harm": _SAFE, "sexual": _SAFE, "violence": _SAF
 
 
 class ChatCompletionsWriter(BodyWriter):
-    """OpenAI's format, with reasoning as compatible servers send it."""
+    """OpenAI's format, with reasoning in the format of compatible servers."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

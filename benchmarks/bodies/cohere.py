@@ -1,4 +1,4 @@
-"""Cohere Chat v2."""
+"""Response bodies of Cohere Chat v2."""
 
 from random import Random
 from typing import Any

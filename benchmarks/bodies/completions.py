@@ -1,4 +1,4 @@
-"""OpenAI's text completions, superseded by Chat Completions; vLLM and others still support them."""
+"""Response bodies of OpenAI's text completions, the predecessor of Chat Completions. vLLM and others still support them."""
 
 from random import Random
 from typing import Any

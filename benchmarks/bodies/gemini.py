@@ -1,4 +1,4 @@
-"""Gemini ``streamGenerateContent``, with ``alt=sse`` and without."""
+"""Response bodies of Gemini ``streamGenerateContent``, with ``alt=sse`` and without."""
 
 import json
 from random import Random
@@ -8,7 +8,7 @@ from benchmarks.bodies.body_writer import BodyWriter, Kind, sse
 
 
 class GenerateContentWriter(BodyWriter):
-    """Writes a body of many responses. Each has a few parts and the usage so far. A call is complete."""
+    """Writes a body of many JSON responses. Each of them has a few parts and the usage so far. Calls are complete."""
 
     lengths = "gemini"
 
@@ -57,7 +57,7 @@ class GenerateContentWriter(BodyWriter):
         return self.framed({"candidates": [candidate], "usageMetadata": usage, **envelope})
 
     def framed(self, response: dict[str, Any]) -> bytes:
-        """Return one response as it arrives."""
+        """Return one response with its framing."""
         return sse(response).replace(b"\n", b"\r\n")
 
 

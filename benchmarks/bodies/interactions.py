@@ -1,4 +1,4 @@
-"""Google's Interactions API: steps with a beginning and an end."""
+"""Response bodies of Google's Interactions API: steps with a beginning and an end."""
 
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ class InteractionsWriter(BodyWriter):
         self._status = "completed"
 
     def begin(self) -> list[bytes]:
-        """Return the interaction, in progress."""
+        """Return the interaction with the status "in progress"."""
         interaction = {"id": self._id, "model": "gemini-3-flash-preview", "object": "interaction"}
         return [
             self._event("interaction.created", interaction={**interaction, "status": "in_progress"}),

@@ -1,4 +1,4 @@
-"""Ollama's own chat and generate: one JSON object per line."""
+"""Response bodies of Ollama's APIs ``chat`` and ``generate``: one JSON object per line."""
 
 import json
 from datetime import UTC, datetime, timedelta

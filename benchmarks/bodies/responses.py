@@ -1,4 +1,4 @@
-"""OpenAI Responses."""
+"""Response bodies of OpenAI Responses."""
 
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ _NAMES = {
 
 
 class ResponsesWriter(BodyWriter):
-    """Writes named and numbered events. Every item has an event at its beginning and at its end, and is repeated at the end."""
+    """Writes named and numbered events. Every item has a first and a last event. The end of the body repeats all items."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

@@ -10,7 +10,7 @@ MAX_C_CALLS = 46.5
 MAX_PATH_CALLS = 45
 """Python calls on the path of a single token, including its commit."""
 MAX_FILES = 17
-"""Files on that path, of tailrace and of its libraries."""
+"""Files of tailrace and its libraries whose functions are on the path of a single token."""
 
 
 def judge(found: Measurement) -> list[Verdict]:

@@ -1,8 +1,8 @@
 """``python -m benchmarks.calls.counter FOLDER serve …``: the ``tailrace`` command with counted function calls.
 
-SIGUSR1 begins a window, in which calls on the event loop's thread are counted. SIGUSR2 ends the window and writes
-``FOLDER/window-N.json``. Between windows, nothing is counted, and the server is not slower. This module imports no other module
-of the benchmarks, so that it also runs in an environment with another version of tailrace.
+SIGUSR1 begins a window. During a window, the calls in the thread of the event loop are counted. SIGUSR2 ends the window and
+writes ``FOLDER/window-N.json``. Between windows, nothing is counted, and the server is not slower. This module imports no other
+module of the benchmarks, so that it also runs in an environment with another version of tailrace.
 """
 
 import asyncio

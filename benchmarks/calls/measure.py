@@ -1,4 +1,4 @@
-"""Runs a server with counted calls, and streams through it."""
+"""Measurement of the function calls of a server while it streams responses."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from benchmarks.gateway.responses import Answer, read_answer
 from benchmarks.gateway.servers import OURS, Command, Place, free_port, running_upstream, started
 
 GROUP = 10
-"""Tokens that the server receives together in a grouped window: 4 ms of 50 streams at 50 tokens/s."""
+"""Tokens that the server receives together in a grouped window. 50 streams with 50 tokens/s each send this number in 4 ms."""
 
 _ROOT = Path(__file__).parents[2]
 _WAIT_SECONDS = 60  # for a busy machine
@@ -37,7 +37,7 @@ class Call:
     """A function on a token's path.
 
     Attributes:
-        depth: The number of Python functions between it and the event loop.
+        depth: The number of Python functions between this function and the event loop.
         file: The file of the function, relative to the package; empty for a C function.
         name: The qualified name of the function.
     """
@@ -118,7 +118,7 @@ class Measurement:
         paced: Each stream receives its tokens at fixed times. The number of tokens per commit depends on the machine's
             load: a busy machine merges more, which lowers the figures.
         grouped: The server receives ``GROUP`` tokens of as many streams together. This does not depend on the load.
-        alone: The server receives one token at a time, so the path of each is exact.
+        alone: The server receives one token at a time, so that the path of each token is exact.
     """
 
     paced: Window

@@ -1,1 +1,1 @@
-"""One module per contestant, each run in its own process: ``python -m benchmarks.contestants.<name>``."""
+"""One module per contestant. Each module runs in its own process: ``python -m benchmarks.contestants.<name>``."""

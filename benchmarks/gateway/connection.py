@@ -24,7 +24,7 @@ class Recording:
         requested_at: When the request was written, in ns of the machine's monotonic clock.
         times: The time of each read.
         reads: The bytes of each read.
-        broken: Whether the connection ended before the response did.
+        broken: True if the connection ended before the end of the response.
     """
 
     requested_at: int

@@ -1,4 +1,4 @@
-"""The measurements that a reader performs. Each function receives an order, and returns figures.
+"""The measurements that a reader process performs. Each function receives an order (`Order`), and returns figures.
 
 Each function checks every response before it returns figures; ``lost`` is the number of incomplete or wrong streams.
 """
@@ -90,10 +90,11 @@ async def burst(order: Order) -> Figures:
 
 
 async def paced(order: Order) -> Figures:
-    """Measure responses at the pace of a model. They begin one by one; when all are running, a window is measured.
+    """Measure responses at the pace of a model. The responses begin one by one; when all are running, a window is measured.
 
-    Each response begins at a random time. Otherwise, all responses would proceed in step, unlike those of a model. The CPU time,
-    and the added latency of deltas, are measured in the window. The time to the first text is measured for every response.
+    Each response begins at a random time. Otherwise, all responses would send their tokens at the same times, unlike responses of
+    a model. The CPU time, and the added latency of deltas, are measured in the window. The time to the first text is measured for
+    every response.
     """
     ramp = order.streams / order.starts
     plan = Plan(math.ceil(order.rate * (ramp + order.seconds)) + order.rate // 2, rate=order.rate)

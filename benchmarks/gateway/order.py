@@ -1,4 +1,4 @@
-"""The order to a reader, and the figures that the reader returns. Both are JSON objects."""
+"""The order that describes a measurement to a reader process, and the figures that the process returns, as JSON objects."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -51,7 +51,7 @@ class Plan:
         return _burst(self.tokens, self.seed % SEEDS)
 
     def matches(self, text: str) -> bool:
-        """Return whether the text is the complete response, in order and without duplicates."""
+        """Return True if the text is the complete response, in order and without duplicates."""
         if not self.timed:
             return text == self.stream.text
         return [piece.index for piece in pieces(text)] == list(range(self.tokens)) and not _PIECE.sub(
@@ -65,7 +65,7 @@ class Piece:
 
     Attributes:
         index: Its index, from 0.
-        sent: When the upstream sent it: ns of the machine's monotonic clock, which all its processes share.
+        sent: The time at which the upstream sent it, in ns of the machine's monotonic clock, which all processes share.
     """
 
     index: int

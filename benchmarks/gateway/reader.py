@@ -1,6 +1,6 @@
-"""``python -m benchmarks.gateway.reader``: the client.
+"""``python -m benchmarks.gateway.reader``: the reader process, which contains the clients of a measurement.
 
-It reads an order from standard input, and writes figures to standard output.
+The process reads an order from standard input, and writes figures to standard output.
 """
 
 import gc

@@ -22,7 +22,7 @@ def start(dialect: str, plan: Plan) -> bytes:
 
 
 def subscribe(task: str, after: int | None = None) -> bytes:
-    """Return the request of a further subscriber of a task, who receives new events, or the events after ``after``."""
+    """Return the request of a further subscriber of a task. It receives the new events, or the events after ``after``."""
     header = "" if after is None else f"last-event-id: {after}\r\n"
     return _call("SubscribeToTask", {"id": task}, header)
 

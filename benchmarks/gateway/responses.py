@@ -41,7 +41,7 @@ class Answer:
         events: The number of events with text.
         arrivals: The arrival time and text of each event with text.
         task: The id of the task, if there is one.
-        over: Whether the response ended correctly.
+        over: True if the response ended correctly.
         failure: The error message of a failed or refused request.
     """
 
@@ -54,7 +54,7 @@ class Answer:
     failure: str = ""
 
     def is_whole(self, plan: Plan) -> bool:
-        """Return whether nothing was lost, duplicated or reordered."""
+        """Return True if nothing was lost, duplicated or reordered."""
         return self.over and not self.failure and plan.matches(self.text)
 
     def latencies(self, begin: int = 0, end: int = 2**63) -> list[int]:

@@ -64,7 +64,7 @@ class Findings:
         all: The findings, in the order measured.
         settings: The settings of each server of tailrace.
         versions: The version of each measured distribution.
-        pinned: Whether the server had its own processor.
+        pinned: True if the server had its own processor.
         machine: A description of the machine.
         load: The load average of the minute before the run.
     """

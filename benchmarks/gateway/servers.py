@@ -78,8 +78,8 @@ class Server:
         package: The measured distribution, for its version; empty if there is none.
         command: Starts it; None to connect the readers to the upstream directly.
         group: The dependency group of `benchmarks.runner.PEERS`; empty for our environment.
-        database: Whether it stores its tasks in `Place.database`.
-        slow: Whether it takes hundreds of microseconds per chunk: it is measured once, with less load.
+        database: True if it stores its tasks in `Place.database`.
+        slow: True if it takes hundreds of microseconds per chunk. Such a server is measured only once, with less load.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The official A2A SDK's own server, with an executor that streams from the openai package, as its users write it."""
+"""The server of the official A2A SDK. Its executor streams a response with the openai package, as in users' programs."""
 
 import argparse
 from importlib import import_module

@@ -1,6 +1,6 @@
 """A relay that parses nothing: it forwards bytes between client and upstream.
 
-It is the lower limit: no Python server that forwards an answer can cost less.
+Its cost is the lower limit: no Python server can forward a response at a lower cost.
 """
 
 import argparse
