@@ -123,7 +123,8 @@ class CallContext(msgspec.Struct, frozen=True):
         extensions: URIs of the activated extensions.
         send_key: The idempotency key of the message; empty if it has none. If a message with this key was accepted before, the
             server returns the task of that message. The key is stored as long as the task.
-        fingerprint: The fingerprint of the request (see `Engine.sent_as`); empty to compute it from the message.
+        fingerprint: The hash that identifies a repeated request (see `Engine.sent_as`); empty to compute the hash from the
+            message.
         cost: The number of JSON values in the request, including the messages that precede the new message.
         record: Data about the request as JSON. A protocol stores this data in the metadata ``apiRequest`` of the message. Empty
             if there is none.
@@ -169,7 +170,8 @@ class PendingMessage:
         extensions: URIs of the activated extensions.
         number: The number of the message in the task, from 1.
         in_history: True if a crash interrupted the turn of the message, so that the message is already in the conversation.
-        preceding: Earlier messages of the conversation, which the caller sent with the first message.
+        preceding: For the first message of a task, the earlier messages of the conversation that the caller sent with the
+            message, or copies of the messages before a branch.
         origin: The trace of the request; None if the request is not traced.
         cost: As for `CallContext`.
     """
@@ -262,9 +264,9 @@ class Subscription(LogCursor):
         self._max_lag = None
 
     async def wait_for_start(self) -> None:
-        """Wait until the first event is persisted, or until persisting it has failed.
+        """Wait until the first event is persisted, or cannot be persisted.
 
-        After a failure, `read` raises the error.
+        If the event cannot be persisted, `read` raises the error.
         """
         if self.first is None:  # otherwise, the first event is already persisted
             await self._active.log.reach(self.after + 1)
@@ -273,7 +275,7 @@ class Subscription(LogCursor):
         """Yield the results of `read` up to the last event.
 
         Args:
-            until_interrupted: True to also end when the task waits for its caller.
+            until_interrupted: True to end also when the task waits for its caller.
 
         Raises:
             StoreError: Events could not be persisted or read.

@@ -36,7 +36,8 @@ class AgentHandler(Handler):
 
     If the model calls a tool that the caller declared (`tailrace.streaming.agent.caller_options`), the turn ends with
     INPUT_REQUIRED. The caller continues the task with a message that contains the tool results. A call that requires an approval
-    (`tailrace.streaming.tools.approvals`) ends the turn in the same way. If the caller approves it, the next turn runs the call.
+    (`tailrace.streaming.tools.approvals`) ends the turn in the same way. If the caller approves the call, the next turn runs the
+    call.
 
     Subclasses can override `run`, which yields one update at a time, or `begin`, which yields batches of updates.
 

@@ -128,7 +128,7 @@ def _recorded(request: ApprovalRequest, response: ApprovalDecision) -> RecordedD
 
 
 def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> DecidedCalls | None:
-    """Return the calls with which a turn begins; None if its message has no decisions.
+    """Return the approved calls and the results of rejected calls with which a turn begins; None if there are no decisions.
 
     Args:
         message: The message of the turn.

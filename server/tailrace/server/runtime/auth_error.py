@@ -10,7 +10,7 @@ class AuthError(TailraceError):
         message: The text for the caller. It must not contain secrets.
         challenge: The value of the ``WWW-Authenticate`` header, which describes how to authenticate.
         forbidden: True if the caller is authenticated but lacks a permission; False if the caller is not authenticated.
-        presented: True if the request had invalid credentials; False if it had no credentials.
+        presented: True if the request had credentials; False if it had none.
     """
 
     def __init__(

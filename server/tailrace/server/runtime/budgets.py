@@ -1,4 +1,4 @@
-"""Budgets of tokens or money for callers and periods.
+"""Budgets: limits on the tokens or the costs of callers in a period.
 
 An attempt can begin only if no budget is used up. The server ends a running response when a budget is used up. The usage of ended
 attempts is in the ledger, which several servers may share. To this usage, each server adds the usage of its own running
@@ -23,7 +23,7 @@ from tailrace.wrappers import StoreError, Usage
 logger = logging.getLogger("tailrace.server")
 
 SETTLED_AFTER = 60_000
-"""Milliseconds after the end of an attempt. After this time, every server has persisted the attempt.
+"""Milliseconds from the end of an attempt until every server has persisted the attempt.
 
 Sums of older attempts no longer change.
 """
@@ -53,7 +53,7 @@ class _Window:
         spent: The usage of ended attempts.
         running: The usage of running attempts of this server so far.
         settled: The usage in the ledger before ``settled_at``.
-        settled_at: A time in milliseconds since 1970. The ledger does not change for earlier times.
+        settled_at: A time in milliseconds since 1970. The ledger receives no further attempts that ended earlier.
     """
 
     budget: Budget

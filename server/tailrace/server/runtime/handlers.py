@@ -54,7 +54,7 @@ class Turn:
         extensions: URIs of the extensions that the request activates.
         resumed: If a crash interrupted the turn, the number of messages that follow ``message`` in the history; otherwise 0.
         interrupted: The response that a crash interrupted; None if there is none.
-        published: The artifacts of ``interrupted``. The handler may extend or replace artifacts that are open.
+        published: The artifacts of ``interrupted``. The handler may extend or replace artifacts that are open (not complete).
         max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
         at_once: Deprecated; always None.
         executing: The ids of approved tool calls that had begun to run when a crash interrupted the turn.
@@ -93,7 +93,7 @@ class Handler(ABC):
         replies_directly: True if the handler may yield a `Message` as its first item, to respond without a task. The task is then
             created only with the first update of the handler. With False, the default, the task is created, and its stream
             begins, before the handler runs.
-        continues: True if the handler can continue a turn that a crash interrupted, after the rounds in its history.
+        continues: True if the handler can continue a turn that a crash interrupted, after the complete rounds in `Turn.history`.
         accepts_native_tools: True if callers may request tools that a provider defines; see `Model.accepts_native_tools`.
     """
 

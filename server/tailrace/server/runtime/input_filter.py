@@ -25,7 +25,7 @@ class InputFilter:
     """Checks the messages of callers with filters.
 
     Args:
-        filters: The filters. A message is rejected if one of them would change or block a part of it.
+        filters: The filters. A message is rejected if a filter would change or block a part of the message.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Checks and encodes large updates of handlers in a thread, so that they do not block the event loop.
+"""Checks and encodes large updates of handlers in a thread, so that this work does not block the event loop.
 
 Long texts are split into several events.
 """

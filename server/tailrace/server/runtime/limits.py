@@ -1,6 +1,6 @@
 """Limits for each caller and for all callers together, and the errors for requests that exceed a limit.
 
-Tasks and streams are counted, but not events, so that limits take no time while a response streams. The server cannot distinguish
+Tasks and streams are counted, but not events, so that no limit is checked for each token. The server cannot distinguish
 unauthenticated callers, so only the limits for all callers apply to them.
 
 Each error contains the limit, advice, and the time to wait. It also shows whether one caller or the whole server reached the

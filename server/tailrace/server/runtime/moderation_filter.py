@@ -1,4 +1,4 @@
-"""Filter that sends text to a moderation endpoint while it streams, and ends the turn if the text is flagged."""
+"""Filter that sends the text of a stream to a moderation endpoint, and ends the turn if the text is flagged."""
 
 import logging
 from collections import deque

@@ -19,7 +19,7 @@ StreamKind = Literal["message", "subscription", "resume"]
 
 
 class TurnWatch:
-    """Observes one turn. The engine enters it as a context manager in the asyncio task that runs the turn.
+    """Observes one turn. The engine enters this context manager in the asyncio task that runs the turn.
 
     Attributes:
         ending: The last status of the turn; None if the turn was suspended or had a direct response.

@@ -1,4 +1,4 @@
-"""Execution of turns: converts the updates of a handler to events, and passes them to the writer.
+"""Execution of turns: converts the updates of a handler to events, and passes the events to the writer.
 
 The engine starts `TurnRunner.run` for each task. By default, the turns of a conversation run one after the other, so that the
 history for a handler contains the complete responses to earlier messages. With a setting or a request option, tasks of a
@@ -371,7 +371,7 @@ class TurnRunner:
             self._add_message(active, results)
         message = messages_from_artifacts(made, record, active.recorded_rounds)
         active.recorded_rounds, active.recorded_attempts, active.round_calls = 0, 0, frozenset()
-        if active.attached_attempt is not None:  # nothing of the rest of its response was received
+        if active.attached_attempt is not None:  # no part of its response was received again
             active.usage += (active.attached_attempt,)
             active.attached_attempt = None
         if message is not None:

@@ -94,7 +94,7 @@ class Database(ABC):
             is_patient: True to wait some seconds for other programs that read the database.
 
         Returns:
-            Whether the content was removed; False if a reader prevented it.
+            Whether the content was removed; False if a reader prevented the removal.
 
         Raises:
             StoreError: The database is not available.

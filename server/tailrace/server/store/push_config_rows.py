@@ -20,7 +20,7 @@ _MAX_LOGGED = 1000  # maximum number of webhooks that are logged because they ca
 class PushConfigRows:
     """Reads and writes rows of webhooks. The rows are encrypted if a key is configured.
 
-    Rows that were written without a key can be read. When such a row is written again, it is encrypted.
+    Rows that were written without a key can still be read. When such a row is written again, it is encrypted.
 
     Args:
         keys: The keys of the installation.

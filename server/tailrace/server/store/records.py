@@ -187,7 +187,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         messages: Messages that are added to the conversation with these events.
         updated: The time of the new status; None if the events do not change the status.
         webhooks: New webhooks, which receive these and later events.
-        send_key: The idempotency key of the message that caused the events; None if it has none.
+        send_key: The idempotency key of the message that caused the events; None if the message has none.
         holds_conversation: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
         is_large: Whether the write has a large event that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.

@@ -62,8 +62,8 @@ class SqliteDatabase(Database):
     """A SQLite file, or a database in memory.
 
     Args:
-        url: The URL of the database. Without a file name, the database is in memory. The parameter ``timeout`` has the seconds to
-            wait for a lock (default 5).
+        url: The URL of the database. Without a file name, the database is in memory. The parameter ``timeout`` is the number of
+            seconds to wait for a lock (default 5).
         durability: The failures that a commit survives. With ``power``, commits run in the writing thread, and wait for the disk.
     """
 

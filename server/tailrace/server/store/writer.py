@@ -120,7 +120,7 @@ class StoreWrites:
     async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
         """Encode the content of a transaction. Large content is encoded in a thread, but not in the thread of `run_bounded`.
 
-        In that thread, the writes of all tasks would wait for requests of callers.
+        In the thread of `run_bounded`, the writes of all tasks would wait for work on the requests of callers.
         """
         return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
 

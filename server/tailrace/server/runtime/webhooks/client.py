@@ -44,8 +44,8 @@ an event, and ``TASK/NUMBER/task`` for the complete task after the last event.""
 
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 — the name of a header
 
-# Maximum number of concurrent requests of one caller to one origin. If half of the maximum of all requests is lower, that number
-# applies: a hanging host must not delay other webhooks.
+# Maximum number of concurrent requests of one caller to one origin. The limit is never more than half of ``max_requests``, so
+# that a hanging host does not delay other webhooks.
 _MAX_REQUESTS_PER_ORIGIN = 64
 _MAX_RETRY_AFTER = 120.0  # maximum seconds that the client waits for a webhook's Retry-After
 _RETRIED = frozenset({408, 425, 429})

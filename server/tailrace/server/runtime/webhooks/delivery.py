@@ -280,7 +280,7 @@ class PushNotifier:
                 await self._store.delete_push_config(task_id, each.config.id)
 
     def drop(self, task_id: str) -> None:
-        """Cancel all deliveries for a task that is deleted."""
+        """Cancel all deliveries for a task."""
         for webhook in self._webhooks.pop(task_id, {}).values():
             webhook.scope.cancel()
 
@@ -408,7 +408,7 @@ class PushNotifier:
         return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
 
     async def _send_to_operator(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
-        """Notify the operator's webhook if its turn has ended, and delete the webhook."""
+        """If the turn of the operator's webhook has ended, notify the webhook, and delete it."""
         if state is not None and not (state.terminal or state.interrupted):
             webhook.delivered = number
             return
