@@ -102,11 +102,11 @@ def _ours(store: Callable[[Place], str], **settings: str) -> Callable[[Place], C
     return command
 
 
-_WITHOUT = "import sys; sys.modules.update(uvloop=None, httptools=None); from tailrace.server.cli import main; main()"
+_WITHOUT = "import sys; sys.modules.update(uvloop=None); from tailrace.server.cli import main; main()"
 
 
 def _on_asyncio(place: Place) -> Command:
-    """Return the command without uvloop and httptools: asyncio's loop, and h11."""
+    """Return the command without uvloop: with asyncio's loop."""
     given = _ours(_file)(place)
     return Command([sys.executable, "-c", _WITHOUT, *given.line[3:]], given.environment)
 
@@ -197,7 +197,7 @@ SERVERS = (
     ),
     Server(
         "tailrace-asyncio",
-        "tailrace without uvloop, httptools",
+        "tailrace without uvloop",
         reader_requests.A2A,
         "tailrace",
         _on_asyncio,
