@@ -115,7 +115,8 @@ class ChunkDetails(msgspec.Struct):
         role: The role of the message if it is not the usual role ``assistant``; otherwise empty.
         refusal: A fragment of the text with which the model refuses to answer.
         metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …). If
-            several chunks have the same field, the last value is used, except for ``id``, whose first value is used.
+            several chunks have the same field, the last value is used, except for ``id`` and ``created``, whose first
+            value is used.
         extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields). If several chunks
             have the same field, the values are merged (see `tailrace.wrappers.decoding.extra_fields.FieldFold`).
         error: The error that the provider reported, or None. The other content of the chunk is valid even if there is
@@ -126,8 +127,9 @@ class ChunkDetails(msgspec.Struct):
         parts: Complete content parts that follow the text of the delta: files, data, and results of tools that the
             provider ran. Tool calls are not allowed here.
         restarts: True if the provider began its response again. The previous content of the choice must be discarded.
-        restates: True if the reasoning of the delta comes from a second reasoning field. Some servers send the same
-            reasoning in two fields. The second field is then ignored if the first field has had reasoning.
+        restates: True if the reasoning of the delta comes from a second field, for example ``reasoning_details``. Some
+            servers send the same reasoning in the usual field and in a second field. The second field is then ignored
+            if the usual field has had reasoning.
     """
 
     role: str = ""

@@ -32,7 +32,7 @@ class UpstreamFault(StrEnum):
     TRUNCATED = "stream_truncated"
     """The stream ended before the response was complete: there was no finish reason."""
     INVALID = "invalid_stream"
-    """The body is not valid for this API: it is HTML or invalid JSON, or has a wrong content type."""
+    """The provider sent an invalid response, for example HTML or invalid JSON."""
     TOO_LARGE = "event_too_large"
     """An event of the stream, or the response, exceeds a size limit."""
 

@@ -280,7 +280,7 @@ class ContentPartToolCall(_Model):
         arguments_error: The error of parsing ``arguments_text``; None if there was no error.
         kind: ``"function"`` for JSON arguments, ``"custom"`` for free text, or ``"server"`` for a tool that the
             provider itself runs.
-        synthetic_id: True if the provider sent no id, and tailrace created the id.
+        synthetic_id: True if tailrace created the id, for example because the provider sent none.
         metadata: Other fields of the call, for example thought signatures. Later requests to the provider contain
             these fields.
     """

@@ -10,8 +10,8 @@ content survives a round trip: ``to_history(from_history(history)) == history``.
 - ``History.system_message`` is not part of the messages. It is an argument of `AnthropicConverter.to_history`.
 - ``History.context`` is sent as the first text of the user. If the first message is the model's, a user message with
   the text `AnthropicConverter.opening` is inserted before it.
-- Adjacent messages with the same role are merged. Tool results are merged with the user message that follows, and come
-  first in the merged message.
+- Adjacent messages with the same role are merged. Tool results are merged with adjacent user messages, and come first
+  in the merged message.
 - Blank text, and messages with only blank text, are omitted, because the API rejects them. If the last message is the
   model's, the white space at its end is removed.
 - Text after a call of a client tool (a tool that the provider does not run) is sent before the call, because the API

@@ -113,13 +113,13 @@ class _Block:
 
 
 class _RepeatedReasoning:
-    """Removes repeated reasoning. Some servers send the same reasoning in the usual field and in another field."""
+    """Removes repeated reasoning. Some servers send the same reasoning in two fields (see `ChunkDetails.restates`)."""
 
     __slots__ = ("_at", "_fragments", "_plain", "_text")
 
     def __init__(self, *, plain: bool) -> None:
-        self._plain = plain  # True if the usual field has had reasoning; the other field is then ignored
-        self._fragments: list[str] = []  # reasoning that has arrived only in the other field
+        self._plain = plain  # True if the usual field has had reasoning; the second field is then ignored
+        self._fragments: list[str] = []  # reasoning that has arrived only in the second field
         self._text: str | None = None  # the joined fragments, as long as the usual field may repeat them
         self._at = 0  # number of characters that the usual field has repeated
 
@@ -196,7 +196,7 @@ class MessageAssembly:
         # Data about the blocks of buffered text. The text may turn out to be reasoning.
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
-        # Not None after reasoning has arrived in a field other than the usual one.
+        # Not None after reasoning has arrived in a second field.
         self._restated: _RepeatedReasoning | None = None
         self.finish: FinishMessage | None = None
         self.replaced_calls: tuple[tuple[str, str], ...] = ()
@@ -520,7 +520,7 @@ class MessageAssembly:
             self._by_id[call.id] = call
 
     def _without_repetition(self, reasoning: str, restates: bool) -> str:
-        """Return the part of a reasoning text that is new. Some servers send the same reasoning in two fields."""
+        """Return the part of a reasoning text that is new (see `_RepeatedReasoning`)."""
         state = self._restated
         if state is None:
             block = self._latest(_REASONING)

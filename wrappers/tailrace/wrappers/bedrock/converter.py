@@ -25,8 +25,9 @@ content survives a round trip: ``to_history(from_history(history)) == history``.
   an unknown type become a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of
   a model become such text blocks, too. A text file of an unknown type is sent as plain text. If a file has no type, the
   extension of its name determines the type. Images, video and audio lose their names. Invalid characters in the name of
-  a document are removed, and a number is added if the name is not unique. ``to_history`` adds the extension of the
-  document's format to the name. If a message has documents but no text, the text `BedrockConverter.documents` is added.
+  a document are replaced with spaces, and a number is added if the name is not unique. ``to_history`` adds the
+  extension of the document's format to the name. If a message has documents but no text, the text
+  `BedrockConverter.documents` is added.
 - Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON object
   are sent as ``{"input": arguments}``. All other arguments are sent as the model's original text, which ``to_history``
   does not restore. The ``kind`` of a call is preserved only if it is ``"server"``. ``synthetic_id`` is not preserved.

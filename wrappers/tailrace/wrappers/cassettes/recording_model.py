@@ -33,9 +33,9 @@ make_printable("tailrace.wrappers")
 class RecordingModel(Model):
     """A model that returns the responses of another model, and writes each response to a file when the response ends.
 
-    A recording contains no headers and no URL. Credentials in texts are removed. If the caller closes a response before
-    its end, the response is not recorded. If a file cannot be written, a warning is logged, and the caller still
-    receives the response.
+    A recording contains no headers and no URL. Credentials in texts are removed. If a response ends with an exception
+    other than an `UpstreamError`, for example because it is cancelled, the response is not recorded. If a file cannot
+    be written, a warning is logged, and the caller still receives the response.
 
     If the connection breaks during a response, this model offers no continuation, so that the agent requests a new
     response. Each recording therefore has a complete request and response.

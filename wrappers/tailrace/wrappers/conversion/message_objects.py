@@ -84,7 +84,7 @@ def content_texts(content: object, *types: str) -> list[str]:
 
 
 def result_output(result: ContentPartToolResult) -> Any:
-    """Return the output of a tool. For a failed tool, return ``{"error": output}``."""
+    """Return the output of a tool. For a failed tool, return ``{"error": output}``, unless the output has a member ``error``."""
     if result.is_error and "error" not in (as_mapping(result.output) or {}):
         return {"error": result.output}
     return result.output

@@ -328,9 +328,9 @@ class HTTPModel(Model):
 class DirectModel(HTTPModel):
     """A model that sends its requests with tailrace's HTTP client, without an official client.
 
-    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those of
-    the official clients. Before a retry, the model waits for the delay that the provider requests. If the provider
-    requests none, the delay doubles with each retry. A request is not retried if the provider forbids retries
+    A request is retried after a temporary error status (for example 429 or 503) and after a connection error. The rules
+    are those of the official clients. Before a retry, the model waits for the delay that the provider requests. If the
+    provider requests none, the delay doubles with each retry. A request is not retried if the provider forbids retries
     (``x-should-retry: false``), if the provider requests a delay of more than two minutes, or if a response has
     started. Cancellation ends a delay immediately.
 

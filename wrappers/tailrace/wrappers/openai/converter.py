@@ -10,10 +10,12 @@ content survives a round trip: ``to_history(from_history(history)) == history``.
   one part for each field.
 - A data part is sent as JSON in a text part.
 - A file is sent as an image, audio (WAV, MP3) or file part. A URL that is not the URL of an image becomes the text
-  ``[name](url)``. A file in a model's message becomes the text ``[file name, media type, size]``. Images, audio and
-  uploaded files lose their names. A file without a name or media type gets a default name or media type.
+  ``[name](url)``. A file in a model's message becomes a text: ``[name](url)`` for a URL, otherwise
+  ``[file name, media type, size]``. Images, audio and uploaded files lose their names. A file without a name or media
+  type gets a default name or media type.
 - The text of a model is sent before its tool calls. Blocks of one text are sent as one part (see
-  `tailrace.wrappers.conversion.text_joining`). Empty parts are omitted.
+  `tailrace.wrappers.conversion.text_joining`). Empty texts of a model are omitted by ``to_history``, and all empty
+  texts by `plain_content`.
 - Call arguments that are not a JSON object are sent as ``{"input": text}``. Some servers parse the arguments, and would
   otherwise reject the conversation.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
