@@ -37,7 +37,7 @@ def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
     """Return a route class that checks requests, also if the router is included in another application.
 
     The response to a rejected request has the error format of the route: OpenAI's format, the format of A2A 0.3, or
-    ``google.rpc.Status``. Each response has the header ``X-Content-Type-Options: nosniff``.
+    ``google.rpc.Status``. Rejections and the responses of endpoints have the header ``X-Content-Type-Options: nosniff``.
 
     Args:
         guard: Checks each request, except requests to endpoints that are exempt (`exempt_from_guard`).
