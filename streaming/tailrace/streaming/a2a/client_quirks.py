@@ -10,8 +10,8 @@ def stores_last_chunk_only(message: Message) -> bool:
     """Return True if a message comes from a client that stores the last chunk of an artifact as the complete artifact.
 
     ``RemoteA2aAgent`` of Google ADK is such a client. It is detected by the metadata of its message parts, which has
-    the key ``is_user_input`` or a key with the prefix ``adk_``. There is no other sign: by default the client requests
-    no extension, and it sends the user agent of its HTTP library.
+    the key ``is_user_input`` or a key with the prefix ``adk_``. Nothing else in its requests identifies it: by default,
+    the client requests no extension, and it sends the user agent of its HTTP library.
     """
     return any(
         key == _ADK_USER_INPUT or key.startswith(_ADK_PREFIX)

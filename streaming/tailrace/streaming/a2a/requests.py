@@ -44,13 +44,13 @@ class AuthenticationInfo(A2AModel):
 
 
 class TaskPushNotificationConfig(A2AModel):
-    """A webhook for the updates of a task.
+    """A webhook, which receives the push notifications of a task.
 
     Attributes:
-        url: URL to which the server posts the updates.
+        url: URL to which the server sends the push notifications.
         id: The id of the webhook; empty to let the server create it.
         task_id: The id of the task; empty in a `SendMessageConfiguration`.
-        token: Token that the server sends with each update, so that the webhook can authenticate the update. Secret.
+        token: Token that the server sends with each push notification, as proof of its origin. Secret.
         authentication: Authentication that the webhook requires.
         tenant: The tenant, if the agent has several.
     """
@@ -110,7 +110,7 @@ class GetTaskRequest(A2AModel):
 
 
 class GetConversationRequest(A2AModel):
-    """Parameters of GetConversation, an operation of the extension.
+    """Parameters of GetConversation, an operation of tailrace's extension.
 
     Attributes:
         context_id: The conversation.
@@ -136,14 +136,14 @@ class Conversation(A2AModel):
 
 
 class DeleteConversationRequest(A2AModel):
-    """Parameters of DeleteConversation, an operation of the extension. The result is empty."""
+    """Parameters of DeleteConversation, an operation of tailrace's extension. The result is empty."""
 
     context_id: RequiredText
     tenant: Text = ""
 
 
 class DeleteTaskRequest(A2AModel):
-    """Parameters of DeleteTask, an operation of the extension. The result is empty."""
+    """Parameters of DeleteTask, an operation of tailrace's extension. The result is empty."""
 
     id: RequiredText
     tenant: Text = ""

@@ -110,8 +110,8 @@ class Version01(Dialect):
     def write_event(self, event: Event, *, closes: bool) -> bytes | None:
         """Encode a status or artifact event. An event with the complete task becomes a status event.
 
-        The result is None for a task that is only submitted, because streams of this version begin when the task
-        starts.
+        The result is None for an event with a task in the state SUBMITTED, because streams of this version begin when the
+        task starts.
         """
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         if kind == "task":

@@ -67,7 +67,7 @@ class Dialect(ABC):
     methods: ClassVar[Mapping[str, Operation]]
 
     def for_client(self, user_agent: str) -> "Dialect":
-        """Return the codec for a client. It differs from this codec if the encoding depends on the client's software.
+        """Return the codec for a client: a different codec if the encoding depends on the client's software.
 
         Args:
             user_agent: The user agent of the HTTP or gRPC client; empty for none.
@@ -87,7 +87,7 @@ class Dialect(ABC):
         """Encode the result of a non-streaming operation as JSON. The result of a deletion is None."""
 
     def for_stream(self, artifact_ids: Iterable[str] = ()) -> "Dialect":
-        """Return the codec for one stream. It is a new codec if the encoding of an event depends on earlier events.
+        """Return the codec for one stream: a new codec if the encoding of an event depends on earlier events.
 
         Args:
             artifact_ids: Ids of the artifacts of the task when the stream begins, in order of creation.

@@ -412,7 +412,7 @@ class Agent(Generic[T]):
 
         Args:
             history: The conversation before ``messages``.
-            messages: The messages that begin the turn. They are the first of its new messages.
+            messages: The messages that begin the turn. They are the first new messages of the turn.
             collect_output: See `TurnAccumulator`.
         """
         return TurnAccumulator(

@@ -1,9 +1,9 @@
 """The policy for continuing a response that breaks off: conditions, delays and models. Sans-IO.
 
 A response that breaks off is requested again from the same model, up to `ContinuationPolicy.attempts` times, and then
-once from each fallback model. `ResponseAttempts` decides on the attempts of one response, and the driver
-(`tailrace.streaming.agent.driver.TurnDriver`) performs the IO. Each model has a `CircuitBreaker`, which stops requests
-to a provider that fails every time.
+once from each fallback model. Each further attempt continues the response by one of several methods, its *route* (`Route`).
+`ResponseAttempts` decides on the attempts of one response, and the driver (`tailrace.streaming.agent.driver.TurnDriver`)
+performs the IO. Each model has a `CircuitBreaker`, which stops requests to a provider that fails every time.
 """
 
 import math
@@ -261,7 +261,7 @@ class ResponseAttempts:
         self.stored_response = None
 
     async def release(self) -> None:
-        """Cancel the stored response if its rest is not needed (`Model.release`)."""
+        """Cancel the stored response at the provider, if there is one (`Model.release`)."""
         stored_response, self.stored_response = self.stored_response, None
         if stored_response is not None:
             model, response = stored_response

@@ -158,7 +158,7 @@ class _Width:
         self._steps = 0
 
     def of(self, schemas: list[Mapping[str, Any]]) -> int:
-        """Return the width of several schemas for the same value. The schemas of its members and items are included."""
+        """Return the width of several schemas for the same value, including the schemas of the value's members and items."""
         widest = 1
         waiting = [schemas]
         while waiting:
@@ -231,7 +231,7 @@ def _members(schema: Mapping[str, Any], keyword: str) -> list[tuple[str, Mapping
 
 
 def schema_size(schema: object) -> tuple[int, bool]:
-    """Return the number of parts of a schema with resolved references, and True if the schema refers to itself.
+    """Count the parts of a schema with resolved references. Return the number, and True if the schema refers to itself.
 
     A recursive reference counts as one part. Counting stops above `MAX_SIZE`.
     """

@@ -1,7 +1,7 @@
-"""Limits for MCP servers: for the size of messages and of all tool definitions, and for requests and resumptions.
+"""Limits for MCP servers: sizes of messages and tool definitions, and numbers of requests and of resumed responses.
 
-This module is needed because the SDK limits only the size of events. The SDK also validates results against the output
-schemas of the server. This validation runs in the event loop, and the patterns of a schema may take exponential time.
+This module is needed because the official MCP SDK limits only the size of events. The SDK also validates results against the
+output schemas of the server. This validation runs in the event loop, and the patterns of a schema may take exponential time.
 This module therefore removes output schemas before the SDK reads them, and validates results with
 `tailrace.streaming.schemas.structured_output`, which matches patterns in linear time and rejects large schemas.
 
@@ -109,8 +109,8 @@ class MessageFilter:
     def accept(self, message: SessionMessage) -> SessionMessage | None:
         """Filter a message: return None for notifications, and for requests above `MAX_REQUESTS`.
 
-        A result with more than `MAX_VALUES` JSON values is replaced with an error. The parameters of a request with so
-        many values are removed.
+        A result with more than `MAX_VALUES` JSON values is replaced with an error. If a request has more values, its
+        parameters are removed.
         """
         content = message.message
         if isinstance(content, JSONRPCResponse):

@@ -1,8 +1,8 @@
 """Connections to an MCP server, which are reopened after they are lost. Requires the official SDK.
 
 The asyncio task that opens a client of the SDK must also close it. But any asyncio task may call a tool, and a call may open a
-new connection. Each connection therefore has its own asyncio task, in a task group that ends with the `ToolServerClient`. This task is
-shielded from cancellation, so that the server is always disconnected properly, within a limited time.
+new connection. Each connection therefore has its own asyncio task, in a task group that ends with the `ToolServerClient`. This
+asyncio task is shielded from cancellation, so that the server is always disconnected properly, within a limited time.
 """
 
 import logging

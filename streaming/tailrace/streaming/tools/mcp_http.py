@@ -1,4 +1,4 @@
-"""The transport to an MCP server at a URL: the transport of the SDK, with another HTTP client."""
+"""The transport to an MCP server at a URL: the transport of the official MCP SDK, with another HTTP client."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,7 @@
 """The transport to an MCP server that is a program. Each message is a line of the standard input or output of the program.
 
-The transport of the SDK has no limits: it buffers lines of any length, logs a traceback for each invalid line, and
-waits until a program exits if the output is not UTF-8. This module therefore runs the program itself. On Windows,
+The transport of the official MCP SDK has no limits: it buffers lines of any length, logs a traceback for each invalid line,
+and, if the output is not UTF-8, waits until the program exits. This module therefore runs the program itself. On Windows,
 asyncio cannot wait for pipes, and the transport of the SDK is used.
 """
 

@@ -1,4 +1,4 @@
-"""The message streams between the SDK's client and a server, with the limits of `tailrace.streaming.tools.mcp_bounds`."""
+"""The message streams between the MCP SDK's client and a server, with the limits of `tailrace.streaming.tools.mcp_bounds`."""
 
 from types import TracebackType
 from typing import Any, Self

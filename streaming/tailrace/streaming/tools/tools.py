@@ -127,7 +127,7 @@ class FunctionTool(Tool):
     """A Python function as a tool. A sync function runs in a thread; a timeout does not stop the thread.
 
     Args:
-        function: The function, sync or async. It must have no positional-only parameters.
+        function: The function, sync or async. It must not have positional-only parameters, ``*args`` or ``**kwargs``.
         name: Name for the model; empty to use the name of the function.
         description: Description for the model; empty to use the docstring without its sections.
         timeout: Timeout of a call in seconds; None for the timeout of the agent.
@@ -220,7 +220,7 @@ class ToolRunner:
         tools: Tools and functions with unique names.
         timeout: Timeout in seconds of tools without their own timeout.
         concurrency: Maximum number of concurrent calls.
-        approvals: The policy that determines the calls that require an approval; None for no calls.
+        approvals: The policy that determines the calls that require an approval; None if no call requires an approval.
 
     Attributes:
         definitions: The definitions for the model.
