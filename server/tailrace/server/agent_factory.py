@@ -208,7 +208,7 @@ def _tools(settings: Settings) -> list[Tool | Toolset]:
 
 
 def _read_filters(values: Sequence[str]) -> list[StreamFilter]:
-    """Return the filters of files, and the filter with the name `REQUEST_SCHEMA`."""
+    """Return the filters of the given files. The value `REQUEST_SCHEMA` is not a file name, but the name of a filter."""
     found: list[StreamFilter] = []
     for value in values:
         found += [JsonSchemaFilter()] if value == REQUEST_SCHEMA else _read_filter_file(Path(value))

@@ -67,8 +67,8 @@ def create_app(
         input_modes: Media types of accepted messages (``image/*``); ``settings.card.input_modes`` when empty.
         output_modes: Media types of the agent's output; ``settings.card.output_modes`` when empty.
         card_signers: Sign the cards; created from the settings when empty.
-        openai_user_is_key: Use the member ``user`` of a request to the OpenAI-compatible API as the id of the conversation, if
-            the request has no other id of a conversation.
+        openai_user_is_key: True to use the member ``user`` of a request to the OpenAI-compatible API as the id of the
+            conversation, if the request has no other id of a conversation.
         tracer_provider: Records spans (``docs/observability.md``); the global tracer provider when None.
         filters: Filters for the output of each turn, in the order in which they are applied (``docs/filters.md``). The filters of
             ``settings.filters`` are applied after these filters.

@@ -69,8 +69,8 @@ class AgentTable(_AgentSettings):
     """An agent.
 
     Attributes:
-        fallback: Models that respond when ``model`` fails, in order. Each is the name of a ``[models.NAME]`` table,
-            ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``.
+        fallback: Models that respond when ``model`` fails, in the order in which they are tried. Each is the name of a
+            ``[models.NAME]`` table, ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``.
         callers: The callers who may use the agent; all callers if not set. Each is the name of a ``[callers.NAME]`` table, or
             ``subject:NAME``, ``scope:NAME`` or ``role:NAME`` of bearer tokens.
     """

@@ -139,8 +139,8 @@ class CardSettings(BaseModel):
     Attributes:
         description: Description of the agent. For a remote agent, the default is the description on its card.
         version: The version of the agent.
-        protocol_version: The protocol version of the card for requests without a version. ``both``: a card that clients of both
-            versions can read; if the card is signed, a card of 1.0.
+        protocol_version: The protocol version of the card for requests without a version. ``both``: a card that clients of 1.0
+            and of 0.3 can read; if the card is signed, a card of 1.0.
         input_modes: Media types that messages may contain (``image/*``); all if empty.
         output_modes: Media types of the agent's output.
         signing_keys: Private keys (PEM files) that sign the card, by key id. Requires ``public_url``. The first key also signs
@@ -430,7 +430,7 @@ class Settings(BaseSettings):
         prices: Prices of models, as a JSON object with a member for each ``PROVIDER:MODEL`` (see below). They override the prices
             that ``tailrace[prices]`` installs.
         budgets: Limits on tokens or costs of callers, as a JSON list of objects (see below).
-        trace_content: Record messages, and the arguments and results of tools, in spans.
+        trace_content: Whether to record messages, and the arguments and results of tools, in spans.
         log_format: ``text``, or ``json``: one object per line, with the ids of the task, the context and the trace.
     """
 

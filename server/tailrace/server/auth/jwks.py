@@ -1,7 +1,7 @@
 """Fetches and caches the public keys of a token issuer (a JWK Set, RFC 7517).
 
-Concurrent callers share one fetch. If the issuer is unavailable, slow or returns an invalid set, cached keys are used until they
-reach `MAX_AGE`. Without cached keys, a caller receives an error and can try again.
+Concurrent requests share one fetch. If the issuer is unavailable, slow or returns an invalid set, cached keys are used until they
+reach `MAX_AGE`. Without cached keys, the caller receives an error and can try again.
 
 ==============  ======  =============================================================================================
 constant        value   meaning
@@ -171,7 +171,7 @@ class IssuerKeys:
         """Return the key with an id and an algorithm; None if the issuer publishes no such key.
 
         An unknown key id causes a fetch, because the issuer may have published a new key. There is at most one such fetch in
-        `PAUSE` seconds, so that clients cannot cause load with invented ids. Cancellation ends only the wait of this caller.
+        `PAUSE` seconds, so that clients cannot cause load with invented ids. Cancellation of this method ends only its wait.
 
         Raises:
             OverloadedError: The issuer is unavailable. The error contains the time to wait before a retry.

@@ -69,7 +69,8 @@ class _Connection:
         requests: The number of running requests.
         queued: The number of requests whose header is complete, but that have not begun.
         in_body: True if the header of the last request is complete, but its body is not.
-        pending_bytes: The number of bytes since the last complete header, part of a body, or request.
+        pending_bytes: The number of bytes that have arrived since the last complete header, the last part of a body, or the last
+            complete request.
         since: The time (`time.monotonic`) at which the connection began to wait for a request or for the rest of a header.
     """
 

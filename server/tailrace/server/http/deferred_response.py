@@ -40,7 +40,7 @@ def can_defer(scope: Scope) -> bool:
 
 
 def defer(scope: Scope, rest: Rest) -> bool:
-    """Defer the body of a response. The application must send the head of the response before, so that middleware can change it.
+    """Defer the body of a response. The application must send the head of the response first: middleware may change the head.
 
     Args:
         scope: The scope of the request.

@@ -43,7 +43,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: Exception) -> "Problem":
-        """Convert an exception to a problem. An exception that A2A does not define becomes an internal error."""
+        """Convert an exception to a problem. Unexpected exceptions become internal errors."""
         if isinstance(error, AuthError):
             drop_frames(error)
             status = "PERMISSION_DENIED" if error.forbidden else "UNAUTHENTICATED"

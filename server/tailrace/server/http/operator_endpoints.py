@@ -27,7 +27,8 @@ class OperatorEndpoints:
         health: Checks the health of the server.
         authenticator: Authenticates requests for metrics if ``token`` is None.
         metrics: The metrics; None to disable ``/metrics``.
-        token: The bearer token for ``/metrics``. If it is None, only authenticated callers on this machine may read the metrics.
+        token: The bearer token for ``/metrics``. If it is None, only callers on this machine may read the metrics, and
+            ``authenticator`` must accept them.
         guard: Checks whether a request comes from this machine.
     """
 

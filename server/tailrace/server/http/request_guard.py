@@ -186,8 +186,8 @@ class RequestGuard:
     def _is_local(self, scope: Scope, named: _Authority | None) -> bool:
         """Return whether a connection uses loopback or a Unix socket, directly or through a proxy on this machine.
 
-        If uvicorn trusts a proxy, it takes ``client`` from ``X-Forwarded-For``. It does not change ``server``, which is the local
-        address of the connection. A connection to a loopback address always comes from this machine.
+        If uvicorn trusts a proxy, it takes ``client`` from ``X-Forwarded-For``. uvicorn does not change ``server``, which is the
+        local address of the connection. A connection to a loopback address always comes from this machine.
         """
         client, server = scope.get("client"), scope.get("server")
         address = parse_address(server[0]) if server else None

@@ -23,7 +23,7 @@ def credentials_of(request: Request) -> Credentials:
 
 
 def requested_version(request: Request) -> str:
-    """Return the protocol version of a request without its patch number, for example ``1.0``; empty if the request names none.
+    """Return the protocol version that a request names, without the patch number, for example ``1.0``; empty if there is none.
 
     The version is in the header ``A2A-Version``. Clients that cannot set a header send a query parameter (A2A 1.0, section
     3.6.1). Version 0.2 is returned as 0.3.
@@ -86,7 +86,7 @@ def parse_extensions(listed: str) -> tuple[str, ...]:
 def extension_headers(request: Request, activated: tuple[str, ...]) -> dict[str, str]:
     """Return the response headers with the activated extensions (A2A 1.0, section 3.2.6).
 
-    If the request has the header of A2A 0.3, the response also has it.
+    If the request has the header of A2A 0.3, the response also has this header.
 
     Args:
         request: The request.

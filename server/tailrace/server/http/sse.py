@@ -138,7 +138,7 @@ def frame_data(data: bytes) -> bytes:
 
 
 def shutdown_frame() -> bytes:
-    """Return the last frame of a stream that ends because the server stops. It asks clients to reconnect after some seconds."""
+    """Return the last frame of a stream that ends because the server stops. The frame asks clients to reconnect later."""
     return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 

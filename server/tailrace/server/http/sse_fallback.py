@@ -1,6 +1,6 @@
 """The SSE response for ASGI servers other than ``tailrace serve``. It is based on sse-starlette.
 
-`tailrace.server.http.sse` uses this response if the server does not support deferred responses. It is a separate module, because
+`tailrace.server.http.sse` uses this response if the server does not support deferred responses. This module is separate, because
 the import of sse-starlette patches a method of uvicorn's server.
 """
 

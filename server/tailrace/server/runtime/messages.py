@@ -103,8 +103,7 @@ def check_request(request: SendMessageRequest) -> CallerOptions:
 def ends_in_round(last: Message) -> bool:
     """Return whether a turn with this last message is incomplete.
 
-    The turn is incomplete if the message is from the caller, has tool results, or has tool calls that a provider does not run
-    itself.
+    The turn is incomplete if the message is from the caller, has tool results, or calls a client tool.
     """
     return last.role is Role.USER or any(call.kind != "server" for call in to_common_message(last).tool_calls)
 

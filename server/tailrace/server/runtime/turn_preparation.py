@@ -71,10 +71,10 @@ class TurnPreparation:
         return self._external_ids.context_id(active.owner, active.record.context_id)
 
     async def load_branch(self, active: ActiveTask) -> None:
-        """If the next turn is the first of a branch, wait for the end of the turn that it follows, and load the earlier messages.
+        """If the next turn begins a branch, wait for the end of the turn that the branch follows, and load the earlier messages.
 
         Raises:
-            TaskNotFoundError: The turn that it follows was deleted.
+            TaskNotFoundError: The turn that the branch follows was deleted.
             StoreError: The conversation cannot be read at present.
         """
         waiting = active.waiting[0]

@@ -240,7 +240,7 @@ class TurnRunner:
     async def _updates(self, active: ActiveTask, running: "_Turn") -> AsyncGenerator[Sequence[Item]]:
         """Wait for earlier turns of the conversation, then begin the turn for the oldest waiting message.
 
-        Return the updates of its handler.
+        Return the updates that the handler of the message's agent yields.
         """
         try:
             with anyio.fail_after(self._max_wait):
