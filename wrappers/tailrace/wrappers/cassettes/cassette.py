@@ -102,8 +102,8 @@ class RecordedRequest(_Model):
 
     Attributes:
         digest: The digest of the request (`request_digest`). The recording is used for all requests with this digest.
-        history: The conversation. It is only information for readers of the file.
-        options: The options that differ from the defaults. They are only information for readers of the file.
+        history: The conversation, as information for people and error messages.
+        options: The options that differ from the defaults, as information for people.
     """
 
     digest: str

@@ -4,10 +4,10 @@
 `ChoiceDeltaWrapper(delta)` and `wrap_chunk(chunk)` wrap single objects of the package.
 
 Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning,
-like most chunks. `DocumentedChunk` has all fields that OpenAI documents. `VendorChunk` also has fields that some
-vendors send in *every* chunk. The struct of a choice is also a chunk wrapper, so no second object is created. The
-fields of the struct have the names of the wrapper interface, and are mapped to their names in JSON. Fields that
-exist only in Python have a JSON name that no provider sends, for example ``(plain)``.
+like most chunks. `DocumentedChunk` also has the other fields that OpenAI documents, for example tool calls and usage.
+`VendorChunk` also has fields that some vendors send in *every* chunk. The struct of a choice is also a chunk wrapper,
+so no second object is created. The fields of the struct have the names of the wrapper interface, and are mapped to
+their names in JSON. Fields that exist only in Python have a JSON name that no provider sends, for example ``(plain)``.
 
 All other payloads are read by `wrap_mapping`, which preserves unknown fields. The content of the stream, and never the
 name of the vendor, determines how the decoder reads it.
