@@ -296,9 +296,9 @@ class _Assignment:
     ) -> AssignedMessage:
         """Continue a context with the task that waits for the message, or with a new task.
 
-        If the waiting task belongs to another agent than the receiver of the message, a new task is used. There are two
-        exceptions, which are sent to the waiting task and rejected there: a decision about a call, and a tool result in a
-        request that contains only the new message.
+        If the waiting task belongs to another agent than the receiver of the message, a new task is used. Two kinds of messages
+        are nevertheless sent to the waiting task, which rejects them: a decision about a call, and a tool result in a request
+        that contains only the new message.
 
         Raises:
             OpenAIError: The message contains only results of calls that the agent itself executes.
