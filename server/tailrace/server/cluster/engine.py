@@ -359,7 +359,7 @@ class ClusterEngine(Engine):
                 # If the turn has ended, the write of its last event has released the claim.
                 is_released = has_ended and active.holds_conversation
                 active.holds_conversation = False
-                # The node that takes over a suspended turn also takes over its claim.
+                # The node that takes over a suspended turn (`ActiveTask.suspended`) also takes over its claim.
                 if active.error is not None or not (is_released or active.suspended):
                     await self._release(owner, name)
 
@@ -537,9 +537,9 @@ class ClusterEngine(Engine):
             raise
 
     def _without_orphans(self) -> Iterator[tuple[str, str]]:
-        """Yield the tasks in `_orphans`.
+        """Remove the tasks from `_orphans` one by one, and yield them.
 
-        Each task is removed first, so that this node no longer treats it as a task of another node.
+        After the removal, this node no longer treats the task as a task of another node.
         """
         for task_id, owner in list(self._orphans.items()):
             self._orphans.pop(task_id, None)

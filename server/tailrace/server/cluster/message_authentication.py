@@ -6,7 +6,8 @@ installation (`SecretKeys`). The tag covers the body and its context: the name o
 position and the writing node. If an entry is moved to another task or position, or its node is changed, the tag no longer
 matches.
 
-Entries with a wrong tag are counted, logged and skipped. Subscribers read the missing events from PostgreSQL.
+Entries with a wrong tag are counted, logged and skipped. If such an entry prevents a node from adding events, the node writes the
+events to PostgreSQL, where subscribers read them.
 """
 
 import hmac

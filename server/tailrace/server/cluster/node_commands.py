@@ -218,7 +218,7 @@ class Commands:
         """Receive requests and replies for this node, until this method is cancelled.
 
         Args:
-            node: The name of the node.
+            node: The id of this node.
         """
         self._node = node
         try:

@@ -450,7 +450,7 @@ class ClusterStore(Store):
         return await self._database.write(work)
 
     async def take_over(self) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
-        """Claim up to `TAKE_OVER_BATCH` interrupted tasks of dead nodes, and the webhooks of these tasks.
+        """Claim up to `TAKE_OVER_BATCH` tasks whose turns ran on dead nodes, and the webhooks of these tasks.
 
         Returns:
             The ids and callers of the tasks, and the webhooks in the format of `load_open_push_configs`.
