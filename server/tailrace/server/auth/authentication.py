@@ -1,8 +1,9 @@
 """The interface of authenticators, and an authenticator for API keys.
 
-An `Authenticator` maps the credentials of each request to an `Identity`. No other code of the server reads credentials. The
-authenticator for bearer tokens (JWT) is in `tailrace.server.auth.bearer`. To support another scheme, write a subclass of
-`Authenticator`. `tailrace.server.auth.authenticator_factory` creates an authenticator from the settings.
+An `Authenticator` maps the credentials of each request to an `Identity`. Other code of the server only checks the tokens of
+operators (`Credentials.has_bearer`). The authenticator for bearer tokens (JWT) is in `tailrace.server.auth.bearer`. To support
+another scheme, write a subclass of `Authenticator`. `tailrace.server.auth.authenticator_factory` creates an authenticator from
+the settings.
 """
 
 import hmac

@@ -1,15 +1,16 @@
 """Rejects requests from other machines, for unknown hosts, and from web pages of other sites.
 
-Each request and gRPC call is checked before its route runs. A server without authentication accepts only local programs. It
-rejects a request with 403 in these cases:
+Each request (except health probes) and each gRPC call is checked before its route runs. A server without authentication accepts
+only local programs. It rejects a request with 403 in these cases:
 
 1. The request comes from another machine: its connection uses neither loopback nor a Unix socket, or a proxy on this machine
    forwards it for a client on another machine (`tailrace.server.http.forwarded_addresses`). If a public URL is configured, a
    proxy on this machine may forward requests for the host of this URL.
-2. The ``Host`` header is neither a loopback name nor configured. This prevents DNS rebinding attacks: a web page uses a domain
-   that resolves to 127.0.0.1, and the browser sends this domain as ``Host``.
+2. The ``Host`` header is neither a loopback name, nor configured, nor the local address of the connection. This prevents DNS
+   rebinding attacks: a web page uses a domain that resolves to 127.0.0.1, and the browser sends this domain as ``Host``.
 3. The request comes from a web page of another site: ``Origin`` is neither this server nor in ``allowed_origins``, or
-   ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some requests, such as forms, without a CORS preflight.
+   ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some requests, such as forms, without a CORS preflight. Links that open a
+   page of this server are permitted.
 
 With ``allow_anonymous`` or with authentication, rule 1 does not apply, and rule 2 applies only if ``allowed_hosts`` is set. With
 authentication, rule 3 applies only to requests without a bearer token and without an API key in a header. A page of another site

@@ -203,7 +203,7 @@ class GroupWriter:
     All writes that arrive during a transaction form the next transaction. No timer is needed: an idle store commits a write
     immediately, and a busy store commits fewer, larger transactions.
 
-    Expired rows are deleted in small transactions between the other transactions. After each deletion, the writer pauses, so that
+    Expired rows are deleted in small transactions between the other transactions. There is a pause between two deletions, so that
     deletions take a limited part of the time, regardless of the number of rows. After a failed transaction, the store is tested
     at intervals (`StoreWrites.try_writing`), so that a server that is not ready becomes ready again without a new message.
 

@@ -6,8 +6,8 @@ webhook, so that a slow webhook delays neither tasks nor other webhooks.
 
 A webhook receives each status change in order, in the JSON format of stream events. After the last change, the webhook receives
 the complete task with its artifacts. Changes of artifacts are not delivered. A webhook of an older protocol version receives the
-complete task for each change, in the format of this version. If more than `MAX_MISSED` changes wait, the webhook receives only
-the current task.
+complete task for each change, in the format of this version. If a later change already exists, the webhook receives only the
+status for the earlier change. If more than `MAX_MISSED` changes wait, the webhook receives only the current task.
 
 A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is then deleted. Callers can neither read
 nor change such a webhook.
