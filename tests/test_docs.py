@@ -46,7 +46,13 @@ from tailrace.server.former_settings import MOVED, REPLACED, moved_to
 from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.several_agents import create_several_agents_app
 from tailrace.streaming import EXTENSION_URI
-from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
+from tailrace.streaming.a2a import (
+    A2AModel,
+    AgentExtension,
+    ListConversationsResponse,
+    Message,
+    StreamResponse,
+)
 from tailrace.wrappers import SSEDecoder
 from tailrace.wrappers import providers as registry
 from tailrace.wrappers.providers import FORMATS, providers
@@ -517,7 +523,11 @@ def test_the_examples_of_the_extension_are_what_the_protocol_allows() -> None:
         examples += [
             json.loads(event.data)["result"] for event in SSEDecoder().feed(block.text.encode() + b"\n")
         ]
-    models = {"messageId": Message, "uri": AgentExtension}
+    models: dict[str, type[A2AModel]] = {
+        "messageId": Message,
+        "uri": AgentExtension,
+        "conversations": ListConversationsResponse,
+    }
     for example in examples:
         if "tool_calls" not in example:
             model = next((models[name] for name in models if name in example), StreamResponse)

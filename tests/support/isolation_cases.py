@@ -105,6 +105,12 @@ SENDS: Mapping[str, Build] = {
 
 
 def _v1_0(prefix: str) -> Iterable[Case]:
+    # First, because later requests create conversations with these ids.
+    conversations = f"{prefix}/conversations"
+    yield replace(_http(f"GET {conversations}", "nothing"), names_ids=False)
+    yield _http(f"GET {conversations}", "a conversation", query="?relatedTo={context}")
+    one = f"{conversations}/{{contextId}}"
+    yield _http(f"PATCH {one}", "a conversation", lambda _: {"title": TEXT}, contextId="context")
     for path in (f"POST {prefix}/message:send", f"POST {prefix}/message:stream"):
         for name, body in SENDS.items():
             yield _http(path, name, body)
@@ -120,7 +126,7 @@ def _v1_0(prefix: str) -> Iterable[Case]:
     yield from _of_tasks(prefix, config="id")
     for which in ("task", "waiting", "running", "name"):
         yield _http(f"DELETE {prefix}/tasks/{{id}}", which, id=which)
-    yield _http(f"DELETE {prefix}/conversations/{{contextId}}", "a conversation", contextId="context")
+    yield _http(f"DELETE {one}", "a conversation", contextId="context")
 
 
 def _of_tasks(prefix: str, *, config: str, body: Build | None = None) -> Iterable[Case]:
@@ -184,6 +190,12 @@ def _in_tenant(params: Build) -> Build:
 
 
 def _rpc_1_0() -> Iterable[Case]:
+    # First, because later requests create conversations with these ids.
+    yield replace(_rpc("1.0", "ListConversations", "nothing", lambda _: {}), names_ids=False)
+    yield _rpc("1.0", "ListConversations", "a conversation", lambda ids: {"relatedTo": ids.context})
+    yield _rpc(
+        "1.0", "RenameConversation", "a conversation", lambda ids: {"contextId": ids.context, "title": TEXT}
+    )
     for method in ("SendMessage", "SendStreamingMessage"):
         for name, params in SENDS.items():
             yield _rpc("1.0", method, name, params)

@@ -129,12 +129,42 @@ export interface Page {
 	nextPageToken: string;
 }
 
-/** A refused or failed request. `status` is the HTTP status (0: none), `retryable` whether the same request may succeed later. */
+/** A conversation in a list. */
+export interface Conversation {
+	contextId: string;
+	/** The title that the caller chose, or the first words of its first message; empty for a message of unnamed files. */
+	title: string;
+	/** The time of the caller's newest message, as ISO text. */
+	updateTime: string;
+	/** The message that began the conversation, if it is a branch, and the message before which it branched off. */
+	branch?: { messageId: string; from: Branch };
+}
+
+export interface ConversationPage {
+	conversations: Conversation[];
+	/** Left out on the last page. */
+	nextPageToken?: string;
+}
+
+export interface ConversationFilter {
+	/** Text of the title, in upper or lower case. */
+	query?: string;
+	pageSize?: number;
+	pageToken?: string;
+	/** A conversation: only itself, those from which it was branched, and all their branches. */
+	relatedTo?: string;
+}
+
+/**
+ * A refused or failed request. `status` is the HTTP status (0: none), `retryable` whether the same request may succeed later,
+ * `code` the code of JSON-RPC (0: none; -32601: the agent has no such method).
+ */
 export class AgentError extends Error {
 	constructor(
 		message: string,
 		readonly retryable = false,
 		readonly status = 0,
+		readonly code = 0,
 	) {
 		super(message);
 		this.name = "AgentError";
@@ -261,6 +291,16 @@ export class AgentClient {
 		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId, historyLength })).messages ?? [];
 	}
 
+	/** One page of conversations, the newest first; a method of the extension. No messages are read or sent. */
+	listConversations(filter: ConversationFilter = {}): Promise<ConversationPage> {
+		return this.call("ListConversations", filter);
+	}
+
+	/** Set the title of a conversation; an empty title restores the default. A method of the extension. */
+	renameConversation(contextId: string, title: string): Promise<Conversation> {
+		return this.call("RenameConversation", { contextId, title });
+	}
+
 	/** Delete a conversation with its tasks; a method of the extension. */
 	async deleteConversation(contextId: string): Promise<void> {
 		await this.call("DeleteConversation", { contextId });
@@ -287,7 +327,7 @@ export class AgentClient {
 		const answer = await response.json().catch(() => ({}));
 		if (response.ok && !answer.error) return answer.result;
 		const { status } = response;
-		throw new AgentError(answer.error?.message ?? `The agent responded with status ${status}.`, status >= 500, status);
+		throw new AgentError(answer.error?.message ?? `The agent responded with status ${status}.`, status >= 500, status, answer.error?.code);
 	}
 
 	#hint(): string {

@@ -41,7 +41,7 @@ from tailrace.streaming.a2a.v1_0 import Version10
 
 Json = dict[str, Any]
 
-METHODS = ("GET", "POST", "DELETE")
+METHODS = ("GET", "POST", "PATCH", "DELETE")
 """The HTTP methods of routes; HEAD is the same as GET."""
 
 SCHEMA: Json = {
@@ -137,7 +137,7 @@ def _of_routes() -> list[Seed]:
                 continue
             if (method, template) == ("POST", "/"):
                 continue  # JSON-RPC: one seed for each method
-            bodies = _bodies(template) if method == "POST" else [None]
+            bodies = _bodies(template) if method in ("POST", "PATCH") else [None]
             short = template.removeprefix("/{tenant}").replace("{model:path}", "{model}")
             operation = described.get(short, {}).get(method.lower(), {})
             content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
@@ -166,6 +166,8 @@ _QUERY = {
     "contextId": CONTEXT,
     "status": "TASK_STATE_COMPLETED",
     "includeArtifacts": "true",
+    "query": "h",
+    "relatedTo": CONTEXT,
     "stream": "true",
     "starting_after": "2",
     "limit": "1",
@@ -220,6 +222,8 @@ def _bodies(template: str) -> list[Any]:
         ]
     if path == "/v1/responses":
         return [_responses(), {"input": "hi", "stream": True}, {"input": "hi", "background": True}]
+    if path == "/conversations/{contextId}":
+        return [{"title": "Rivers"}]
     if path == "/ai-sdk":
         return [_ai_sdk()]
     if path == "/ag-ui":
@@ -435,6 +439,10 @@ def _fields(operation: str) -> Json:
             "historyLength": 1,
             "includeArtifacts": True,
         }
+    if operation == "ListConversations":
+        return {"query": "h", "pageSize": 1, "pageToken": PAGE_TOKEN, "relatedTo": CONTEXT}
+    if operation == "RenameConversation":
+        return {"contextId": CONTEXT, "title": "Rivers"}
     if operation == "GetConversation":
         return {"contextId": CONTEXT}
     if operation in ("DeleteTask", "DeleteConversation"):  # not those that other requests name

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from support.store_objects import numbers_of, open_store, task, user_message, write
 from tailrace.server.store import store as stores
-from tailrace.server.store.store import PushConfig, Store, TaskFilter, TaskPosition, TaskWrite
+from tailrace.server.store.store import ListPosition, PushConfig, Store, TaskFilter, TaskWrite
 from tailrace.streaming import TaskState
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 from tailrace.wrappers import ConfigurationError, StoreError
@@ -93,17 +93,17 @@ async def test_tasks_are_listed_from_the_newest_on_page_by_page(store_url: str) 
             await store.commit([write(name, 1, state=TaskState.COMPLETED, updated=updated)])
         await store.commit([write("x", 1, state=TaskState.WORKING, owner="you")])
 
-        async def names(wanted: TaskFilter, after: TaskPosition | None = None) -> list[str]:
+        async def names(wanted: TaskFilter, after: ListPosition | None = None) -> list[str]:
             return [each.id for _, each in (await store.list_tasks("me", wanted, after=after, limit=2))[0]]
 
         assert await names(TaskFilter()) == ["c", "b"]
-        assert await names(TaskFilter(), TaskPosition(at[1], "b")) == ["B", "a"]
+        assert await names(TaskFilter(), ListPosition(at[1], "b")) == ["B", "a"]
         # The same moment in another time zone.
         since = at[3].astimezone(timezone(timedelta(hours=5)))
         assert await names(TaskFilter(since=since)) == ["c"]
         assert await names(TaskFilter(state=TaskState.WORKING)) == []
         (position, _), *_ = (await store.list_tasks("me", TaskFilter(), after=None, limit=1))[0]
-        assert position == TaskPosition(at[3], "c")
+        assert position == ListPosition(at[3], "c")
 
 
 async def test_lists_do_not_have_unlisted_tasks(store_url: str) -> None:
@@ -128,7 +128,7 @@ async def test_a_page_of_large_tasks_has_fewer_of_them(
             large = large.model_copy(update={"history": tuple(earlier_messages)})
             await store.commit([TaskWrite(f"t{day}", "me", "c", write(f"t{day}", 1).events, large)])
         pages: list[list[str]] = []
-        after: TaskPosition | None = None
+        after: ListPosition | None = None
         while not pages or after is not None:
             page = await store.list_tasks("me", TaskFilter(), after=after, limit=5)
             pages.append([position.id for position, _ in page.tasks])

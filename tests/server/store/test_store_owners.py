@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from support.store_objects import LONG_AGO, numbers_of, open_store, task, user_message
-from tailrace.server.store.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition, TaskWrite
+from tailrace.server.store.store import ListPosition, PushConfig, SendKey, Store, TaskFilter, TaskWrite
 from tailrace.streaming import Event, TaskState
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 from tailrace.wrappers import StoreError
@@ -75,7 +75,7 @@ async def test_a_list_has_the_tasks_of_its_owner(store: Store, caller: Caller, o
         page = await store.list_tasks(caller.name, wanted, after=None, limit=10)
         assert [position.id for position, _ in page.tasks] == [caller.task_id]
         assert (page.total, page.has_more) == (1, False)
-        after = TaskPosition(LONG_AGO.replace(year=2030), other.task_id)
+        after = ListPosition(LONG_AGO.replace(year=2030), other.task_id)
         page = await store.list_tasks(caller.name, wanted, after=after, limit=10)
         assert [position.id for position, _ in page.tasks] == [caller.task_id]
 

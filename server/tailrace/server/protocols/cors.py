@@ -35,7 +35,7 @@ def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(origins),
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=list(_REQUEST_HEADERS),
             expose_headers=list(_EXPOSED_HEADERS),
             max_age=600,

@@ -39,6 +39,8 @@ from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.usage_ledger import DirectCall, UsageLedger
 from tailrace.server.runtime.waiting_turns import AcceptedMessages, WaitingTurns, root_of
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
+from tailrace.server.store.conversation_rows import title_of
+from tailrace.server.store.records import StoredConversation
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Store, TaskWrite
 from tailrace.server.store.writer import GroupWriter
@@ -50,7 +52,7 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task
-from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
+from tailrace.streaming.a2a.requests import MAX_TITLE, SendMessageRequest, TaskPushNotificationConfig
 from tailrace.streaming.task.event_log import TaskLog
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import StatusUpdate
@@ -343,6 +345,28 @@ class Engine(TaskAccess):
                         await self._delete_task(task_id, owner)
         if is_changed:
             await self._store.purge()
+
+    async def rename_conversation(
+        self, context_id: str, title: str, owner: str, agent: str = ""
+    ) -> StoredConversation:
+        """Set the title of a conversation in the list of its owner.
+
+        Args:
+            context_id: Id of the conversation.
+            title: The title; if it has no words, the conversation gets its default title.
+            owner: The caller.
+            agent: The name of the agent; see `CallContext`.
+
+        Raises:
+            BlockedMessageError: An input filter blocks the title.
+            TaskNotFoundError: The caller has no task in such a conversation.
+            StoreError: The title cannot be stored.
+        """
+        await self._agents.check(agent, (), {"title": title})
+        renamed = await self._store.conversations.rename(context_id, owner, title_of([title], MAX_TITLE))
+        if renamed is None:
+            raise TaskNotFoundError("the conversation has no tasks", metadata={"contextId": context_id})
+        return renamed
 
     async def put_record(
         self, task: Task, owner: str, name: str, *, may_create: bool = True, agent: str = ""

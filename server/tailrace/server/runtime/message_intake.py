@@ -279,7 +279,8 @@ class MessageIntake:
         active.send_key = named and SendKey(*named, record.id, number)
         active.completion = _completion_of(call, record.id, number)
         # During a turn, no snapshot is stored, because a snapshot cannot represent an open artifact.
-        self._turns.persist(active, (record.receipt(message, encoded),), snapshot=not active.running)
+        receipt = record.receipt(message, encoded)
+        self._turns.persist(active, (receipt,), snapshot=not active.running, received=message)
         number, snapshot = record.number, record.snapshot()
         if not active.running:
             self._turns.run_soon(active, permit)

@@ -15,6 +15,7 @@ from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.approvals import Approvers
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.conversation_operations import list_conversations, rename_conversation
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.event_stream import EventStream, newest_messages
 from tailrace.server.runtime.identifier_bounds import check_id
@@ -45,9 +46,11 @@ from tailrace.streaming.a2a.requests import (
     GetConversationRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListConversationsRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     ListTasksResponse,
+    RenameConversationRequest,
     SendMessageRequest,
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
@@ -165,6 +168,10 @@ class Operations:
             return await self.delete_conversation(
                 cast("DeleteConversationRequest", request).context_id, caller
             )
+        if operation is Operation.LIST_CONVERSATIONS:
+            return await list_conversations(self._engine, cast("ListConversationsRequest", request), caller)
+        if operation is Operation.RENAME_CONVERSATION:
+            return await rename_conversation(self._engine, cast("RenameConversationRequest", request), caller)
         return await self._execute_push(operation, request, caller)
 
     async def answer(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:

@@ -1,4 +1,4 @@
-"""The tokens of the pages of a list of tasks."""
+"""The tokens of the pages of lists of tasks and conversations."""
 
 import base64
 import binascii
@@ -7,20 +7,20 @@ import json
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from tailrace.server.store.store import TaskFilter, TaskPosition
+from tailrace.server.store.store import ConversationFilter, ListPosition, TaskFilter
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.wrappers.messages import join_surrogates
 
-_MAX_PAGE_TOKEN = 1_000  # characters
+_MAX_PAGE_TOKEN = 5_000  # characters; a token contains an id, which may consist of escaped characters
 
 
-def page_token(position: TaskPosition, task_filter: TaskFilter) -> str:
+def page_token(position: ListPosition, list_filter: TaskFilter | ConversationFilter) -> str:
     """Return a token for the page after a position. The token is valid only for the same filter."""
-    fields = [position.updated.isoformat(), position.id, _fingerprint(task_filter)]
+    fields = [position.updated.isoformat(), position.id, _fingerprint(list_filter)]
     return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
 
 
-def read_page_token(token: str, task_filter: TaskFilter) -> TaskPosition:
+def read_page_token(token: str, list_filter: TaskFilter | ConversationFilter) -> ListPosition:
     """Parse the token of a page.
 
     Raises:
@@ -30,17 +30,17 @@ def read_page_token(token: str, task_filter: TaskFilter) -> TaskPosition:
     if len(token) <= _MAX_PAGE_TOKEN:
         with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
             fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-            updated, task_id, fingerprint = fields
+            updated, entry_id, fingerprint = fields
             # The store compares times in UTC. The conversion to UTC fails for some times in the years 1 and 9999 (OverflowError).
             when = datetime.fromisoformat(updated)
-            if when.tzinfo is not None and isinstance(task_id, str):
-                position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))
+            if when.tzinfo is not None and isinstance(entry_id, str):
+                position = ListPosition(when.astimezone(UTC), join_surrogates(entry_id))
     if position is None:
         raise InvalidParamsError("pageToken was not created by this agent")
-    if fingerprint != _fingerprint(task_filter):
+    if fingerprint != _fingerprint(list_filter):
         raise InvalidParamsError("pageToken belongs to a request with other filters")
     return position
 
 
-def _fingerprint(task_filter: TaskFilter) -> str:
-    return hashlib.sha256(repr(task_filter).encode()).hexdigest()[:12]
+def _fingerprint(list_filter: TaskFilter | ConversationFilter) -> str:
+    return hashlib.sha256(repr(list_filter).encode()).hexdigest()[:12]

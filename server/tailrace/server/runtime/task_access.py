@@ -5,7 +5,8 @@ from tailrace.server.runtime.messages import in_turns
 from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
 from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.store.completion_store import CompletionStore
-from tailrace.server.store.store import SendKey, Store, TaskFilter, TaskPage, TaskPosition
+from tailrace.server.store.conversation_list import ConversationList
+from tailrace.server.store.store import ListPosition, SendKey, Store, TaskFilter, TaskPage
 from tailrace.streaming.a2a.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
@@ -36,6 +37,11 @@ class TaskAccess:
         """The stored chat completions of all callers."""
         return self._store.completions
 
+    @property
+    def conversations(self) -> ConversationList:
+        """The lists of the conversations of all callers."""
+        return self._store.conversations
+
     async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
         """Return the persisted state of a task. The history includes the agent's messages.
 
@@ -64,7 +70,7 @@ class TaskAccess:
         return await run_bounded(cost, with_agent_messages, task, recorded, history_length)
 
     async def list_tasks(
-        self, task_filter: TaskFilter, owner: str = "", *, after: TaskPosition | None = None, limit: int
+        self, task_filter: TaskFilter, owner: str = "", *, after: ListPosition | None = None, limit: int
     ) -> TaskPage:
         """Return the persisted state of the caller's tasks, ordered by the time of their status, newest first.
 

@@ -119,7 +119,8 @@ class TurnRunner:
             active: The task.
             submitted: The event that `TaskRecord.submitted` returned; None to create it.
         """
-        self.persist(active, (submitted or active.record.submitted(),), snapshot=True)
+        event = submitted or active.record.submitted()
+        self.persist(active, (event,), snapshot=True, received=active.record.history[0])
 
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Begin a turn and run it in the task group; see `run`."""
@@ -393,7 +394,13 @@ class TurnRunner:
             self._writer.add_write(write, _ignore, partial(logger.error, "the usage of a turn is lost: %s"))
 
     def persist(
-        self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False, is_large: bool = False
+        self,
+        active: ActiveTask,
+        events: Sequence[Event],
+        *,
+        snapshot: bool = False,
+        is_large: bool = False,
+        received: Message | None = None,
     ) -> None:
         """Pass events to the writer, which stores and then publishes them.
 
@@ -402,6 +409,7 @@ class TurnRunner:
             events: The next events of the task. They have been applied to its record. Only the last event may change the status.
             snapshot: True to also update the snapshot of the task in the store; used at the beginning and at the end of a turn.
             is_large: True if an event is large (see `TaskWrite`).
+            received: The caller's message that the task received with the events; None if it received none.
         """
         if active.error is not None:
             return  # an earlier event could not be stored, and a log must not have gaps
@@ -425,6 +433,7 @@ class TurnRunner:
             is_large,
             completion,
             usage=usage,
+            received=received,
         )
         changes_status = events[-1].state is not None
         publish = partial(self._publish_status, active, webhooks) if changes_status else active.log.publish

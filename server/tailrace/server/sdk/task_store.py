@@ -37,6 +37,7 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskStatus
 from tailrace.streaming.a2a.requests import ListTasksRequest
+from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.wrappers import StoreError
 
@@ -85,7 +86,10 @@ class TaskStore(SdkTaskStore):
             model = from_sdk(task, Task)
         except InvalidParamsError as error:
             raise to_sdk_error(InvalidAgentResponseError(f"task {task.id}: {error.detail}")) from None
-        await self._keep(TaskWrite(model.id, self._owner(context), model.context_id, (), model))
+        received = next(filter(is_callers, model.history), None)
+        await self._keep(
+            TaskWrite(model.id, self._owner(context), model.context_id, (), model, received=received)
+        )
 
     async def create(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> a2a_pb2.Task:
         """Store a new task.

@@ -193,6 +193,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: Whether lists of tasks contain the task, if this write creates it.
         usage: Records of attempts that ended before these events.
+        received: The caller's message that the task received with these events; None if it received none.
     """
 
     task_id: str
@@ -209,6 +210,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     completion: StoredCompletion | None = None
     is_listed: bool = True
     usage: Sequence[UsageRecord] = ()
+    received: Message | None = None
 
 
 class StoredTask(msgspec.Struct, frozen=True):
@@ -251,12 +253,66 @@ class CompletionFilter(msgspec.Struct, frozen=True):
     metadata: dict[str, str] = {}
 
 
-class TaskPosition(msgspec.Struct, frozen=True):
-    """The position of a task in a list that is ordered by status time, newest first.
+class ConversationFilter(msgspec.Struct, frozen=True):
+    """A filter for lists of conversations. Empty members match all conversations.
 
     Attributes:
-        updated: The time of the status of the task.
-        id: The id of the task, which orders tasks with the same time.
+        text: Text that the title must contain, without regard to case.
+        related_to: A conversation. It matches itself, and the conversations that are connected with it by branches.
+    """
+
+    text: str = ""
+    related_to: str = ""
+
+
+class StoredBranch(msgspec.Struct, frozen=True):
+    """The message with which a conversation began as a branch of another.
+
+    Attributes:
+        message_id: The message.
+        origin_context_id: The other conversation.
+        origin_message_id: The message of the other conversation before which the branch begins.
+    """
+
+    message_id: str
+    origin_context_id: str
+    origin_message_id: str
+
+
+class StoredConversation(msgspec.Struct, frozen=True):
+    """A conversation in a list.
+
+    Attributes:
+        context_id: The id.
+        title: The title that the caller chose, or the beginning of the caller's first message.
+        updated: The time of the caller's newest message.
+        branch: The beginning of the conversation, if it is a branch; otherwise None.
+    """
+
+    context_id: str
+    title: str
+    updated: datetime
+    branch: StoredBranch | None = None
+
+
+class ConversationPage(NamedTuple):
+    """A page of a caller's conversations.
+
+    Attributes:
+        conversations: The conversations, the newest first.
+        has_more: Whether further conversations follow.
+    """
+
+    conversations: list[StoredConversation]
+    has_more: bool
+
+
+class ListPosition(msgspec.Struct, frozen=True):
+    """The position of an entry in a list that is ordered by time, newest first.
+
+    Attributes:
+        updated: The time of the entry: of the status of a task, or of the newest message of a conversation.
+        id: The id of the entry, which orders entries with the same time.
     """
 
     updated: datetime
@@ -272,7 +328,7 @@ class StoredPage(NamedTuple):
         has_more: Whether further tasks follow.
     """
 
-    tasks: list[tuple[TaskPosition, Task]]
+    tasks: list[tuple[ListPosition, Task]]
     total: int
     has_more: bool
 
@@ -288,7 +344,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
     tasks: list[Task]
     total: int
-    last: TaskPosition | None
+    last: ListPosition | None
 
 
 class Retention(msgspec.Struct, frozen=True):

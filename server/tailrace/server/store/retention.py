@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, delete, exists, func, select, update
 
+from tailrace.server.store.conversation_rows import lock_conversations_of, replace_first_tasks
 from tailrace.server.store.event_rows import count_within
 from tailrace.server.store.records import Retention
 from tailrace.server.store.schema import TABLES_OF_TASKS, deletions, events, messages, push_configs, tasks
@@ -55,12 +56,8 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
         found = _over_since(connection, before)
         complete, batch = _drop_events(connection, found, batch)
         if complete:
-            for column in (
-                tasks.c.id,
-                *(table.c.task_id for table in TABLES_OF_TASKS if table is not events),
-            ):
-                connection.execute(delete(column.table).where(column.in_(complete)))
-            forget_tasks(connection, complete)
+            connection.execute(delete(tasks).where(tasks.c.id.in_(complete)))
+            delete_rows_of_tasks(connection, complete)
         if batch <= 0 or len(found) == _BATCH:
             return True
     if retention.events is not None:
@@ -71,6 +68,15 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
             connection.execute(update(tasks).where(tasks.c.id.in_(complete)).values(events_kept=False))
         return batch <= 0 or len(found) == _BATCH
     return False
+
+
+def delete_rows_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Delete the rows that belong to deleted tasks, except their events."""
+    first_tasks = lock_conversations_of(connection, task_ids)
+    for table in TABLES_OF_TASKS:
+        connection.execute(delete(table).where(table.c.task_id.in_(task_ids)))
+    replace_first_tasks(connection, first_tasks)
+    forget_tasks(connection, task_ids)
 
 
 def _over_since(

@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0013"
+HEAD = "0014"
 """The number of the newest migration, which is the version of a database that this code supports."""
 
 metadata = MetaData()
@@ -220,7 +220,53 @@ completion_metadata = Table(
     Column("value", Name, nullable=False),
 )
 
-TABLES_OF_TASKS = (messages, push_configs, send_keys, completions, completion_metadata)
+# The listed tasks of each conversation, in the order of their creation.
+conversation_tasks = Table(
+    "conversation_tasks",
+    metadata,
+    Column("position", Position, primary_key=True, autoincrement=True),
+    Column("task_id", Name, nullable=False),
+    Column("owner", Name, nullable=False),
+    Column("context_id", Name, nullable=False),
+    # The beginning of the caller's first message, and the same text for searches without regard to case.
+    Column("title", Name, nullable=False),
+    Column("search_text", Name, nullable=False),
+    # If the message began a branch: its id, and the conversation and message from which it branched off; otherwise NULL.
+    Column("message_id", Name),
+    Column("origin_context_id", Name),
+    Column("origin_message_id", Name),
+    Index("conversation_tasks_by_task", "task_id", unique=True),
+    Index("conversation_tasks_by_context", "owner", "context_id", "position"),
+)
+
+# The conversations that have listed tasks.
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("owner", Name, primary_key=True),
+    Column("context_id", Name, primary_key=True),
+    # The first conversation of those that are connected by branches.
+    Column("root", Name, nullable=False),
+    # The oldest task in `conversation_tasks`, which has the default title.
+    Column("first_task", Name, nullable=False),
+    # The time of the caller's newest message.
+    Column("updated", Time, nullable=False),
+    # The title that the caller chose, with the same text for searches; NULL for the default title.
+    Column("title", Name),
+    Column("search_text", Name),
+    Index("conversations_by_time", "owner", "updated", "context_id"),
+    Index("conversations_by_root", "owner", "root", "updated", "context_id"),
+    Index("conversations_by_first_task", "first_task"),
+)
+
+TABLES_OF_TASKS = (
+    messages,
+    push_configs,
+    send_keys,
+    completions,
+    completion_metadata,
+    conversation_tasks,
+)
 """The tables with rows that belong to a task, except `tasks` and `events`. The rows are deleted with the task."""
 
 # The ids of tasks that callers deleted. A row exists until all events of its task are deleted, which may take several

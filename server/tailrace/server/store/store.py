@@ -11,13 +11,16 @@ import anyio
 from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from tailrace.server.store.completion_store import CompletionStore
+from tailrace.server.store.conversation_list import ConversationList
 from tailrace.server.store.database import Database, parse_url
 from tailrace.server.store.event_rows import count_within, load_events, read_events
 from tailrace.server.store.push_config_rows import PushConfigRows, open_push_configs
 from tailrace.server.store.records import (
     INCOMPLETE_STATES,
     AttemptState,
+    ConversationFilter,
     EventsDropped,
+    ListPosition,
     NotOwnedError,
     PushConfig,
     Retention,
@@ -27,7 +30,6 @@ from tailrace.server.store.records import (
     StoredTask,
     TaskFilter,
     TaskPage,
-    TaskPosition,
     TasksNotWrittenError,
     TaskWrite,
     UsageRecord,
@@ -49,8 +51,10 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 __all__ = [
     "INCOMPLETE_STATES",
     "AttemptState",
+    "ConversationFilter",
     "Durability",
     "EventsDropped",
+    "ListPosition",
     "NotOwnedError",
     "PushConfig",
     "Retention",
@@ -60,7 +64,6 @@ __all__ = [
     "StoredTask",
     "TaskFilter",
     "TaskPage",
-    "TaskPosition",
     "TaskWrite",
     "TasksNotWrittenError",
     "UsageRecord",
@@ -102,6 +105,7 @@ class Store(StoreWrites):
 
     Attributes:
         completions: The stored chat completions.
+        conversations: The list of the conversations of each owner.
         usage: The usage ledger.
 
     Raises:
@@ -118,6 +122,7 @@ class Store(StoreWrites):
     ) -> None:
         super().__init__(database or _database(url, durability), retention or Retention())
         self.completions = CompletionStore(self._database)
+        self.conversations = ConversationList(self._database)
         self.usage = UsageStore(self._database)
 
     @property
@@ -245,7 +250,7 @@ class Store(StoreWrites):
         return SendKey(key, *rows[0]) if rows else None
 
     async def list_tasks(
-        self, owner: str, task_filter: TaskFilter, *, after: TaskPosition | None, limit: int
+        self, owner: str, task_filter: TaskFilter, *, after: ListPosition | None, limit: int
     ) -> StoredPage:
         """Return the last persisted state of the tasks of an owner, newest status first.
 
@@ -285,7 +290,7 @@ class Store(StoreWrites):
             return total, page, len(rows) > len(page), snapshots
 
         total, rows, has_more, snapshots = await self._database.read(work)
-        positions = [TaskPosition(row.updated, row.id) for row in rows if row.id in snapshots]
+        positions = [ListPosition(row.updated, row.id) for row in rows if row.id in snapshots]
         found = await _parsed([snapshots[position.id] for position in positions], Task)
         return StoredPage(list(zip(positions, found, strict=True)), total, has_more=has_more)
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
 )
 
 from tailrace.server.store.completion_store import insert_completion
+from tailrace.server.store.conversation_rows import add_to_conversations
 from tailrace.server.store.push_config_rows import PushConfigRows
 from tailrace.server.store.records import TaskWrite
 from tailrace.server.store.schema import events, messages, send_keys, tasks
@@ -87,6 +88,7 @@ def write_tasks(
     if messages:
         connection.execute(_INSERT_MESSAGE, messages)
     _put_tasks(connection, writes, bodies, node)
+    add_to_conversations(connection, [write for write in writes if write.events])
     for write in writes:
         for webhook in write.webhooks:
             webhooks.put(connection, webhook, node)
@@ -168,6 +170,7 @@ def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, 
         key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
         newest = {"number": _last_number(write.task_id, 0)}
         connection.execute(insert(tasks).values({**key, **values, **newest}))
+        add_to_conversations(connection, [write])
 
 
 def put_record(connection: Connection, row: dict[str, Any], *, may_create: bool) -> bool:

@@ -16,11 +16,16 @@ from tailrace.server.store.database import Database
 from tailrace.server.store.event_rows import Row
 from tailrace.server.store.push_config_rows import PushConfigRows
 from tailrace.server.store.records import Retention, TasksNotWrittenError, TaskWrite
-from tailrace.server.store.retention import delete_messages, drop_deleted, drop_expired, pending_deletion
-from tailrace.server.store.schema import TABLES_OF_TASKS, claims, deletions, tasks
+from tailrace.server.store.retention import (
+    delete_messages,
+    delete_rows_of_tasks,
+    drop_deleted,
+    drop_expired,
+    pending_deletion,
+)
+from tailrace.server.store.schema import claims, deletions, tasks
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.task_rows import Bodies, has_all_events, write_tasks
-from tailrace.server.store.usage_store import forget_tasks
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.wrappers import StoreError
@@ -498,9 +503,7 @@ def _drop_pending(connection: Connection) -> bool:
 def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
     gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
     if gone.rowcount:
-        for table in TABLES_OF_TASKS:
-            connection.execute(delete(table).where(table.c.task_id == task_id))
-        forget_tasks(connection, (task_id,))
+        delete_rows_of_tasks(connection, (task_id,))
         connection.execute(delete(deletions).where(deletions.c.task_id == task_id))
         connection.execute(insert(deletions).values(task_id=task_id))
     return bool(gone.rowcount)

@@ -30,6 +30,9 @@ from tailrace.streaming.a2a.models import A2AModel, Message, Task, exactly_one
 MAX_PAGE_SIZE = 100
 DEFAULT_PAGE_SIZE = 50
 
+MAX_TITLE = 200
+"""Maximum number of characters of the title of a conversation."""
+
 
 class AuthenticationInfo(A2AModel):
     """The authentication of requests to a webhook.
@@ -139,6 +142,86 @@ class DeleteConversationRequest(A2AModel):
     """Parameters of DeleteConversation, an operation of tailrace's extension. The result is empty."""
 
     context_id: RequiredText
+    tenant: Text = ""
+
+
+class ListConversationsRequest(A2AModel):
+    """Parameters of ListConversations, an operation of the extension. A conversation must match all filters that are set.
+
+    Attributes:
+        query: Select conversations whose title contains this text, without regard to case.
+        page_size: Maximum number of conversations, 1 to 100.
+        page_token: ``next_page_token`` of the previous page, with the same filters.
+        related_to: Select this conversation, the conversations from which it was branched, and the branches of any of these.
+        tenant: The tenant, if the agent has several.
+    """
+
+    query: Annotated[Text, Field(max_length=MAX_TITLE)] = ""
+    page_size: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = DEFAULT_PAGE_SIZE
+    page_token: Text = ""
+    related_to: Text = ""
+    tenant: Text = ""
+
+
+class BranchOrigin(A2AModel):
+    """The message of a conversation before which another conversation branches off."""
+
+    context_id: Text
+    message_id: Text
+
+
+class ConversationBranch(A2AModel):
+    """The beginning of a branch.
+
+    Attributes:
+        message_id: The message that began the branch.
+        origin: The message before which the branch begins. Its name in JSON is ``from``.
+    """
+
+    message_id: Text
+    origin: BranchOrigin = Field(alias="from")
+
+
+class ListedConversation(A2AModel):
+    """A conversation in a list.
+
+    Attributes:
+        context_id: The id of the conversation.
+        title: The title; by default, the first words of the first message. Empty if this message has neither text nor a file with
+            a name.
+        update_time: The time of the caller's newest message.
+        branch: The beginning of the conversation, if it is a branch of another; otherwise None.
+    """
+
+    context_id: Text
+    title: Text
+    update_time: Timestamp
+    branch: ConversationBranch | None = None
+
+
+class ListConversationsResponse(A2AModel):
+    """Result of ListConversations.
+
+    Attributes:
+        conversations: Conversations of the page, the newest first.
+        next_page_token: Token of the next page; empty on the last page.
+    """
+
+    conversations: tuple[ListedConversation, ...]
+    next_page_token: Text = ""
+
+
+class RenameConversationRequest(A2AModel):
+    """Parameters of RenameConversation, an operation of the extension. The result is a `ListedConversation`.
+
+    Attributes:
+        context_id: The conversation.
+        title: The new title; empty for the default title.
+        tenant: The tenant, if the agent has several.
+    """
+
+    context_id: RequiredText
+    title: Annotated[Text, Field(max_length=MAX_TITLE)]
     tenant: Text = ""
 
 

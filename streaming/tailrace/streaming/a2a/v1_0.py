@@ -17,8 +17,10 @@ from tailrace.streaming.a2a.requests import (
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListConversationsRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
+    RenameConversationRequest,
     SendMessageRequest,
     SendMessageResponse,
     SubscribeToTaskRequest,
@@ -41,6 +43,8 @@ REQUESTS: Mapping[Operation, type[A2AModel]] = {
     Operation.GET_CONVERSATION: GetConversationRequest,
     Operation.DELETE_TASK: DeleteTaskRequest,
     Operation.DELETE_CONVERSATION: DeleteConversationRequest,
+    Operation.LIST_CONVERSATIONS: ListConversationsRequest,
+    Operation.RENAME_CONVERSATION: RenameConversationRequest,
 }
 """Request type of each operation."""
 

@@ -31,6 +31,8 @@ class Operation(StrEnum):
     GET_CONVERSATION = "GetConversation"
     DELETE_TASK = "DeleteTask"
     DELETE_CONVERSATION = "DeleteConversation"
+    LIST_CONVERSATIONS = "ListConversations"
+    RENAME_CONVERSATION = "RenameConversation"
 
     @property
     def streams(self) -> bool:
@@ -39,7 +41,13 @@ class Operation(StrEnum):
 
 
 EXTENSION_OPERATIONS = frozenset(
-    {Operation.GET_CONVERSATION, Operation.DELETE_TASK, Operation.DELETE_CONVERSATION}
+    {
+        Operation.GET_CONVERSATION,
+        Operation.DELETE_TASK,
+        Operation.DELETE_CONVERSATION,
+        Operation.LIST_CONVERSATIONS,
+        Operation.RENAME_CONVERSATION,
+    }
 )
 """Operations of the extension ``urn:tailrace:ext:stream:v1``. They are not available over gRPC."""
 

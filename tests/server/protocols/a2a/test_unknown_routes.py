@@ -27,7 +27,7 @@ async def test_an_unknown_address_is_an_error_of_the_protocol(path: str) -> None
         ("GET", "/v1/chat/nothing", 404, None),
         ("POST", "/v1/files", 404, None),
         ("PUT", "/v1/responses", 405, "POST"),
-        ("PATCH", "/v1/conversations/c", 405, "DELETE, GET, POST"),
+        ("PUT", "/v1/conversations/c", 405, "DELETE, GET, POST"),
     ],
 )
 async def test_an_unknown_address_of_the_openai_api_is_an_error_of_that_api(

@@ -95,12 +95,16 @@ ROUTES = (
     Route("GET", "/tasks/{id}", Operation.GET_TASK),
     Route("GET", "/extendedAgentCard", Operation.GET_EXTENDED_CARD),
     Route("DELETE", "/tasks/{id}", Operation.DELETE_TASK),
+    Route("GET", "/conversations", Operation.LIST_CONVERSATIONS),
     Route("GET", "/conversations/{contextId}", Operation.GET_CONVERSATION),
+    Route("PATCH", "/conversations/{contextId}", Operation.RENAME_CONVERSATION),
     Route("DELETE", "/conversations/{contextId}", Operation.DELETE_CONVERSATION),
 )
 
 # Routes without a tenant come first, because routes with a tenant would match their paths, too.
 VERSION_1_0 = Version(Version10(), ROUTES, prefixes=("", "/{tenant}"))
+
+METHODS_WITH_BODY = ("POST", "PATCH")
 
 # Query parameters that are not members of a request.
 _NOT_FIELDS = frozenset({"A2A-Version", EXTENSIONS_QUERY, "after", API_KEY_QUERY, TOKEN_QUERY})
@@ -208,7 +212,7 @@ class HttpJsonBinding:
 
     async def _fields(self, request: Request) -> tuple[int, dict[str, Any]]:
         """Return the cost and the members of a request. Values in the path override values in the body or query."""
-        if request.method != "POST":
+        if request.method not in METHODS_WITH_BODY:
             query = request.query_params
             fields = {name: _query_value(name, query[name]) for name in query if name not in _NOT_FIELDS}
             return len(fields), fields | request.path_params

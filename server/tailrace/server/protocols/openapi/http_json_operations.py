@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from tailrace.server.protocols.a2a.http_json import ROUTES, Route
+from tailrace.server.protocols.a2a.http_json import METHODS_WITH_BODY, ROUTES, Route
 from tailrace.server.protocols.a2a.http_json_v0_3 import ROUTES as OLD_ROUTES
 from tailrace.server.protocols.openapi.builders import (
     SSE_TYPE,
@@ -26,6 +26,8 @@ from tailrace.server.protocols.openapi.builders import (
 from tailrace.streaming.a2a.models import A2AModel, AgentCard, StreamResponse, Task
 from tailrace.streaming.a2a.requests import (
     Conversation,
+    ListConversationsResponse,
+    ListedConversation,
     ListTaskPushNotificationConfigsResponse,
     ListTasksResponse,
     SendMessageResponse,
@@ -49,6 +51,8 @@ _RESULTS: Mapping[Operation, type[A2AModel] | None] = {
     Operation.GET_CONVERSATION: Conversation,
     Operation.DELETE_TASK: None,
     Operation.DELETE_CONVERSATION: None,
+    Operation.LIST_CONVERSATIONS: ListConversationsResponse,
+    Operation.RENAME_CONVERSATION: ListedConversation,
 }
 
 _SUMMARIES: Mapping[Operation, str] = {
@@ -66,9 +70,13 @@ _SUMMARIES: Mapping[Operation, str] = {
     Operation.GET_CONVERSATION: "Get the messages of a conversation",
     Operation.DELETE_TASK: "Delete a task with its content",
     Operation.DELETE_CONVERSATION: "Delete a conversation with its tasks",
+    Operation.LIST_CONVERSATIONS: "List conversations",
+    Operation.RENAME_CONVERSATION: "Rename a conversation",
 }
 
 _SENDS = (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE)
+
+_BODY_REQUIRED = (*_SENDS, Operation.CREATE_PUSH_CONFIG, Operation.RENAME_CONVERSATION)
 
 _CURSOR = string_schema("The number of the last event that the client received.", pattern="^[0-9]{1,15}$")
 
@@ -132,8 +140,8 @@ def _operation(route: Route, schemas: Mapping[str, Json], prefix: str) -> Json:
         },
         tag="A2A 1.0 over HTTP+JSON",
         parameters=parameters,
-        body=body if route.method == "POST" else None,
-        body_required=route.operation in _SENDS or route.operation is Operation.CREATE_PUSH_CONFIG,
+        body=body if route.method in METHODS_WITH_BODY else None,
+        body_required=route.operation in _BODY_REQUIRED,
     )
 
 
@@ -169,7 +177,7 @@ def _parameters(route: Route, schema: Json) -> list[Json]:
     for name, member in schema["properties"].items():
         if f"{{{name}}}" in route.path:
             found.append(parameter(name, string_schema(), "path"))
-        elif route.method != "POST" and name != "tenant":
+        elif route.method not in METHODS_WITH_BODY and name != "tenant":
             found.append(parameter(name, _given(member)))
     return found + _of_streams(route)
 

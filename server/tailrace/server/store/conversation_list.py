@@ -1,0 +1,112 @@
+"""The list of the conversations of an owner.
+
+The tables are written by `tailrace.server.store.conversation_rows`. No message and no task is read for a list.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, select, update
+
+from tailrace.server.store.conversation_rows import search_text_of
+from tailrace.server.store.database import Database
+from tailrace.server.store.records import (
+    ConversationFilter,
+    ConversationPage,
+    ListPosition,
+    StoredBranch,
+    StoredConversation,
+)
+from tailrace.server.store.schema import conversation_tasks, conversations
+
+
+class ConversationList:
+    """Lists and renames the conversations of all owners.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def page(
+        self, owner: str, conversation_filter: ConversationFilter, *, after: ListPosition | None, limit: int
+    ) -> ConversationPage:
+        """Return the conversations of an owner that have listed tasks, the newest first.
+
+        Args:
+            owner: The owner.
+            conversation_filter: The filter.
+            after: The position after which the page begins; None for the first page.
+            limit: The maximum number of conversations.
+
+        Raises:
+            StoreError: The read failed.
+        """
+        conditions = _conditions(owner, conversation_filter)
+        updated, context_id = conversations.c.updated, conversations.c.context_id
+        if after is not None:
+            conditions += [
+                # The first condition is implied by the second one. With it, SQLite begins the search in the index at the position.
+                updated <= after.updated,
+                (updated < after.updated) | (context_id < after.id),
+            ]
+        query = _SELECT.where(*conditions).order_by(updated.desc(), context_id.desc()).limit(limit + 1)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return ConversationPage([_conversation(row) for row in rows[:limit]], len(rows) > limit)
+
+    async def rename(self, context_id: str, owner: str, title: str) -> StoredConversation | None:
+        """Set the title of a conversation.
+
+        Args:
+            context_id: The conversation.
+            owner: The owner.
+            title: The title; empty for the default title.
+
+        Returns:
+            The conversation; None if this owner has no such conversation in the list.
+
+        Raises:
+            StoreError: The transaction was rolled back.
+        """
+        this = (conversations.c.owner == owner, conversations.c.context_id == context_id)
+        values = {"title": title, "search_text": search_text_of(title)}
+        change = update(conversations).where(*this).values(values if title else dict.fromkeys(values))
+
+        def work(connection: Connection) -> StoredConversation | None:
+            connection.execute(change)
+            row = connection.execute(_SELECT.where(*this)).first()
+            return _conversation(row) if row is not None else None
+
+        return await self._database.write(work)
+
+
+_SELECT = select(
+    conversations.c.context_id,
+    conversations.c.updated,
+    func.coalesce(conversations.c.title, conversation_tasks.c.title).label("title"),
+    conversation_tasks.c.message_id,
+    conversation_tasks.c.origin_context_id,
+    conversation_tasks.c.origin_message_id,
+).join(conversation_tasks, conversation_tasks.c.task_id == conversations.c.first_task)
+
+
+def _conditions(owner: str, conversation_filter: ConversationFilter) -> list[ColumnElement[bool]]:
+    conditions = [conversations.c.owner == owner]
+    if conversation_filter.related_to:
+        other = conversations.alias()
+        root = select(other.c.root).where(
+            other.c.owner == owner, other.c.context_id == conversation_filter.related_to
+        )
+        conditions.append(conversations.c.root == root.scalar_subquery())
+    if conversation_filter.text:
+        title = func.coalesce(conversations.c.search_text, conversation_tasks.c.search_text)
+        conditions.append(title.contains(search_text_of(conversation_filter.text), autoescape=True))
+    return conditions
+
+
+def _conversation(row: Any) -> StoredConversation:
+    branch = None
+    if row.message_id is not None:
+        branch = StoredBranch(row.message_id, row.origin_context_id, row.origin_message_id)
+    return StoredConversation(row.context_id, row.title, row.updated, branch)
