@@ -274,7 +274,7 @@ class InvalidParamsError(A2AError):
         detail = f"{first.field}: {first.description}" if first.field else first.description
         if len(found) > 1:
             detail += f" (and {len(found) - 1} more)"
-        # A violation without a field concerns the parameters as a whole. It is only in the detail.
+        # A violation without a field concerns all parameters together, and is only in the detail.
         return cls(detail, violations=[violation for violation in violations if violation.field])
 
 

@@ -78,7 +78,7 @@ class Version01(Dialect):
         return dialect
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """Validate the request. Its message has the task id that the client sent."""
+        """Validate the request. The message in the result has the task id that the client sent."""
         fields = given_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             return self._read_send(fields)
