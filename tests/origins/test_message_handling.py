@@ -29,7 +29,7 @@ __all__ = ["provider_environment"]
 RUN = "tailrace.streaming.Agent.run"
 STREAM = "tailrace.streaming.Agent.run_stream"
 MESSAGE = "tailrace.wrappers.Message"
-RESULTS = "Tool results have a role of their own, `Role.TOOL`, as OpenAI has; in the document they are a user's message."
+RESULTS = "Tool results have their own role, `Role.TOOL`, as in OpenAI's API; in the document, they are a message of the user."
 OPENAI = "tailrace.wrappers.openai.OpenAIConverter"
 ANTHROPIC = "tailrace.wrappers.anthropic.AnthropicConverter"
 
@@ -333,7 +333,7 @@ def test_gemini_has_one_message_with_all_responses() -> None:
 @row(
     "Ollama: the format adapts to the type of endpoint, native or OpenAI-compatible",
     name="tailrace.wrappers.ollama.OllamaConverter",
-    differs="A format of its own each: `ollama:` is the native API, `openai:` with a base URL the compatible one.",
+    differs="There are two formats: `ollama:` uses the native API, and `openai:` with a base URL uses the compatible API.",
 )
 def test_ollama_has_a_format_for_each_endpoint() -> None:
     native = FORMATS["ollama"].create_converter().from_history(ROUND)

@@ -122,7 +122,7 @@ def test_the_system_message() -> None:
 @row(
     "`History.context` becomes a user message with a list of text parts",
     name=FROM,
-    differs="One way: OpenAI's API has no role for it, so `to_history` returns it as the user's first message.",
+    differs="Only in one direction: OpenAI's API has no role for the context, so `to_history` returns it as the first message of the user.",
 )
 def test_the_context() -> None:
     messages = sent(History(context="It is Monday."))
@@ -168,7 +168,7 @@ def test_a_tools_message() -> None:
 @row(
     "`content` is the JSON string of the tool's result",
     name=FROM,
-    differs="Text is sent as it stands, without quotes: models read it better, and it costs fewer tokens.",
+    differs="Text is sent unchanged, without quotes: models process it better, and it needs fewer tokens.",
 )
 def test_a_tools_text_is_sent_as_it_stands() -> None:
     result = RESULT.model_copy(update={"output": "sunny"})

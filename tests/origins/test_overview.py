@@ -80,7 +80,7 @@ async def test_every_providers_chunks_have_one_interface(name: str) -> None:
 @row(
     "An accumulator assembles complete A2A artifacts from the deltas",
     name="tailrace.streaming.ResponseTranslator",
-    differs="`ResponseTranslator` puts the deltas that `Accumulator` folds into artifacts.",
+    differs="`Accumulator` assembles messages; `ResponseTranslator` converts the deltas to artifacts.",
 )
 def test_deltas_become_messages_and_artifacts() -> None:
     folded = Accumulator()
@@ -195,7 +195,7 @@ async def test_a_scope_of_anyio_ends_a_run() -> None:
 @row(
     "Package `sse-starlette`: it sends the streams of an application",
     name=SERVER,
-    differs="`tailrace serve` has a leaner response of its own on the same frames; see [decision 18](decisions/0018-two-responses-for-streams.md).",
+    differs="`tailrace serve` sends the same frames with its own response class, which needs less CPU time; see [decision 18](decisions/0018-two-responses-for-streams.md).",
 )
 async def test_sse_starlette_sends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     sent_by: list[str] = []

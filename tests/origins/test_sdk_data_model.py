@@ -82,7 +82,7 @@ SAME_KIND: dict[str, Any] = {
     "TaskListParams": types.ListTasksRequest,
     "TaskCancelParams": types.CancelTaskRequest,
 }
-RENAMED = PROTOBUF + "parameters of a method are its request, "
+RENAMED = PROTOBUF + "the parameters of the method are the request "
 
 
 @row("`Skill` is `AgentSkill`", name=f"{SDK}.Skill")
@@ -125,7 +125,7 @@ def test_a_name_makes_the_object_of_the_sdk(name: str) -> None:
 @row(
     "`TaskState` has `submitted`, `working`, `completed`, `failed`, `cancelled`, `input-required`",
     name=f"{SDK}.TaskState",
-    differs="The values of before are accepted with a deprecation note; those of A2A 1.0 are `TASK_STATE_…`.",
+    differs="The former values are accepted with a `DeprecationWarning`; the values of A2A 1.0 are `TASK_STATE_…`.",
 )
 @old_forms
 @pytest.mark.parametrize(
@@ -137,11 +137,23 @@ def test_states_of_before_are_states(value: str) -> None:
     assert states(value) == types.TaskState.Value(name)
 
 
-@row("`TextPart` is `TextPart`", name=f"{SDK}.TextPart", differs=PROTOBUF + "it makes a `Part` with text.")
-@row("`FilePart` is `FilePart`", name=f"{SDK}.FilePart", differs=PROTOBUF + "it makes a `Part` with a file.")
+@row(
+    "`TextPart` is `TextPart`",
+    name=f"{SDK}.TextPart",
+    differs=PROTOBUF + "the function returns a `Part` with text.",
+)
+@row(
+    "`FilePart` is `FilePart`",
+    name=f"{SDK}.FilePart",
+    differs=PROTOBUF + "the function returns a `Part` with a file.",
+)
 @row("`FilePart` is `FileWithBytes` for content by value", name=f"{SDK}.FileWithBytes")
 @row("`FilePart` is `FileWithUri` for content by address", name=f"{SDK}.FileWithUri")
-@row("`DataPart` is `DataPart`", name=f"{SDK}.DataPart", differs=PROTOBUF + "it makes a `Part` with data.")
+@row(
+    "`DataPart` is `DataPart`",
+    name=f"{SDK}.DataPart",
+    differs=PROTOBUF + "the function returns a `Part` with data.",
+)
 @old_forms
 def test_parts_of_each_kind() -> None:
     parts = [
@@ -177,7 +189,7 @@ def test_the_envelopes_of_json_rpc() -> None:
 @row(
     "`ErrorCode` is not in the SDK: use its error classes",
     name=f"{SDK}.ErrorCode",
-    differs="The codes are there all the same; `to_sdk_error` makes the SDK's error objects.",
+    differs="`ErrorCode` has the codes; `to_sdk_error` creates the error objects of the SDK.",
 )
 def test_error_codes_are_those_of_the_protocol() -> None:
     assert (sdk.ErrorCode.TASK_NOT_FOUND, sdk.ErrorCode.PARSE_ERROR) == (-32001, -32700)
@@ -213,20 +225,22 @@ async def test_a_server_of_before_serves_an_agent() -> None:
 
 @row("Example: `AgentCard`", name=f"{SDK}.AgentCard")
 @row(
-    "`url=` of a card", name=f"{SDK}.AgentCard", differs="It becomes the one entry of `supported_interfaces`."
+    "`url=` of a card",
+    name=f"{SDK}.AgentCard",
+    differs="The URL becomes the only entry of `supported_interfaces`.",
 )
 @row("`pushNotifications=` of the capabilities", name=f"{SDK}.AgentCapabilities")
 @row(
     "`stateManagement=` of the capabilities",
     name=f"{SDK}.AgentCapabilities",
-    differs="A2A 1.0 has no such capability; it is left out.",
+    differs="A2A 1.0 has no such capability; it is omitted.",
 )
 @row(
     "`inputSchema=` of a skill",
     name=f"{SDK}.AgentSkill",
     differs="A2A 1.0 has no such field; the schema is added to the description.",
 )
-@row("`name=` of a provider", name=f"{SDK}.AgentProvider", differs="A2A 1.0 names it `organization`.")
+@row("`name=` of a provider", name=f"{SDK}.AgentProvider", differs="The name in A2A 1.0 is `organization`.")
 def test_the_example_of_an_agent_card() -> None:
     with pytest.warns(DeprecationWarning, match="is from before A2A 1.0"):
         agent_card = AgentCard(
@@ -264,7 +278,7 @@ def test_the_example_of_an_agent_card() -> None:
 @row(
     "`contextId=`, `artifactId=`",
     name=f"{SDK}.Task",
-    differs="A2A 1.0 names them `context_id`, `artifact_id`.",
+    differs="The names in A2A 1.0 are `context_id` and `artifact_id`.",
 )
 @row("`TaskState.completed`", name=f"{SDK}.TaskState", differs="`TASK_STATE_COMPLETED` in A2A 1.0.")
 @row("`Role.agent`", name=f"{SDK}.Role", differs="`ROLE_AGENT` in A2A 1.0.")
@@ -414,7 +428,7 @@ class WorkshopRequestHandler(RequestHandler):
 @row(
     "Example: `WorkshopRequestHandler(RequestHandler)` with an agent and a task store",
     name=f"{SDK}.RequestHandler",
-    differs="Agent and store are in the `Engine`; a subclass overrides what it needs, since SDK 1.x has more methods.",
+    differs="The `Engine` has the agent and the store. SDK 1.x has more methods, which a subclass can override.",
 )
 async def test_the_example_of_a_request_handler_serves_clients() -> None:
     engine = Engine(Store("sqlite://"), FunctionHandler(hello))
@@ -435,19 +449,19 @@ async def test_the_example_of_a_request_handler_serves_clients() -> None:
 @row(
     "`TaskStore` is imported from `a2a.server.task_store`",
     name=f"{SDK}.TaskStore",
-    differs="SDK 1.x has its interface in `a2a.server.tasks`.",
+    differs="In SDK 1.x, the interface is in `a2a.server.tasks`.",
 )
 @row("A custom `TaskStore` keeps tasks in a database", name=f"{SDK}.TaskStore")
 @row("`create`, `get`, `update`, `delete` of a store", name=f"{SDK}.TaskStore.update")
 @row(
     "`list` of a store",
     name=f"{SDK}.TaskStore.list",
-    differs="Returns a page of A2A 1.0 (`ListTasksResponse`) instead of a list; `save` is `create` or `update`.",
+    differs="The method returns a page of A2A 1.0 (`ListTasksResponse`) instead of a list. `save` replaces `create` and `update`.",
 )
 @row(
     "`TaskFilter` of `list`",
     name=f"{SDK}.TaskListParams",
-    differs="The parameters of the method are the filter: context, state, time of the last status.",
+    differs="The parameters of the method replace the filter: context, state, and time of the last status.",
 )
 async def test_a_store_keeps_tasks_in_a_database(tmp_path: Path) -> None:
     context = ServerCallContext()

@@ -270,8 +270,8 @@ def test_the_example_of_a_results_text() -> None:
 @row(
     "`get_result_text` joins the text of artifacts and messages by newlines",
     name=f"{BRIDGE}.get_result_text",
-    differs="The caller's own messages, reasoning, and messages that repeat an artifact are left out: the text is the "
-    "agent's answer, as the example of the lifecycle prints it.",
+    differs="The text omits messages of the caller, reasoning, and messages that repeat an artifact, as in the example "
+    "of the lifecycle.",
 )
 def test_the_text_is_that_of_artifacts_then_of_the_agents_messages() -> None:
     result = A2ATaskResult(
@@ -294,7 +294,7 @@ def test_the_text_is_that_of_artifacts_then_of_the_agents_messages() -> None:
 @row(
     'Lifecycle 2: parse the response, whose status is `"working"`',
     name=f"{BRIDGE}.parse_response",
-    differs="`tasks/send` returns when the task is complete, as A2A before 0.2 has it; `tasks/get` has the same states.",
+    differs="`tasks/send` returns when the task is complete, as in A2A before 0.2; `tasks/get` has the same states.",
 )
 @row("Lifecycle 3: poll for completion", name=f"{BRIDGE}.build_get_request")
 @row("Lifecycle 4: extract the text", name=f"{BRIDGE}.get_result_text")
@@ -349,13 +349,13 @@ async def test_a_running_task_is_cancelled() -> None:
 @row(
     "See also: an A2A client, which uses the task bridge",
     name="tailrace.server.sdk.RemoteAgent",
-    differs="It sends A2A 1.0 or 0.3 by the official SDK, and streams; the bridge is for code that posts requests itself.",
+    differs="`RemoteAgent` sends A2A 1.0 or 0.3, and streams responses. The bridge is for code that sends its own requests.",
 )
 @row("See also: the agent card, for discovery", name="tailrace.server.sdk.RemoteAgent.card")
 @row(
     "See also: the dataclass `A2AAgentConfig`",
     name="tailrace.server.sdk.RemoteAgent",
-    differs="The document names it without its fields: address, token and timeouts are arguments of `RemoteAgent`.",
+    differs="The document does not list the fields: address, token and timeouts are arguments of `RemoteAgent`.",
 )
 async def test_a_client_finds_and_calls_an_agent() -> None:
     async with ScriptedUpstream(answer("Bonjour.")) as upstream:
