@@ -112,7 +112,7 @@ def unread_env_file(path: Path = Path(".env")) -> str:
     """Return a warning if a file sets ``TAILRACE_…`` variables, because the file is not read; otherwise an empty string.
 
     Args:
-        path: The file. Versions before 0.2 read ``.env`` in the current folder automatically.
+        path: The file. Former versions read ``.env`` in the current folder automatically.
     """
     try:
         if not path.is_file():

@@ -260,7 +260,7 @@ class ConnectionLimits:
 
     def _abort(self, connection: _Connection) -> None:
         transport = connection.transport
-        # Stop counting the connection now. The transport reports the end of the connection later, when new connections may wait.
+        # Stop counting the connection now, because the transport reports its end only later.
         self.closed(connection)
         if transport is not None:
             transport.abort()

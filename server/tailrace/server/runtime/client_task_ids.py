@@ -26,7 +26,8 @@ def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
 def possible_ids(keys: SecretKeys, task_id: str, owner: str) -> Iterator[str]:
     """Yield the ids that the stored task may have, the most probable id first.
 
-    The ids include those that were derived from earlier secrets, and those of version 0.1.0, whose suffix is a hash of the owner.
+    The ids include those that were derived from earlier secrets, and those of former versions, whose suffix is a hash of the
+    owner.
 
     Args:
         keys: The keys of the installation.

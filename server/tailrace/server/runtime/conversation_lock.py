@@ -10,7 +10,7 @@ from tailrace.server.runtime.active_task import ActiveTask
 
 
 class ConversationLocks:
-    """The locks of the conversations of this process. Turns of a conversation run in the order in which they wait for its lock."""
+    """The locks of the conversations of this process. The turns of a conversation run in the order in which they wait."""
 
     def __init__(self) -> None:
         # The waiting turns by owner and id of the conversation. A conversation without a running turn has no entry.

@@ -25,7 +25,7 @@ _PAGE_ROW = 4032  # maximum bytes of a body with a row that fits into one page o
 _HEAD = struct.Struct(
     ">QI"
 )  # the number of the write, and the size of the events; the events and padding follow
-_OLD_FORMAT = 0x80  # minimum first byte of a body from a version before 0.2; such a body has no head
+_OLD_FORMAT = 0x80  # minimum first byte of a body that a former version wrote; such a body has no head
 
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
 _encode = msgspec.msgpack.Encoder().encode

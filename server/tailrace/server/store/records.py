@@ -191,7 +191,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         holds_conversation: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
         is_large: Whether the write has a large event that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.
-        is_listed: Whether lists of tasks contain the task, if this write creates it.
+        is_listed: If this write creates the task, whether lists of tasks contain the task.
         usage: Records of attempts that ended before these events.
         received: The caller's message that the task received with these events; None if it received none.
     """
