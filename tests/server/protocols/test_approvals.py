@@ -228,6 +228,20 @@ async def test_the_items_of_a_conversation_have_the_requests_and_the_decisions()
                 await items.delete(item["id"], conversation_id=first.conversation.id)
 
 
+async def test_the_items_of_an_approval_have_the_same_ids_after_a_deletion_of_an_earlier_item() -> None:
+    async with served(answer(calls=[("c1", "send_mail", MAIL)]), answer("Done.")) as server:
+        create, items = server.client.responses.create, server.client.conversations.items
+        first = await create(model="tailrace", input="Send it.")
+        assert first.conversation
+        name = first.conversation.id
+        await create(model="tailrace", previous_response_id=first.id, input=[decision(first.output[0], True)])
+        listed = [item async for item in items.list(name, order="asc")]
+        assert [item.id for item in listed if item.type == "mcp_approval_request"] == [first.output[0].id]
+        await items.delete(listed[0].id or "", conversation_id=name)
+        assert [item async for item in items.list(name, order="asc")] == listed[1:]
+        assert await items.retrieve(first.output[0].id or "", conversation_id=name) in listed
+
+
 async def test_the_result_of_an_executed_call_cannot_be_deleted_while_another_call_waits() -> None:
     async with served(answer("Both.", calls=TWO_CALLS), answer("Done."), answer("Later.")) as server:
         create, items = server.client.responses.create, server.client.conversations.items

@@ -23,6 +23,7 @@ from tailrace.streaming.conversion.approval_parts import (
     recorded_decisions,
     with_recorded_decisions,
 )
+from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.tools.approvals import (
     ApprovalDecision,
     ApprovalRequest,
@@ -104,7 +105,8 @@ def decided_message(message: Message, task: Task | None, *, may_approve: bool) -
                 f"the task of the call); waiting digests: {', '.join(waiting) or 'none'}"
             )
         decisions.append(_recorded(request, response))
-    return with_recorded_decisions(message, decisions, waiting.values())
+    turn = sum(map(is_callers, task.history)) if task is not None else 0
+    return with_recorded_decisions(message, turn, decisions, waiting.values())
 
 
 def _recorded(request: ApprovalRequest, response: ApprovalDecision) -> RecordedDecision:

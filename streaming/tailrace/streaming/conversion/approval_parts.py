@@ -8,9 +8,9 @@ A decision is an entry of a data part in the next message of the caller to the t
 
     {"approval_responses": [{"digest", "decision": "approve" | "reject" | "edit", "reason", "arguments"}]}
 
-The server adds metadata to this message, as ``approvals`` under the URI of the extension: the decisions, and the
-approval requests that remain without a decision. The format is
-``{"decisions": [{"callId", "digest", "decision", "reason", "arguments", "lost"}], "pending": [request, …]}``.
+The server adds metadata to this message, as ``approvals`` under the URI of the extension: the number of the turn that
+requested the approvals, the decisions, and the approval requests that remain without a decision. The format is
+``{"turn", "decisions": [{"callId", "digest", "decision", "reason", "arguments", "lost"}], "pending": [request, …]}``.
 """
 
 import json
@@ -148,10 +148,18 @@ def decisions_data(decisions: Iterable[ApprovalDecision]) -> dict[str, Any]:
 
 
 def with_recorded_decisions(
-    message: Message, decisions: Iterable[RecordedDecision], pending: Iterable[ApprovalRequest]
+    message: Message, turn: int, decisions: Iterable[RecordedDecision], pending: Iterable[ApprovalRequest]
 ) -> Message:
-    """Record decisions, and the approval requests without a decision, in the metadata of a caller's message."""
+    """Record decisions in the metadata of a caller's message.
+
+    Args:
+        message: The message.
+        turn: The number of the turn that requested the approvals.
+        decisions: The decisions.
+        pending: The approval requests that remain without a decision.
+    """
     fields = {
+        "turn": turn,
         "decisions": [
             {
                 "callId": each.call_id,
@@ -183,6 +191,11 @@ def recorded_decisions(message: Message) -> list[RecordedDecision]:
         )
         for each in _recorded(message).get("decisions", ())
     ]
+
+
+def recorded_turn(message: Message) -> int:
+    """Return the number of the turn that requested the approvals about which a message has recorded decisions."""
+    return _recorded(message).get("turn", 1)
 
 
 def recorded_pending(message: Message) -> list[ApprovalRequest]:

@@ -17,7 +17,7 @@ from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.approvals import waiting_requests
 from tailrace.streaming.a2a.models import Message, Task
-from tailrace.streaming.conversion.approval_parts import approval_responses, recorded_decisions
+from tailrace.streaming.conversion.approval_parts import approval_responses, recorded_decisions, recorded_turn
 from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.tools.approvals import ApprovalDecision, ApprovalRequest, canonical_arguments
 from tailrace.wrappers import ContentPartToolCall
@@ -68,23 +68,22 @@ def _request_fields(name: str, arguments: str) -> Fields:
 
 
 def decision_items(
-    message: Message, turn: int, calls: Mapping[str, ContentPartToolCall]
+    message: Message, calls: Mapping[str, ContentPartToolCall]
 ) -> Iterator[tuple[str, list[Fields]]]:
     """Yield the id of a call and two items (the approval request and the decision) for each decision in a message.
 
     Args:
         message: A message of the conversation.
-        turn: The number of the turn that requested the decisions.
         calls: The earlier calls of the conversation, by id.
     """
-    recorded = recorded_decisions(message)
+    recorded, response_name = recorded_decisions(message), f"{message.task_id}_{recorded_turn(message)}"
     for response, decision in zip(approval_responses(message) if recorded else (), recorded, strict=True):
-        request_id = f"{REQUEST_PREFIX}_{message.task_id}_{turn}_{response.digest}"
+        request_id = f"{REQUEST_PREFIX}_{response_name}_{response.digest}"
         call = calls.get(decision.call_id)
         if call is None:
             continue  # the message with the call was deleted
         answered: Fields = {
-            "id": f"{_RESPONSE_PREFIX}_{message.task_id}_{turn}_{response.digest}",
+            "id": f"{_RESPONSE_PREFIX}_{response_name}_{response.digest}",
             "type": _RESPONSE,
             "approval_request_id": request_id,
             "approve": decision.decision != "reject",

@@ -1,6 +1,5 @@
 """Input items of a response: all messages of the conversation up to the message that requested the response."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
@@ -11,7 +10,7 @@ from tailrace.server.protocols.openai.stored_response_events import StoredTurn
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.agent.caller_options import without_caller_options
 from tailrace.streaming.conversion.approval_parts import without_decisions
-from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers.openai_responses.input_items import input_items
 
@@ -52,11 +51,9 @@ def decisions_of(messages: Iterable[Message]) -> Iterator[list[tuple[str, list[F
 
     The items are the approval request and the decision.
     """
-    turns: Counter[str | None] = Counter()
     calls: dict[str, ContentPartToolCall] = {}
     for message in messages:
-        yield list(decision_items(message, turns[message.task_id], calls))
-        turns[message.task_id] += is_callers(message)
+        yield list(decision_items(message, calls))
         if message.role is Role.AGENT:
             calls.update((call.id, call) for call in to_common_message(message).tool_calls)
 
