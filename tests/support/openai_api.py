@@ -9,6 +9,7 @@ import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from support.live_server import serving
+from support.rpc import Rpc, message
 from support.upstream import ScriptedUpstream
 from tailrace.server import Bounds, Settings, create_app
 from tailrace.server.runtime.agent_handler import AgentHandler
@@ -131,6 +132,15 @@ async def facade_over(
             base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http
         ) as client:
             yield Facade(url, client, MODEL if upstream is not None else "tailrace")
+
+
+async def send_further_message(facade: Facade, response_id: str) -> None:
+    """Send an A2A message to the running task of a response. The message waits for its turn."""
+    task_id = response_id.removeprefix("resp_").rpartition("_")[0]
+    async with Rpc(facade.url) as rpc:
+        params = {**message("More?", taskId=task_id), "configuration": {"returnImmediately": True}}
+        sent_to = await rpc.result("SendMessage", params)
+    assert sent_to["task"]["status"]["state"] == "TASK_STATE_WORKING"
 
 
 def user(content: Any) -> dict[str, Any]:

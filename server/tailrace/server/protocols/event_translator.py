@@ -122,8 +122,11 @@ class EventTranslator:
             self._add_decisions(message.metadata)
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted(task.id, task.context_id, self._first_turn)]
         has_ended = state is not None and (state.terminal or state.interrupted)
+        newest = max(map(_round_of, task.artifacts), default=(1, 1))
         for artifact in task.artifacts:
-            update = task_events.ArtifactUpdateView(artifact, last_chunk=has_ended)
+            # A snapshot does not show whether an artifact is complete. The artifacts of earlier rounds are.
+            is_complete = has_ended or _round_of(artifact) < newest
+            update = task_events.ArtifactUpdateView(artifact, last_chunk=is_complete)
             events += self._feed_artifact(update, is_copy=True)
         for message in messages[self._first_turn :]:
             events += self._feed_results(message.parts, by_caller=True)
@@ -359,3 +362,10 @@ def _has_only_results(message: task_events.MessageView) -> bool:
         and any(isinstance(data.get(name), list) for name in ("tool_results", RESPONSES))
         for part in message.parts
     )
+
+
+def _round_of(artifact: task_events.ArtifactView) -> tuple[int, int]:
+    """Return the numbers of the turn and of the round in which an artifact was created."""
+    fields = extension_metadata(artifact.metadata)
+    turn, number = fields.get("turn"), fields.get("round")
+    return task_events.turn_or_round_number(turn), task_events.turn_or_round_number(number)

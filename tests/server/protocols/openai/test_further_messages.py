@@ -5,28 +5,18 @@ from typing import Any
 import anyio
 import pytest
 
-from support.openai_api import MODEL, Facade, facade_over
+from support.openai_api import MODEL, facade_over, send_further_message
 from support.response_streams import raw_client
 from support.rounds import answer
-from support.rpc import Rpc, message
 from support.upstream import ScriptedUpstream, Step, Wait
 
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 CALL = ("c1", "get_weather", {"city": "Paris"})
 
 
-def _held(go_on: anyio.Event, first: str, last: str) -> list[Step]:
+def _held(go_on: anyio.Event, first: str, last: str, reasoning: str = "") -> list[Step]:
     """A response that waits before its last piece."""
-    return [*answer(first, finish=None), Wait(go_on), *answer(last)]
-
-
-async def _send_follow_up(facade: Facade, response_id: str) -> None:
-    """Send an A2A message to the running task of a response."""
-    task_id = response_id.removeprefix("resp_").rpartition("_")[0]
-    async with Rpc(facade.url) as rpc:
-        params = {**message("More?", taskId=task_id), "configuration": {"returnImmediately": True}}
-        sent_to = await rpc.result("SendMessage", params)
-    assert sent_to["task"]["status"]["state"] == "TASK_STATE_WORKING"
+    return [*answer(first, finish=None, reasoning=reasoning), Wait(go_on), *answer(last)]
 
 
 @pytest.mark.parametrize("turn", [1, 2])
@@ -49,7 +39,7 @@ async def test_a_response_is_running_and_can_be_cancelled_while_a_message_waits_
                 async for frame in frames:
                     if b'"delta":"one ' in frame:
                         break
-            await _send_follow_up(facade, created["id"])
+            await send_further_message(facade, created["id"])
             with anyio.fail_after(10):
                 now = await raw.json("GET", f"/responses/{created['id']}")
                 assert (now["status"], now["output"][0]["content"][0]["text"]) == ("in_progress", "one ")
@@ -74,7 +64,7 @@ async def test_a_response_with_a_further_message_ends_with_its_task() -> None:
             async with raw.open_stream(f"/responses/{created['id']}") as frames:
                 async for frame in frames:
                     if b'"delta":"one ' in frame:
-                        await _send_follow_up(facade, created["id"])
+                        await send_further_message(facade, created["id"])
                         first.set()
                     if b"three " in frame:
                         break
@@ -85,3 +75,32 @@ async def test_a_response_with_a_further_message_ends_with_its_task() -> None:
             again = await raw.json("GET", f"/responses/{created['id']}")
     assert (now["status"], again["status"], again) == ("in_progress", "completed", streamed.response)
     assert again["output"][0]["content"][0]["text"] == "one two \nthree four"
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"{place} is sunny"
+
+
+async def test_a_running_response_has_the_text_of_all_its_rounds() -> None:
+    go_on = anyio.Event()
+    round_ = answer("I look. ", calls=[("l1", "look", {"place": "Paris"})], reasoning="First.")
+    scripts = [round_, _held(go_on, "It is ", "sunny.", reasoning="Then.")]
+    async with ScriptedUpstream(*scripts) as upstream, facade_over(upstream, tools=[look]) as facade:
+        async with raw_client(facade.url) as raw:
+            body = {"model": MODEL, "input": "Weather?", "background": True}
+            created = await raw.json("POST", "/responses", body)
+            async with raw.open_stream(f"/responses/{created['id']}") as frames:
+                async for frame in frames:
+                    if b'"delta":"' in frame and b"It is " in frame:
+                        break
+            now = await raw.json("GET", f"/responses/{created['id']}")
+            go_on.set()
+            complete = (await raw.resumed(created["id"])).response
+    assert (now["status"], _texts(now)) == ("in_progress", ["First.", "I look. ", "\n\nThen.", "\nIt is "])
+    assert _texts(complete) == ["First.", "I look. ", "\n\nThen.", "\nIt is sunny."]
+
+
+def _texts(response: dict[str, Any]) -> list[str]:
+    parts = [part for item in response["output"] for part in item.get("content") or item["summary"]]
+    return [part["text"] for part in parts]
