@@ -30,6 +30,7 @@ from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
+from tailrace.server.store.store import SendKey
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of
@@ -141,24 +142,28 @@ class ChatEndpoint:
         lock = self.operations.assignment_lock(context_id, caller) if context_id else nullcontext()
         # During the block, no other request can be assigned to the same position in the conversation.
         async with lock:
-            # Repeated requests must be detected first. Their message is already in the stored conversation, so `Conversations.assign`
-            # would not find the conversation.
-            known = await self.operations.sent_before(caller)
-            if known is None:
-                caller = replace(caller, has_assignment_lock=bool(context_id))
-                stream, call_ids = await self._assign(request, caller)
-                # Without the lock, a request with the same key may have been accepted since the check.
-                known = stream.repeats
-                if known is None:
-                    try:
-                        if context_id:
-                            await stream.wait_for_start()
-                    except BaseException:
-                        stream.close()
-                        raise
-                    return stream, call_ids
-                stream.close()
-        return await repeat_turn(self.operations, known, caller), request.call_ids
+            sent = await self._send_once(request, replace(caller, has_assignment_lock=bool(context_id)))
+        if isinstance(sent, SendKey):
+            return await repeat_turn(self.operations, sent, caller), request.call_ids
+        return sent
+
+    async def _send_once(
+        self, request: ChatRequest, caller: Caller
+    ) -> tuple[EventStream, frozenset[str]] | SendKey:
+        """Send the message of a request. If it was sent before, return the key with which it was sent."""
+        # Repeated requests must be detected first. Their message is already in the stored conversation, so `Conversations.assign`
+        # would not find the conversation.
+        known = await self.operations.sent_before(caller)
+        if known is not None:
+            return known
+        stream, call_ids = await self._assign(request, caller)
+        # Without the lock, a request with the same key may have been accepted since the check.
+        if stream.repeats is not None:
+            stream.close()
+            return stream.repeats
+        if caller.has_assignment_lock:
+            await stream.wait_for_start()
+        return stream, call_ids
 
     async def _assign(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
         """Assign the message of a request to a context and a task, and send the message. See `send` for the result."""

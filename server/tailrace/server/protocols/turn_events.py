@@ -11,7 +11,7 @@ from tailrace.server.store.store import EventsDropped, SendKey
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.a2a.models import StreamResponse, Task, TaskStatus
+from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskStatus
 from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.a2a.version_codec import Operation
@@ -30,9 +30,20 @@ async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> 
     """
     task = await operations.snapshot(sent.task_id, caller)
     turn = sent.turn or callers_messages(task)
-    request = SubscribeToTaskRequest(id=task.id)
+    return RepeatedTurn(await subscribe_to_turn(operations, task.id, turn, caller), task, turn)
+
+
+async def subscribe_to_turn(operations: Operations, task_id: str, turn: int, caller: Caller) -> "TurnEvents":
+    """Return the events of a turn from its first event on. If the turn is running, new events follow.
+
+    Raises:
+        TaskNotFoundError: The task does not exist or belongs to another caller.
+        StoreError: The task cannot be read.
+        RateLimitError: The caller has too many streams.
+    """
+    request = SubscribeToTaskRequest(id=task_id)
     stream = await operations.stream(Operation.SUBSCRIBE_TO_TASK, request, caller, after=0)
-    return RepeatedTurn(stream, task, turn)
+    return TurnEvents(stream, turn)
 
 
 def callers_messages(task: Task) -> int:
@@ -72,6 +83,10 @@ class TurnEvents:
                         continue
                     replay = None
                 yield events
+
+    def close(self) -> None:
+        """Release the permit of the stream, which counts toward the caller's maximum number of streams."""
+        self._stream.close()
 
 
 def _checked(events: Sequence[Event], last: int | None) -> int:
@@ -119,7 +134,7 @@ class RepeatedTurn:
     """The events of a turn for a repeated request. If they are no longer stored, the only event is a snapshot of the task.
 
     Args:
-        stream: All events of the task.
+        events: The events of the turn.
         task: The task.
         turn: The number of the turn.
 
@@ -128,10 +143,10 @@ class RepeatedTurn:
         turn: The number of the turn.
     """
 
-    def __init__(self, stream: EventStream, task: Task, turn: int) -> None:
+    def __init__(self, events: TurnEvents, task: Task, turn: int) -> None:
         self.task_id = task.id
         self.turn = turn
-        self._stream = stream
+        self._events = events
         self._task = task
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
@@ -143,7 +158,7 @@ class RepeatedTurn:
         """
         is_begun = False
         try:
-            async with aclosing(TurnEvents(self._stream, self.turn).batches()) as batches:
+            async with aclosing(self._events.batches()) as batches:
                 async for events in batches:
                     is_begun = True
                     yield events
@@ -153,8 +168,8 @@ class RepeatedTurn:
             yield [await run_bounded(cost_of_task(self._task), snapshot_of_turn, self._task, self.turn)]
 
     def close(self) -> None:
-        """Release the permit of the stream, which counts toward the caller's maximum number of streams."""
-        self._stream.close()
+        """Close the stream (see `TurnEvents.close`)."""
+        self._events.close()
 
 
 def snapshot_of_turn(task: Task, turn: int) -> Event:
@@ -166,28 +181,52 @@ def snapshot_of_turn(task: Task, turn: int) -> Event:
 
 def snapshot_of_running_turn(task: Task, turn: int) -> Event:
     """Return an event with the current state of a task, without messages that were received during the running turn."""
-    starts = [at for at, message in enumerate(task.history) if is_callers(message)]
-    task = task.model_copy(update={"history": task.history[: starts[turn - 1] + 1]})
+    task = task.model_copy(update={"history": _history_to(task, turn)})
     return Event(0, StreamResponse(task=task).to_json(), task.status.state)
+
+
+def last_turn(task: Task, turn: int) -> int:
+    """Return the number of the turn with which the events of a turn end.
+
+    A message to a running task waits, and its turn follows in the same stream. The events of a turn therefore end with the next
+    turn after which the task asked its caller, or with the task.
+    """
+    starts = _starts(task)
+    for number in range(turn, len(starts)):
+        following = task.history[starts[number]]
+        has_question = not is_callers(task.history[starts[number] - 1])
+        # Requests of an API with stored requests never reach a running task.
+        if has_question or "apiRequest" in extension_metadata(following.metadata):
+            return number
+    return len(starts)
+
+
+def _starts(task: Task) -> list[int]:
+    return [at for at, message in enumerate(task.history) if is_callers(message)]
+
+
+def _history_to(task: Task, turn: int) -> tuple[Message, ...]:
+    """Return the history of a task up to the caller's message that began a turn."""
+    return task.history[: _starts(task)[turn - 1] + 1]
 
 
 def _task_at_turn(task: Task, turn: int) -> Task:
     """Return the task at the end of an earlier turn.
 
-    The metadata is empty, because only the metadata of the task's last status is stored.
+    If further turns followed, the metadata is empty, because only the metadata of the task's last status is stored.
     """
-    starts = [at for at, message in enumerate(task.history) if is_callers(message)]
-    history = task.history[: starts[turn]]
+    last, starts = last_turn(task, turn), _starts(task)
+    history = _history_to(task, turn)
+    if last == len(starts):
+        return task.model_copy(update={"history": history})
+    question = task.history[starts[last] - 1]
     status = TaskStatus(state=TaskState.COMPLETED)
-    if not is_callers(history[-1]):
-        history, status = (
-            history[:-1],
-            TaskStatus(state=TaskState.INPUT_REQUIRED, message=history[-1]),
-        )
+    if not is_callers(question):
+        status = TaskStatus(state=TaskState.INPUT_REQUIRED, message=question)
     artifacts = tuple(
         artifact
         for artifact in task.artifacts
-        if turn_or_round_number(extension_metadata(artifact.metadata).get("turn")) <= turn
+        if turn_or_round_number(extension_metadata(artifact.metadata).get("turn")) <= last
     )
     return task.model_copy(
         update={"history": history, "status": status, "artifacts": artifacts, "metadata": {}}

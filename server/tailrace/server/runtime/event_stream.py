@@ -66,9 +66,16 @@ class EventStream:
             self._subscription.read_every_event()
 
     async def wait_for_start(self) -> None:
-        """Wait until the message of the request is persisted (see `Subscription.wait_for_start`)."""
+        """Wait until the message of the request is persisted (see `Subscription.wait_for_start`).
+
+        If the wait is cancelled or fails, close the stream.
+        """
         if self._subscription is not None:
-            await self._subscription.wait_for_start()
+            try:
+                await self._subscription.wait_for_start()
+            except BaseException:
+                self.close()
+                raise
 
     async def _read_rewritten(self) -> Sequence[Event]:
         if self._subscription is None:

@@ -10,10 +10,10 @@ import anyio
 import pytest
 import time_machine
 
-from support.openai_api import MODEL, facade_over
+from support.openai_api import MODEL, facade_over, send_further_message
 from support.response_streams import Frames, RawClient, raw_client
 from support.rounds import answer
-from support.upstream import Cut, Hang, ScriptedUpstream, SetEvent, Step
+from support.upstream import Cut, Hang, ScriptedUpstream, SetEvent, Step, Wait
 from tailrace.server.settings import Bounds
 
 DAY = 86_400
@@ -166,3 +166,32 @@ async def test_calls_of_an_earlier_turn_keep_their_arguments_when_events_are_dro
                 without_usage = {**first.response, "usage": None}  # a task has the usage of its last turn
                 assert await raw.json("GET", f"/responses/{name}") == without_usage
                 assert await raw.json("GET", f"/responses/{second.response['id']}") == second.response
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+async def test_a_response_with_a_further_message_is_the_same_when_its_events_are_dropped(
+    status: str, tmp_path: Path
+) -> None:
+    go_on = anyio.Event()
+    last = Hang() if status == "cancelled" else Wait(go_on)
+    script = [*answer("one ", finish=None), last, *answer("two")]
+    store = f"sqlite:///{tmp_path}/t.db"
+    async with ScriptedUpstream(script, answer("three")) as upstream:
+        with time_machine.travel(START, tick=True):
+            async with facade_over(upstream, store=store) as facade, raw_client(facade.url) as raw:
+                created = await raw.json("POST", "/responses", BODY)
+                path = f"/responses/{created['id']}"
+                async with raw.open_stream(path) as frames:
+                    async for frame in frames:
+                        if b'"delta":"one ' in frame:
+                            break
+                await send_further_message(facade, created["id"])
+                go_on.set()
+                if status == "cancelled":
+                    await raw.json("POST", f"{path}/cancel")
+                first = await raw.resumed(created["id"])
+        with time_machine.travel(START + timedelta(hours=25), tick=True):
+            async with facade_over(upstream, store=store) as facade, raw_client(facade.url) as raw:
+                await until_dropped(raw, first)
+                assert await raw.json("GET", path) == first.response
+    assert first.response["status"] == status

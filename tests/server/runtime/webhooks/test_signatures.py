@@ -20,7 +20,7 @@ from openai.types.webhooks import UnwrapWebhookEvent
 from pydantic import TypeAdapter, ValidationError
 
 from support.live_server import serving
-from support.openai_api import MODEL, Facade, facade_over
+from support.openai_api import MODEL, Facade, facade_over, send_further_message
 from support.rounds import answer
 from support.rpc import Rpc, message
 from support.upstream import Hang, ScriptedUpstream, json_answer
@@ -100,6 +100,21 @@ async def test_each_end_of_a_background_response_is_notified_once() -> None:
             assert retrieved.created_at <= event.created_at
         assert len({event.id for event in events}) == len(events)
         assert [each.headers["Webhook-Id"] for each in receiver.deliveries] == [each.id for each in events]
+
+
+async def test_a_cancelled_response_with_a_waiting_message_is_notified_as_cancelled() -> None:
+    async with notified([*answer("Wait", finish=None), Hang()]) as (facade, receiver):
+        responses: Any = facade.client.responses
+        created = await responses.create(model=MODEL, background=True, input="Wait")
+        async with await responses.retrieve(created.id, stream=True) as events:
+            async for event in events:
+                if event.type == "response.output_text.delta":
+                    break
+        await send_further_message(facade, created.id)
+        await responses.cancel(created.id)
+        [delivery] = await receiver.until(bool)
+        retrieved = await responses.retrieve(created.id)
+    assert (unwrapped(delivery).type, retrieved.status) == ("response.cancelled", "cancelled")
 
 
 async def test_other_responses_are_not_notified() -> None:

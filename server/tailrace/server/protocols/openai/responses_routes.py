@@ -25,13 +25,12 @@ from tailrace.server.protocols.openai.stored_response_events import (
     find_turn,
     not_found,
     read_turn,
-    subscribe_to_turn,
     turn_cost,
 )
 from tailrace.server.protocols.openai.webhook_events import FORMAT_NAME
 from tailrace.server.protocols.openai_error import OpenAIError, server_stopping_error
 from tailrace.server.protocols.parallel_texts import DivergedError
-from tailrace.server.protocols.turn_events import RepeatedTurn, TurnEvents
+from tailrace.server.protocols.turn_events import RepeatedTurn, TurnEvents, subscribe_to_turn
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
@@ -100,9 +99,8 @@ class StoredResponses:
             return await self._stream(stored, caller, -1)
         if chat.background and stored.turn_has_ended:
             return await json_response(await self._response(stored, caller))
-        return await self._complete(
-            await subscribe_to_turn(self._operations, stored, caller), stored.request, caller
-        )
+        events = await subscribe_to_turn(self._operations, stored.task.id, stored.turn, caller)
+        return await self._complete(events, stored.request, caller)
 
     async def _complete(self, events: TurnEvents, request: StoredRequest, caller: Caller) -> Response:
         """Wait for the end of the turn, and return the response. For a background response, do not wait."""
@@ -140,7 +138,7 @@ class StoredResponses:
         """
         encoder = ResponsesEncoder(stored.request, after=after)
         try:
-            events = await subscribe_to_turn(self._operations, stored, caller)
+            events = await subscribe_to_turn(self._operations, stored.task.id, stored.turn, caller)
             return await self._endpoint.stream_batches(events.batches(), encoder)
         except EventsDropped:
             if after >= 0:

@@ -25,9 +25,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_value_counts import cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task
-from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
 from tailrace.streaming.a2a.stream_extension import extension_metadata
-from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
@@ -145,19 +143,6 @@ async def _has_ended(operations: Operations, task: Task, turn: int, caller: Call
     except EventsDropped:
         pass
     return True
-
-
-async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> TurnEvents:
-    """Return the events of a turn from its first event on. If the turn is running, new events follow.
-
-    Raises:
-        EventsDropped: The events are no longer stored.
-        StoreError: The events cannot be read.
-        RateLimitError: The caller has too many streams.
-    """
-    request = SubscribeToTaskRequest(id=stored.task.id)
-    stream = await operations.stream(Operation.SUBSCRIBE_TO_TASK, request, caller, after=0)
-    return TurnEvents(stream, stored.turn)
 
 
 async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> TurnEvents:

@@ -5,7 +5,7 @@ from tailrace.server.protocols.encoder import encode_json
 from tailrace.server.protocols.openai.responses_encoder import NO_EVENTS, ResponsesEncoder
 from tailrace.server.protocols.openai.stored_request import read_stored_request
 from tailrace.server.protocols.openai.stored_response_events import StoredTurn, turn_cost
-from tailrace.server.protocols.turn_events import callers_messages
+from tailrace.server.protocols.turn_events import callers_messages, last_turn
 from tailrace.server.runtime.webhooks.signatures import Signature, StandardSignature
 from tailrace.server.settings import OpenAIWebhookSettings
 from tailrace.streaming.a2a.models import Message, Task
@@ -44,7 +44,7 @@ async def _notification(task: Task, turn: int, message: Message) -> tuple[str, b
     if request is None:
         return None
     state = task.status.state
-    if not (state.terminal or state.interrupted or turn < callers_messages(task)):
+    if not (state.terminal or state.interrupted or last_turn(task, turn) < callers_messages(task)):
         return None
     stored = StoredTurn(response_id(task.id, turn), task, turn, message, request, turn_has_ended=True)
     encoder = ResponsesEncoder(request, after=NO_EVENTS, live=False)
