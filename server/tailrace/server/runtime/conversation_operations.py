@@ -1,4 +1,4 @@
-"""The operations on the list of a caller's conversations, which belong to the extension."""
+"""The extension's operations on the list of a caller's conversations."""
 
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine

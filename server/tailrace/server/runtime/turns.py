@@ -409,7 +409,7 @@ class TurnRunner:
             events: The next events of the task. They have been applied to its record. Only the last event may change the status.
             snapshot: True to also update the snapshot of the task in the store; used at the beginning and at the end of a turn.
             is_large: True if an event is large (see `TaskWrite`).
-            received: The caller's message that the task received with the events; None if it received none.
+            received: The caller's message that the task received with the events; None if the task received no message.
         """
         if active.error is not None:
             return  # an earlier event could not be stored, and a log must not have gaps

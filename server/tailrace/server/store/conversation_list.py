@@ -47,7 +47,8 @@ class ConversationList:
         updated, context_id = conversations.c.updated, conversations.c.context_id
         if after is not None:
             conditions += [
-                # The first condition is implied by the second one. With it, SQLite begins the search in the index at the position.
+                # The second condition implies the first one. With the first condition, SQLite begins its search in the index at
+                # the position.
                 updated <= after.updated,
                 (updated < after.updated) | (context_id < after.id),
             ]

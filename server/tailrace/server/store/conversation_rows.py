@@ -1,7 +1,7 @@
 """Writes the rows of conversations, in the transaction of a batch or a deletion.
 
-A conversation is in lists as long as it has listed tasks. Its default title is the beginning of the first message of the oldest of
-these tasks. Each listed task therefore has a row with the beginning of its first message, which is deleted with the task.
+A conversation is in lists as long as it has listed tasks. Its default title is the beginning of the first message of the oldest
+of these tasks. Each listed task therefore has a row with the beginning of its first message. The row is deleted with the task.
 """
 
 import re
@@ -28,7 +28,7 @@ _WORD = re.compile(rf"[^\s\0-\x1f\x7f]{{1,{MAX_DEFAULT_TITLE}}}")
 def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
     """Return the first words of texts, with one space between them.
 
-    Control characters count as spaces. The time does not depend on the length of the texts after the title.
+    Control characters count as spaces. The duration of this function does not depend on the length of the texts after the title.
 
     Args:
         texts: The texts.
@@ -47,7 +47,7 @@ def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
 
 
 def search_text_of(title: str) -> str:
-    """Return the form of a title in which searches without regard to case compare titles."""
+    """Return the form of a title for searches that ignore case."""
     return title.casefold()
 
 
@@ -80,12 +80,13 @@ def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) ->
     add_task, put_conversation = _statements(connection.dialect.name)
     if new:
         connection.execute(add_task, new)
-    # In this order, because nodes of a cluster may write the same conversations.
+    # The rows are sorted, because nodes of a cluster may write the same conversations. In different orders, two nodes could wait
+    # for each other's locks.
     connection.execute(put_conversation, [changed[key] for key in sorted(changed)])
 
 
 def lock_conversations_of(connection: Connection, task_ids: Collection[str]) -> list[str]:
-    """Return those of some tasks that are the first tasks of conversations, and lock these conversations.
+    """Lock the conversations whose first tasks are among these tasks, and return the ids of these first tasks.
 
     The calling code deletes the tasks, and then calls `replace_first_tasks`.
     """
@@ -96,7 +97,7 @@ def lock_conversations_of(connection: Connection, task_ids: Collection[str]) -> 
 
 
 def replace_first_tasks(connection: Connection, deleted: Collection[str]) -> None:
-    """Give conversations whose first tasks were deleted their next tasks. Delete conversations that have no tasks.
+    """If the first task of a conversation was deleted, make the next task the first one, or delete a conversation without tasks.
 
     Args:
         connection: The connection, in a transaction.
@@ -116,8 +117,8 @@ def replace_first_tasks(connection: Connection, deleted: Collection[str]) -> Non
 
 
 def _task_row(write: TaskWrite, received: Message, branch: StoredBranch | None) -> dict[str, Any]:
-    # Messages that are copied to a branch do not distinguish it from the other conversation. Earlier messages that a client sends
-    # with the first message of a conversation belong to the conversation.
+    # Messages that are copied to a branch do not distinguish the branch from the other conversation. Earlier messages that a
+    # client sends with the first message of a conversation belong to the conversation.
     messages = (received,) if branch is not None else (*write.messages, received)
     titles = (_title_of_message(message) for message in messages if is_callers(message))
     title = next((each for each in titles if each), "")

@@ -193,7 +193,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: If this write creates the task, whether lists of tasks contain the task.
         usage: Records of attempts that ended before these events.
-        received: The caller's message that the task received with these events; None if it received none.
+        received: The caller's message that the task received with these events; None if the task received no message.
     """
 
     task_id: str
@@ -258,7 +258,8 @@ class ConversationFilter(msgspec.Struct, frozen=True):
 
     Attributes:
         text: Text that the title must contain, without regard to case.
-        related_to: A conversation. It matches itself, and the conversations that are connected with it by branches.
+        related_to: The id of a conversation. The filter matches this conversation, and all conversations that are connected with
+            it by branches.
     """
 
     text: str = ""
@@ -266,7 +267,7 @@ class ConversationFilter(msgspec.Struct, frozen=True):
 
 
 class StoredBranch(msgspec.Struct, frozen=True):
-    """The message with which a conversation began as a branch of another.
+    """The message with which a conversation began as a branch of another conversation.
 
     Attributes:
         message_id: The message.

@@ -231,7 +231,7 @@ conversation_tasks = Table(
     # The beginning of the caller's first message, and the same text for searches without regard to case.
     Column("title", Name, nullable=False),
     Column("search_text", Name, nullable=False),
-    # If the message began a branch: its id, and the conversation and message from which it branched off; otherwise NULL.
+    # If the message began a branch: its id, and the conversation and the message before which the branch begins; otherwise NULL.
     Column("message_id", Name),
     Column("origin_context_id", Name),
     Column("origin_message_id", Name),
@@ -245,9 +245,9 @@ conversations = Table(
     metadata,
     Column("owner", Name, primary_key=True),
     Column("context_id", Name, primary_key=True),
-    # The first conversation of those that are connected by branches.
+    # Of all conversations that are connected by branches, the first one.
     Column("root", Name, nullable=False),
-    # The oldest task in `conversation_tasks`, which has the default title.
+    # The oldest task of the conversation. Its row in `conversation_tasks` has the default title.
     Column("first_task", Name, nullable=False),
     # The time of the caller's newest message.
     Column("updated", Time, nullable=False),

@@ -71,7 +71,7 @@ def upgrade() -> None:
 
 def _fill(connection: sa.Connection, tasks: sa.Table, conversations: sa.Table) -> None:
     for row in _listed(connection):
-        # The times of the tasks of a conversation have the order of the tasks, unless a task waited for its caller.
+        # The times of the tasks of a conversation show the order of the tasks, except for tasks that waited for their caller.
         branch, title = _described(connection, row.id)
         named = {"owner": row.owner, "context_id": row.context_id}
         connection.execute(
@@ -132,7 +132,7 @@ def _described(connection: sa.Connection, task_id: str) -> tuple[dict[str, str],
 
 
 def _first_title(connection: sa.Connection, task_id: str) -> str:
-    """Return the title of the first message of a task in its conversation that has a title.
+    """Of the messages of a task, return the title of the first one that has a title.
 
     This may be an earlier message that the client sent with the first message of the conversation.
     """
