@@ -99,5 +99,10 @@ async def focused(page: "Page") -> str:
 
 def method_of(request: "Request") -> str:
     """Return the JSON-RPC method of a request; empty for other requests."""
+    return call_of(request).get("method", "")
+
+
+def call_of(request: "Request") -> dict[str, Any]:
+    """Return the JSON-RPC object of a request; empty for other requests."""
     body = request.post_data
-    return json.loads(body)["method"] if body and body.startswith("{") else ""
+    return json.loads(body) if body and body.startswith("{") else {}

@@ -20,6 +20,7 @@ from fastapi import FastAPI, Response
 
 from e2e.browser import add_axe, browsing, check_accessibility, note_faults, take_picture
 from e2e.clients.agent import ScriptedModel
+from e2e.playground_echo import until_texts
 from support.fixture_contexts import in_own_task
 from support.live_server import serving
 from support.proxy import CuttingProxy
@@ -444,13 +445,13 @@ async def test_another_browser_lists_and_finds_the_same_conversations(
         await conversations.locator("li", has_text="about the Nile").wait_for()
         await other.keyboard.press("Control+k")
         await other.keyboard.type("NILE")
-        assert await conversations.locator("li").all_inner_texts() == ["about the Nile"]
+        await until_texts(conversations.locator("li"), "about the Nile")
         await conversations.get_by_role("button", name="about the Nile", exact=True).click()
         await other.locator(".said", has_text="about the Nile").wait_for()
         await other.keyboard.press("Control+Shift+o")
         await other.locator(".welcome").wait_for()
         await conversations.get_by_role("searchbox").fill("nothing like this")
-        assert await conversations.locator("li").all_inner_texts() == ["Nothing found"]
+        await until_texts(conversations.locator("li"), "Nothing found")
 
 
 @pytest.mark.parametrize("reads", ["agent-card", "GetConversation"])

@@ -4,8 +4,8 @@
  * A task on the page is the fold of its events: the same for one that streams, one whose connection was lost, and one that is
  * loaded again. Text of a model is never parsed as HTML.
  */
-import { isText } from "./blocks.ts";
-import { AgentClient, AgentError, type ApprovalDecision, type Branch, EXTENSION, type Message, type Metadata, type Part, randomId, type Task, type Token } from "./client.ts";
+import { fields } from "./blocks.ts";
+import { AgentClient, AgentError, type ApprovalDecision, type Branch, type Conversation, EXTENSION, type Message, type Metadata, type Part, randomId, type Task, type Token } from "./client.ts";
 import { Composer } from "./composer.ts";
 import { Conversations } from "./conversations.ts";
 import { alarm, button, el, reflectAttributes, slot } from "./dom.ts";
@@ -22,6 +22,7 @@ import { type Host, TaskView } from "./task-view.ts";
 import { askToken } from "./token-form.ts";
 import { resultForm } from "./tool-results.ts";
 import { Transcript } from "./transcript.ts";
+import { Versions } from "./versions.ts";
 import { welcome } from "./welcome.ts";
 
 export { Markdown } from "./markdown.ts";
@@ -68,6 +69,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	#help!: HTMLDialogElement;
 	#inspector!: Inspector;
 	#conversations!: Conversations;
+	#versions!: Versions;
 	#nav!: Panel;
 	#aside!: Panel;
 	#channel?: BroadcastChannel;
@@ -104,10 +106,12 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#help = shortcutsDialog(strings);
 		this.#inspector = new Inspector(strings);
 		this.#conversations = new Conversations(this, button("small", strings.shortcuts, () => this.#help.showModal()));
+		this.#versions = new Versions(this, this.#log.node);
 		this.#nav = this.#conversations.node;
 		this.#aside = this.#inspector.node;
 		const flipped = () => this.#frames.draw();
-		const [list, inspect] = [panelButton(strings.conversations, LIST, this.#nav, flipped), panelButton(strings.inspector, INSPECT, this.#aside, flipped)];
+		const listed = () => this.contextId !== undefined && this.#conversations.load();
+		const [list, inspect] = [panelButton(strings.conversations, LIST, this.#nav, listed), panelButton(strings.inspector, INSPECT, this.#aside, flipped)];
 		const header = el("header", { part: "header" }, list, slot("header-start"), this.#heading, this.#model, slot("header-end"), inspect);
 		const chat = el("section.chat", { "aria-label": strings.chat }, this.#log.node, this.#composer.node);
 		this.#composer.acceptDrops(chat);
@@ -215,23 +219,26 @@ export class TailraceChat extends HTMLElement implements Host {
 		if (addressedConversation() !== this.contextId) this.open(addressedConversation());
 	};
 
-	/** Titles that the user has given to conversations; they stay in this browser. */
-	get titles(): Record<string, string> {
-		return JSON.parse(this.#storage.get("titles") || "{}");
-	}
-
-	set titles(titles: Record<string, string>) {
-		this.#storage.set("titles", JSON.stringify(titles));
-	}
-
 	// --- conversations ---
 
 	/** Delete a conversation of the server; rejects with `AgentError`. */
 	async deleteConversation(contextId: string): Promise<void> {
 		await this.client.deleteConversation(contextId);
-		this.#conversations.remove(contextId);
 		this.#channel?.postMessage({ deleted: contextId });
+		await this.#forget(contextId);
+	}
+
+	async #forget(contextId: string): Promise<void> {
+		this.#conversations.remove(contextId);
+		this.#versions.remove(contextId);
 		if (contextId === this.contextId) await this.open("");
+	}
+
+	/** Change the title of a conversation of the server; an empty one restores the default. Rejects with `AgentError`. */
+	async renameConversation(contextId: string, title: string): Promise<void> {
+		const conversation = await this.client.renameConversation(contextId, title);
+		this.#conversations.add(conversation);
+		this.#channel?.postMessage({ conversation });
 	}
 
 	/** Begin a new conversation. */
@@ -254,13 +261,16 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	async #load(contextId: string): Promise<void> {
+		const focused = this.#shadow.activeElement;
 		this.#transcript.clear();
 		if (this.#composer.target) this.#composer.discard();
 		this.#enter(contextId);
-		if (this.clientWidth < 740) this.#closePanels();
+		if (this.clientWidth < 740) closePanels(this.#nav, this.#aside);
 		this.#log.restart(contextId ? el("p.welcome", {}, this.#strings.loading) : this.#welcome());
+		if (focused && !focused.checkVisibility()) this.#log.node.focus();
 		this.#drawButtons();
 		if (!contextId) return;
+		this.#loadVersions();
 		try {
 			await this.#transcript.load(contextId);
 		} catch (error) {
@@ -270,17 +280,23 @@ export class TailraceChat extends HTMLElement implements Host {
 		}
 	}
 
-	/** Another tab has begun a task or deleted a conversation. */
-	#announced({ task, deleted }: { task?: Task; deleted?: string }): void {
-		if (deleted) {
-			this.#conversations.remove(deleted);
-			if (deleted === this.contextId) this.open("");
-		}
+	/** Another tab has begun a task, or deleted or renamed a conversation. */
+	#announced({ task, deleted, conversation }: { task?: Task; deleted?: string; conversation?: Conversation }): void {
+		if (deleted) this.#forget(deleted);
+		if (conversation) this.#conversations.add(conversation);
 		if (!task) return;
-		this.#conversations.add(task);
-		this.#conversations.draw();
-		if (task.contextId !== this.contextId || this.#transcript.find(task.id)) return;
-		this.#transcript.join(task.id);
+		this.#conversations.use(task);
+		if (task.history?.some((message) => fields(message).branch)) this.#loadVersions();
+		if (task.contextId === this.contextId && !this.#transcript.find(task.id)) this.#transcript.join(task.id);
+	}
+
+	/** Load the branches of the open conversation, which are also in the list. */
+	async #loadVersions(): Promise<void> {
+		if (this.#hasExtension && this.contextId) this.#conversations.add(...(await this.#versions.load()));
+	}
+
+	get #hasExtension(): boolean {
+		return Boolean(this.client.card.capabilities?.extensions?.some(({ uri }) => uri === EXTENSION));
 	}
 
 	readonly #shortcut = (event: KeyboardEvent): void => {
@@ -297,20 +313,9 @@ export class TailraceChat extends HTMLElement implements Host {
 		}
 	};
 
-	/** Close the panels; the focus moves from them to the log. */
-	#closePanels(): void {
-		const leaves = this.#focusedPanel;
-		closePanels(this.#nav, this.#aside);
-		if (leaves) this.#log.node.focus();
-	}
-
-	get #focusedPanel(): Panel | undefined {
-		return [this.#aside, this.#nav].find((each) => each.contains(this.#shadow.activeElement));
-	}
-
 	#escape(): void {
 		if (this.#help.open) return;
-		const panel = this.#focusedPanel;
+		const panel = [this.#aside, this.#nav].find((each) => each.contains(this.#shadow.activeElement));
 		if (panel) {
 			panel.toggle!.click();
 			panel.toggle!.focus();
@@ -319,7 +324,7 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Show which version of a message this conversation has, and buttons to switch. */
 	showVersions(): void {
-		this.#conversations.drawVersions(this.#log.node);
+		this.#versions.draw();
 	}
 
 	// --- sending ---
@@ -331,7 +336,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		try {
 			const task = await this.client.createTask(parts, { branch, request });
 			emit(this, "messagesend", { contextId: task.contextId, parts });
-			this.#conversations.add(task);
+			this.#conversations.use(task);
 			this.#channel?.postMessage({ task });
 			await this.open(task.contextId);
 			return true;
@@ -345,8 +350,7 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Put a message into the message box, to be changed and sent: as a branch, if the agent has branches. */
 	edit(parts: Part[], messageId: string): void {
-		const branches = this.client.card.capabilities?.extensions?.some(({ uri }) => uri === EXTENSION);
-		this.#composer.edit(parts, branches && this.contextId ? { contextId: this.contextId, messageId } : undefined);
+		this.#composer.edit(parts, this.#hasExtension && this.contextId ? { contextId: this.contextId, messageId } : undefined);
 	}
 
 	/** Address the message in the message box to a task that waits, other than the latest one. */
@@ -443,12 +447,11 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	/** A task of this page has its id. */
-	#begun({ id, contextId, lastParts }: TaskView): void {
+	#begun({ id, contextId, timestamp, lastParts }: TaskView): void {
 		if (this.contextId !== contextId) this.#enter(contextId, true);
-		const history: Message[] = [{ messageId: "", role: "ROLE_USER", parts: lastParts.filter(isText) }];
-		const task: Task = { id, contextId, history, status: { state: "TASK_STATE_WORKING", timestamp: new Date().toISOString() } };
-		this.#conversations.add(task);
-		this.#conversations.draw();
+		const parts = lastParts.map(({ text, filename }) => ({ text, filename }));
+		const task: Task = { id, contextId, history: [{ messageId: "", role: "ROLE_USER", parts }], status: { state: "TASK_STATE_WORKING", timestamp } };
+		this.#conversations.use(task);
 		this.#channel?.postMessage({ task });
 	}
 

@@ -157,7 +157,7 @@ export interface ConversationFilter {
 
 /**
  * A refused or failed request. `status` is the HTTP status (0: none), `retryable` whether the same request may succeed later,
- * `code` the code of JSON-RPC (0: none; -32601: the agent has no such method).
+ * `code` the code of JSON-RPC (0: none).
  */
 export class AgentError extends Error {
 	constructor(
@@ -200,6 +200,9 @@ export interface SendOptions {
 	/** Repeated requests with one key run once; random if left out. */
 	idempotencyKey?: string;
 }
+
+/** The code of an error for a method that the agent does not have. */
+export const METHOD_NOT_FOUND = -32601;
 
 /** Attempts without an event between them, after which a stream fails. */
 const ATTEMPTS = 10;

@@ -9,7 +9,7 @@ const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
 interface Actions {
 	open(): unknown;
 	/** An empty title restores the first one. */
-	rename(title: string): unknown;
+	rename(title: string): Promise<unknown>;
 	remove(): Promise<unknown>;
 }
 
@@ -74,7 +74,7 @@ export class ConversationItem {
 		const field = el("input", { "aria-label": this.strings.title }) as HTMLInputElement;
 		field.value = this.#title;
 		const save = () => {
-			if (field.value.trim() !== this.#title) this.actions.rename(field.value.trim());
+			if (field.value.trim() !== this.#title) this.actions.rename(field.value.trim()).catch((error: Error) => this.#fail(error));
 		};
 		const end = this.#show(field, field);
 		field.select();
@@ -100,6 +100,7 @@ export class ConversationItem {
 		const end = this.#show(yes, el("span", {}, fill(strings.deleteQuestion, { title: this.#title })), yes, keep);
 	}
 
+	/** Show an error. The focus moves to it only if it was here. */
 	#fail({ message }: Error): void {
 		const close = button("small", this.strings.close, () => end());
 		const end = this.#show(close, el("span.bad", { role: "alert" }, message), close);

@@ -1,43 +1,41 @@
-/** The list of conversations: those of the server's tasks, the newest first, with a search. */
-import { fields, isText, textOf } from "./blocks.ts";
-import type { AgentClient, Branch, Task } from "./client.ts";
+/** The list of conversations: those of the server, the newest first, with a search. */
+import { isText, textOf } from "./blocks.ts";
+import { type AgentClient, AgentError, type Conversation, METHOD_NOT_FOUND, type Task } from "./client.ts";
 import { ConversationItem } from "./conversation-item.ts";
-import { arrange, button, el, icon } from "./dom.ts";
+import { alarm, arrange, button, el, icon } from "./dom.ts";
 import type { Strings } from "./strings.ts";
 
 const BEGIN = "M12 5v14M5 12h14";
-const BEFORE = "M15 5l-7 7 7 7";
-const AFTER = "M9 5l7 7-7 7";
+/** Pause after a key in milliseconds before the text is searched. */
+const TYPING = 200;
 
 /** The element, as the list sees it. */
 interface Owner {
 	readonly client: AgentClient;
 	readonly strings: Strings;
-	titles: Record<string, string>;
 	open(contextId: string): unknown;
+	renameConversation(contextId: string, title: string): Promise<void>;
 	deleteConversation(contextId: string): Promise<void>;
-	showVersions(): void;
-}
-
-interface Conversation {
-	id: string;
-	title: string;
-	/** Of the newest task, as ISO text. */
-	changed: string;
-	/** Of the oldest known task, which names the conversation. */
-	began: string;
 }
 
 export class Conversations {
 	readonly node: HTMLElement;
 	readonly search: HTMLInputElement;
 	readonly #list = el("ul");
+	readonly #problem = el("div");
 	readonly #more: HTMLButtonElement;
 	readonly #known = new Map<string, Conversation>();
-	/** Messages that began a branch, by id. */
-	readonly #branches = new Map<string, Branch & { from: Branch; began: string }>();
 	readonly #items = new Map<string, ConversationItem>();
-	#next: string | undefined = "";
+	/** Ids in the loaded pages. */
+	#listed = new Set<string>();
+	/** Ids of conversations that this page or another tab has used. An agent that lists no conversations has these only. */
+	readonly #used = new Set<string>();
+	/** The searched text. */
+	#query = "";
+	#next: string | undefined;
+	/** Number of the last request: responses of earlier ones are stale. */
+	#request = 0;
+	#timer = 0;
 	#current = "";
 
 	constructor(
@@ -45,88 +43,86 @@ export class Conversations {
 		help: HTMLElement,
 	) {
 		const { strings } = owner;
-		this.search = el("input", { type: "search", placeholder: strings.searchConversations, "aria-label": strings.searchConversations, oninput: () => this.draw() }) as HTMLInputElement;
-		this.#more = button("small", strings.showMore, () => this.load());
+		this.search = el("input", { type: "search", placeholder: strings.searchConversations, "aria-label": strings.searchConversations, oninput: () => this.#typed() }) as HTMLInputElement;
+		this.#more = button("small", strings.showMore, () => this.#load(this.#next));
 		const start = icon(strings.newConversation, BEGIN, () => this.owner.open(""), { class: "start" });
 		start.append(strings.newConversation);
 		this.#more.hidden = true;
 		// The buttons stay when the list is drawn again, and so does the keyboard's focus.
-		this.node = el("nav", { "aria-label": strings.conversations, hidden: true }, start, this.search, this.#list, this.#more, help);
+		this.node = el("nav", { "aria-label": strings.conversations, hidden: true }, start, this.search, this.#problem, this.#list, this.#more, help);
 	}
 
-	/** Load the next page. An agent that lists no tasks has the conversations of this page only. */
-	async load(): Promise<void> {
-		if (this.#next === undefined) return;
-		try {
-			const { tasks, nextPageToken } = await this.owner.client.listTasks({ pageSize: 100, pageToken: this.#next });
-			this.#next = nextPageToken || undefined;
-			for (const task of tasks) this.add(task);
-		} catch {
-			this.#next = undefined;
+	/** Load the first page, if the list is visible. */
+	load(): void {
+		if (!this.node.hidden) this.#load();
+	}
+
+	#typed(): void {
+		clearTimeout(this.#timer);
+		this.#timer = window.setTimeout(() => this.load(), TYPING);
+	}
+
+	async #load(pageToken?: string): Promise<void> {
+		const request = (this.#request += 1);
+		const query = this.search.value.trim();
+		let problem: Error | undefined;
+		const page = await this.owner.client.listConversations({ query, pageToken }).catch((error) => ((problem = error), undefined));
+		if (request !== this.#request) return;
+		this.#showProblem(problem, pageToken);
+		// After an error, a search in the known conversations is better than none.
+		if (!pageToken) this.#listed = new Set(page || query !== this.#query ? [] : this.#listed);
+		for (const conversation of page?.conversations ?? []) {
+			this.#merge(conversation);
+			this.#listed.add(conversation.contextId);
 		}
-		this.#more.hidden = this.#next === undefined;
+		this.#query = query;
+		if (page) this.#next = page.nextPageToken;
+		this.draw();
+		const first = page?.conversations[0];
+		if (pageToken && first && this.#more.matches(":focus")) this.#items.get(first.contextId)!.focus();
+		this.#more.hidden = !this.#next;
+	}
+
+	/** Show why the list is incomplete. An agent without a list needs no explanation, nor one that requires a token first. */
+	#showProblem(problem?: Error, pageToken?: string): void {
+		const expected = problem instanceof AgentError && (problem.code === METHOD_NOT_FOUND || problem.status === 401);
+		this.#problem.replaceChildren();
+		if (problem && !expected) this.#problem.append(alarm(problem.message, " ", button("small", this.owner.strings.tryAgain, () => this.#load(pageToken))));
+	}
+
+	#merge(conversation: Conversation): void {
+		const { contextId, updateTime } = conversation;
+		const known = this.#known.get(contextId)?.updateTime ?? "";
+		this.#known.set(contextId, { ...conversation, updateTime: known > updateTime ? known : updateTime });
+	}
+
+	/** Add conversations, or their new titles. */
+	add(...conversations: Conversation[]): void {
+		for (const conversation of conversations) this.#merge(conversation);
 		this.draw();
 	}
 
-	/** Add the conversation of a task. */
-	add({ contextId, history, status }: Pick<Task, "contextId" | "history" | "status">): void {
-		const time = status.timestamp ?? new Date().toISOString();
-		for (const message of history ?? []) {
-			const from = fields(message).branch as Branch | undefined;
-			const { messageId } = message;
-			if (from && !this.#branches.has(messageId)) this.#branches.set(messageId, { contextId, messageId, from, began: time });
-		}
-		const parts = history?.find((message) => message.role === "ROLE_USER")?.parts ?? [];
-		const title = textOf(parts).trim().replace(/\s+/g, " ").slice(0, 60) || (parts.some((part) => !isText(part)) ? this.owner.strings.files : "");
-		const known = this.#known.get(contextId);
-		if (!known) this.#known.set(contextId, { id: contextId, title: title || this.owner.strings.conversation, changed: time, began: time });
-		else {
-			if (title && time < known.began) Object.assign(known, { title, began: time });
-			if (time > known.changed) known.changed = time;
-		}
-	}
-
-	/** The versions of a message in the known conversations: the first one, then the branches by time. */
-	#versions(messageId: string): Branch[] {
-		let root: Branch = { contextId: "", messageId };
-		for (let branch = this.#branches.get(messageId); branch; branch = this.#branches.get(root.messageId)) root = branch.from;
-		const isVersion = ({ from }: { from: Branch }): boolean => {
-			const above = this.#branches.get(from.messageId);
-			return from.messageId === root.messageId || Boolean(above && isVersion(above));
-		};
-		const found = [...this.#branches.values()].filter(isVersion).sort((one, other) => (one.began < other.began ? -1 : 1));
-		const first = found.find(({ from }) => from.messageId === root.messageId)?.from ?? root;
-		return [first, ...found].filter(({ contextId }) => this.#known.has(contextId));
-	}
-
-	/** Show which version of a message the log has, and buttons to switch. */
-	drawVersions(log: HTMLElement): void {
-		const { strings } = this.owner;
-		for (const node of log.querySelectorAll<HTMLElement>("[data-message]")) {
-			const id = node.dataset.message!;
-			const versions = this.#versions(id);
-			const at = versions.findIndex(({ messageId }) => messageId === id);
-			const go = (label: string, drawing: string, to?: Branch) => icon(label, drawing, () => this.owner.open(to!.contextId), { disabled: !to });
-			const position = el("span", {}, `${at + 1}/${versions.length}`);
-			const shown = [go(strings.previousVersion, BEFORE, versions[at - 1]), position, go(strings.nextVersion, AFTER, versions[at + 1])];
-			node.querySelector(".versions")!.replaceChildren(...(at >= 0 && versions.length > 1 ? shown : []));
-		}
+	/** Add the conversation of a new task. */
+	use({ contextId, history, status }: Pick<Task, "contextId" | "history" | "status">): void {
+		const parts = history?.find(({ role }) => role === "ROLE_USER")?.parts ?? [];
+		const name = textOf(parts) || (parts.find((part) => !isText(part))?.filename ?? "");
+		const title = this.#known.get(contextId)?.title ?? name.trim().replace(/\s+/g, " ").slice(0, 60);
+		this.#used.add(contextId);
+		this.add({ contextId, title, updateTime: status.timestamp ?? new Date().toISOString() });
 	}
 
 	/** Mark the conversation that is open. */
 	select(contextId: string): void {
 		this.#current = contextId;
+		this.#used.add(contextId);
 		this.draw();
 	}
 
 	/** Forget a conversation. */
 	remove(contextId: string): void {
-		this.#known.delete(contextId);
 		const { node } = this.#items.get(contextId) ?? {};
-		this.#items.delete(contextId);
+		for (const each of [this.#known, this.#items, this.#listed, this.#used]) each.delete(contextId);
 		if (node?.matches(":focus-within")) this.#focusBeside(node);
-		const { [contextId]: _, ...titles } = this.owner.titles;
-		this.owner.titles = titles;
 		this.draw();
 	}
 
@@ -137,20 +133,18 @@ export class Conversations {
 	}
 
 	draw(): void {
-		this.owner.showVersions();
-		const words = this.search.value.trim().toLowerCase();
-		const { strings, titles } = this.owner;
-		const named = [...this.#known.values()].map((each) => ({ ...each, title: titles[each.id] ?? each.title }));
-		const found = named.filter(({ title }) => title.toLowerCase().includes(words));
-		found.sort((one, other) => (one.changed < other.changed ? 1 : -1));
-		const items = found.map(({ id, title }) => {
-			const item = this.#item(id);
-			item.draw(title, id === this.#current);
+		const { strings } = this.owner;
+		const words = this.#query.toLowerCase();
+		const isFound = ({ contextId, title }: Conversation) => this.#listed.has(contextId) || (this.#used.has(contextId) && title.toLowerCase().includes(words));
+		const found = [...this.#known.values()].filter(isFound).sort((one, other) => (one.updateTime < other.updateTime ? 1 : -1));
+		const items = found.map(({ contextId, title }) => {
+			const item = this.#item(contextId);
+			item.draw(title || strings.files, contextId === this.#current);
 			return item.node;
 		});
 		for (const node of [...this.#list.children]) if (!items.includes(node as HTMLElement)) node.remove();
 		arrange(this.#list, items);
-		if (words && !found.length) this.#list.append(el("li.dim", {}, strings.nothingFound));
+		if (words && !items.length) this.#list.append(el("li.dim", {}, strings.nothingFound));
 	}
 
 	#item(id: string): ConversationItem {
@@ -165,9 +159,14 @@ export class Conversations {
 		return item;
 	}
 
-	#rename(id: string, title: string): void {
-		const { [id]: _, ...titles } = this.owner.titles;
-		this.owner.titles = title ? { ...titles, [id]: title } : titles;
-		this.draw();
+	async #rename(id: string, title: string): Promise<void> {
+		const before = this.#known.get(id);
+		if (before && title) this.add({ ...before, title });
+		await this.owner.renameConversation(id, title).catch((error) => {
+			// Without the method, the title is known on this page only.
+			if (error instanceof AgentError && error.code === METHOD_NOT_FOUND) return;
+			if (before) this.add(before);
+			throw error;
+		});
 	}
 }

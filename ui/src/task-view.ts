@@ -37,6 +37,8 @@ export class TaskView {
 	id = "";
 	contextId = "";
 	state = "";
+	/** Of the status, as ISO text of the server's clock. */
+	timestamp?: string;
 	/** A disturbance of the connection, in words. */
 	trouble = "";
 	facts: Metadata = {};
@@ -251,6 +253,7 @@ export class TaskView {
 	#takeStatus(status: TaskStatus, more: Metadata, live: boolean): void {
 		const { state, message } = status;
 		this.state = inWords(state);
+		this.timestamp = status.timestamp;
 		this.facts = { ...this.facts, ...more };
 		const calls = this.waits ? dataOf(message, "tool_calls") : [];
 		for (const call of calls) this.#call(call).complete(call);

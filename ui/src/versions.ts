@@ -1,0 +1,84 @@
+/** The versions of messages: an edited message begins a branch, a conversation of its own. */
+import type { AgentClient, Branch, Conversation } from "./client.ts";
+import { el, icon } from "./dom.ts";
+import type { Strings } from "./strings.ts";
+
+const BEFORE = "M15 5l-7 7 7 7";
+const AFTER = "M9 5l7 7-7 7";
+
+/** The element, as the versions see it. */
+interface Owner {
+	readonly client: AgentClient;
+	readonly strings: Strings;
+	readonly contextId: string | undefined;
+	open(contextId: string): unknown;
+}
+
+interface Version extends Branch {
+	/** The version that was edited. */
+	from: Branch;
+	time: string;
+}
+
+export class Versions {
+	/** The open conversation, those that branch off from it, and those from which it branched off. */
+	#family: Conversation[] = [];
+
+	constructor(
+		private readonly owner: Owner,
+		private readonly log: HTMLElement,
+	) {}
+
+	/** Load the branches of the open conversation; returns these conversations. An agent without branches has none. */
+	async load(): Promise<Conversation[]> {
+		const { client, contextId } = this.owner;
+		const family: Conversation[] = [];
+		let pageToken: string | undefined;
+		do {
+			const page = await client.listConversations({ relatedTo: contextId, pageSize: 100, pageToken }).catch(() => undefined);
+			family.push(...(page?.conversations ?? []));
+			pageToken = page?.nextPageToken;
+		} while (pageToken && contextId === this.owner.contextId);
+		if (contextId !== this.owner.contextId) return [];
+		this.#family = family;
+		this.draw();
+		return family;
+	}
+
+	/** Forget a conversation. */
+	remove(contextId: string): void {
+		this.#family = this.#family.filter((each) => each.contextId !== contextId);
+		this.draw();
+	}
+
+	/** The versions of a message: the first one, then those of it, then the versions of these. */
+	#of(messageId: string): Branch[] {
+		const branches = new Map<string, Version>();
+		for (const { contextId, branch, updateTime } of this.#family) if (branch) branches.set(branch.messageId, { ...branch, contextId, time: updateTime });
+		const path = (id: string): string[] => {
+			const found = [id];
+			for (let above = branches.get(id); above && !found.includes(above.from.messageId); above = branches.get(found[0]!)) found.unshift(above.from.messageId);
+			return found;
+		};
+		const [root] = path(messageId);
+		const found = [...branches.values()].filter((each) => path(each.messageId)[0] === root);
+		const depth = (version: Version) => path(version.messageId).length;
+		found.sort((one, other) => depth(one) - depth(other) || (one.time < other.time ? -1 : 1));
+		const first = found[0]?.from ?? { contextId: "", messageId };
+		return [first, ...found].filter(({ contextId }) => this.#family.some((each) => each.contextId === contextId));
+	}
+
+	/** Show which version of a message the log has, and buttons to switch. */
+	draw(): void {
+		const { strings } = this.owner;
+		for (const node of this.log.querySelectorAll<HTMLElement>("[data-message]")) {
+			const id = node.dataset.message!;
+			const versions = this.#of(id);
+			const at = versions.findIndex(({ messageId }) => messageId === id);
+			const go = (label: string, drawing: string, to?: Branch) => icon(label, drawing, () => this.owner.open(to!.contextId), { disabled: !to });
+			const position = el("span", {}, `${at + 1}/${versions.length}`);
+			const shown = [go(strings.previousVersion, BEFORE, versions[at - 1]), position, go(strings.nextVersion, AFTER, versions[at + 1])];
+			node.querySelector(".versions")!.replaceChildren(...(at >= 0 && versions.length > 1 ? shown : []));
+		}
+	}
+}
