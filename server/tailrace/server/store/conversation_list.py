@@ -5,7 +5,7 @@ The tables are written by `tailrace.server.store.conversation_rows`. No message 
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, Executable, Subquery, func, select, update
 
 from tailrace.server.store.conversation_rows import search_text_of
 from tailrace.server.store.database import Database
@@ -52,7 +52,10 @@ class ConversationList:
                 updated <= after.updated,
                 (updated < after.updated) | (context_id < after.id),
             ]
-        query = _SELECT.where(*conditions).order_by(updated.desc(), context_id.desc()).limit(limit + 1)
+        order = updated.desc(), context_id.desc()
+        # Without the subquery, PostgreSQL may join and sort all conversations of the owner.
+        found = select(conversations).where(*conditions).order_by(*order).limit(limit + 1).subquery()
+        query = _with_titles(found)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return ConversationPage([_conversation(row) for row in rows[:limit]], len(rows) > limit)
 
@@ -71,25 +74,36 @@ class ConversationList:
             StoreError: The transaction was rolled back.
         """
         this = (conversations.c.owner == owner, conversations.c.context_id == context_id)
-        values = {"title": title, "search_text": search_text_of(title)}
-        change = update(conversations).where(*this).values(values if title else dict.fromkeys(values))
+        default = select(conversation_tasks.c.search_text).where(
+            conversation_tasks.c.task_id == conversations.c.first_task
+        )
+        values = {
+            "title": title or None,
+            "search_text": search_text_of(title) if title else default.scalar_subquery(),
+        }
+        change = update(conversations).where(*this).values(values)
+        query = _with_titles(select(conversations).where(*this).subquery())
 
         def work(connection: Connection) -> StoredConversation | None:
             connection.execute(change)
-            row = connection.execute(_SELECT.where(*this)).first()
+            row = connection.execute(query).first()
             return _conversation(row) if row is not None else None
 
         return await self._database.write(work)
 
 
-_SELECT = select(
-    conversations.c.context_id,
-    conversations.c.updated,
-    func.coalesce(conversations.c.title, conversation_tasks.c.title).label("title"),
-    conversation_tasks.c.message_id,
-    conversation_tasks.c.origin_context_id,
-    conversation_tasks.c.origin_message_id,
-).join(conversation_tasks, conversation_tasks.c.task_id == conversations.c.first_task)
+def _with_titles(found: Subquery) -> Executable:
+    """Return the query for conversations with their titles and the messages that began them as branches, the newest first."""
+    query = select(
+        found.c.context_id,
+        found.c.updated,
+        func.coalesce(found.c.title, conversation_tasks.c.title).label("title"),
+        conversation_tasks.c.message_id,
+        conversation_tasks.c.origin_context_id,
+        conversation_tasks.c.origin_message_id,
+    )
+    query = query.join(conversation_tasks, conversation_tasks.c.task_id == found.c.first_task)
+    return query.order_by(found.c.updated.desc(), found.c.context_id.desc())
 
 
 def _conditions(owner: str, conversation_filter: ConversationFilter) -> list[ColumnElement[bool]]:
@@ -101,8 +115,8 @@ def _conditions(owner: str, conversation_filter: ConversationFilter) -> list[Col
         )
         conditions.append(conversations.c.root == root.scalar_subquery())
     if conversation_filter.text:
-        title = func.coalesce(conversations.c.search_text, conversation_tasks.c.search_text)
-        conditions.append(title.contains(search_text_of(conversation_filter.text), autoescape=True))
+        text = search_text_of(conversation_filter.text)
+        conditions.append(conversations.c.search_text.contains(text, autoescape=True))
     return conditions
 
 

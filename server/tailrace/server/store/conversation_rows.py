@@ -10,7 +10,18 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Executable, bindparam, delete, exists, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    ScalarSelect,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.engine import Connection
 
 from tailrace.server.store.records import StoredBranch, TaskWrite
@@ -64,15 +75,15 @@ def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) ->
         if write.received is None or not write.is_listed:
             continue
         key = write.owner, write.context_id
-        branch = None
+        task = _task_row(write, write.received)
         if not write.events or write.events[0].number == 1:
-            branch = _branch_of(write.received)
-            new.append(_task_row(write, write.received, branch))
+            new.append(task)
         row = {
             "of_owner": write.owner,
             "id": write.context_id,
             "task": write.task_id,
-            "origin": branch.origin_context_id if branch is not None else write.context_id,
+            "origin": task["origin_context_id"] or write.context_id,
+            "text": task["search_text"],
         }
         changed.setdefault(key, row)["time"] = datetime.now(UTC)
     if not changed:
@@ -111,12 +122,21 @@ def replace_first_tasks(connection: Connection, deleted: Collection[str]) -> Non
         conversation_tasks.c.context_id == conversations.c.context_id,
     )
     connection.execute(delete(conversations).where(affected, ~exists().where(*of_conversation)))
-    oldest = select(conversation_tasks.c.task_id).where(*of_conversation)
-    oldest = oldest.order_by(conversation_tasks.c.position).limit(1).scalar_subquery()
-    connection.execute(update(conversations).where(affected).values(first_task=oldest))
+
+    def of_oldest(column: ColumnElement[str]) -> ScalarSelect[str]:
+        query = select(column).where(*of_conversation).order_by(conversation_tasks.c.position)
+        return query.limit(1).scalar_subquery()
+
+    text = of_oldest(conversation_tasks.c.search_text)
+    values = {
+        "first_task": of_oldest(conversation_tasks.c.task_id),
+        "search_text": case((conversations.c.title.is_(None), text), else_=conversations.c.search_text),
+    }
+    connection.execute(update(conversations).where(affected).values(values))
 
 
-def _task_row(write: TaskWrite, received: Message, branch: StoredBranch | None) -> dict[str, Any]:
+def _task_row(write: TaskWrite, received: Message) -> dict[str, Any]:
+    branch = _branch_of(received)
     # Messages that are copied to a branch do not distinguish the branch from the other conversation. Earlier messages that a
     # client sends with the first message of a conversation belong to the conversation.
     messages = (received,) if branch is not None else (*write.messages, received)
@@ -166,6 +186,7 @@ def _statements(dialect: str) -> tuple[Executable, Executable]:
         root=func.coalesce(root.scalar_subquery(), origin),
         first_task=bindparam("task"),
         updated=bindparam("time"),
+        search_text=bindparam("text"),
     )
     put = put.on_conflict_do_update(
         index_elements=[conversations.c.owner, conversations.c.context_id],

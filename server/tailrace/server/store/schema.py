@@ -251,9 +251,10 @@ conversations = Table(
     Column("first_task", Name, nullable=False),
     # The time of the caller's newest message.
     Column("updated", Time, nullable=False),
-    # The title that the caller chose, with the same text for searches; NULL for the default title.
+    # The title that the caller chose; NULL for the default title.
     Column("title", Name),
-    Column("search_text", Name),
+    # The title, chosen or default, for searches.
+    Column("search_text", Name, nullable=False),
     Index("conversations_by_time", "owner", "updated", "context_id"),
     Index("conversations_by_root", "owner", "root", "updated", "context_id"),
     Index("conversations_by_first_task", "first_task"),

@@ -57,7 +57,7 @@ def upgrade() -> None:
         sa.Column("first_task", Name, nullable=False),
         sa.Column("updated", Time, nullable=False),
         sa.Column("title", Name),
-        sa.Column("search_text", Name),
+        sa.Column("search_text", Name, nullable=False),
     )
     _fill(op.get_bind(), tasks, conversations)
     op.create_index("conversation_tasks_by_task", "conversation_tasks", ["task_id"], unique=True)
@@ -91,7 +91,11 @@ def _fill(connection: sa.Connection, tasks: sa.Table, conversations: sa.Table) -
         )
         connection.execute(
             sa.insert(conversations).values(
-                **named, root=root or origin, first_task=row.id, updated=row.updated
+                **named,
+                root=root or origin,
+                first_task=row.id,
+                updated=row.updated,
+                search_text=title.casefold(),
             )
         )
 
