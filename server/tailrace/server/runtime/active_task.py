@@ -40,8 +40,9 @@ class ActiveTask:
         new_messages: Messages to persist with the next event.
         recorded_rounds: If a crash interrupted the turn, the number of its model responses that are already in the conversation.
         recorded_attempts: If a crash interrupted the turn, the number of its attempts that are already in the ledger.
-        attached_attempt: If a suspended turn was resumed, and its last response can be received again from the provider, the
-            attempt that began this response. None after a chunk of the response has arrived, and for all other turns.
+        attached_attempt: The record of the last attempt of a resumed turn, if the provider stores the response of this attempt.
+            If the response cannot be received again, this record is restored in the ledger. None after a chunk of the response
+            has arrived, and for other turns.
         usage: Records of attempts to persist in the ledger with the next event.
         round_calls: The ids of the tool calls whose results are not in the conversation yet: the calls in the last message of the
             agent, or the calls about which the message of the turn has decisions.

@@ -6,7 +6,7 @@ When the turn that a crash interrupted runs again, it begins with these calls:
 - For any other call, the policy applies. ``error``: the model receives an error as the result. ``ask``: the call has no result,
   and the caller is asked for an approval to run it again. ``fail``: the task fails.
 
-If the arguments of a call cannot be approved, its result is an error, even with ``ask``.
+With ``ask``, the result is also an error if the call cannot be approved, for example because its tool no longer exists.
 """
 
 from collections.abc import Mapping, Sequence

@@ -181,7 +181,7 @@ class InterruptedTasks:
         The stored events do not show whether an attempt was running, because the turn may have sent a request without storing an
         event. A suspended turn has recorded all its attempts. If the provider stores the response of the last attempt, the
         resumed turn receives this response again from the beginning. The usage of the new attempt then includes the usage of the
-        last one.
+        last attempt, which is therefore marked as `AttemptState.ATTACHED`.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))

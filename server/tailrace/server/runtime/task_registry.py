@@ -245,10 +245,10 @@ class TaskRegistry:
             await self.wait_until_persisted(active, active.log.number + 1)
 
     async def _activate(self, stored: StoredTask, owner: str, followings_ended: int) -> ActiveTask | None:
-        """Add a task from the store. Return None if, since the store was read, another process may have begun to write the task.
+        """Add a task from the store. Return None if the process that writes the task may have changed since the store was read.
 
-        This process itself may have taken over the task in the meantime. Such a task must not be added as a task of another
-        process: the turn would run in this process, but `end_following` would end the log of the task.
+        For example, this process may have taken over the task. If the task were then added as a task of another process, its turn
+        would run in this process, but `end_following` would end its log.
         """
         record = await self._replayed(stored, owner)
         active = self._active.get((owner, record.id))
