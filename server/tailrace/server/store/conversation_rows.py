@@ -108,7 +108,7 @@ def lock_conversations_of(connection: Connection, task_ids: Collection[str]) -> 
 
 
 def replace_first_tasks(connection: Connection, deleted: Collection[str]) -> None:
-    """If the first task of a conversation was deleted, make the next task the first one, or delete a conversation without tasks.
+    """For conversations whose first task was deleted, make the next task the first one. Delete conversations without tasks.
 
     Args:
         connection: The connection, in a transaction.

@@ -179,7 +179,7 @@ class PushNotifier:
     def of_operator(
         self, name: str, task_id: str, message_id: str, owner: str, after: int
     ) -> list[PushConfig]:
-        """Return a list with the operator's webhook of a form for one turn; an empty list if the operator has no such webhook.
+        """Return a list with the operator's webhook for one turn; an empty list if the operator has no webhook with this form.
 
         Args:
             name: The name of the form.
