@@ -1,243 +1,25 @@
 """Long Markdown answers, as models write them, and hostile ones."""
 
-CODE = """Here is a *parser*:
+from pathlib import Path
 
-```python
-def parse(text: str) -> list[str]:
-    \"\"\"Split `text`.\"\"\"
-    lines = []
-
-    for line in text.splitlines():
-        if line.startswith("```"):  # not a fence
-            continue
-        lines.append(line.strip())
-    return lines
-
-```
-
-Use it so:
-
-~~~~sh
-$ python -m parser <input.txt | head -n 3
-```
-~~~~
-
-1. Indented code in a list:
-
-   ```js
-   const a = `b ${1 + 1}`; // <b>
-   ```
-
-2. And without a language:
-
-       plain & <simple>
-
-Done.
-"""
-
-TABLES = """| river | length | *state* |
-|:--|--:|:-:|
-| Nile | 6,650 km | **long** |
-| `a|b` | \\| | [x](https://example.com) |
-| short |
-
-Text | with | bars
-no table follows
-
-|a|b|
-|-|-|
-|1|2|
-> a quote right after it
-"""
-
-LISTS = """- one
-- two
-  - nested
-    - deeper
-      with a second line
-  - again
-
-    with a paragraph
-- three
-
-* other marks
-* [ ] open
-* [x] done
-
-3. begins at three
-4. four
-   1. inner
-   2. inner
-10. ten
-
-- a
-1. b
-- c
-lazy line
-
-text
-- directly after text
----
-***
-- - - not a list
-"""
-
-MATH = """The area is $A = \\pi r^2$ and \\(e^{i\\pi} + 1 = 0\\); it costs $5 or $10.
-
-$$
-\\int_0^1 x^2 \\, dx = \\frac{1}{3}
-$$
-
-Text before
-\\[
-\\begin{pmatrix} a & b \\\\ c & d \\end{pmatrix}
-\\]
-and after, $$x$$ inline.
-
-- in a list: $\\sum_{k=1}^n k$
-- wrong: $\\frac{1$ and \\(\\undefinedcommand\\)
-
-$$ never closed
-- with a list
-
-after it
-"""
-
-RIGHT_TO_LEFT = """## نهر النيل
-
-النيل **طويل** جدا، وطوله `6650` كم.
-
-- أولا
-- ثانيا: _المصب_
-
-> عربي ועברית together 123
-
-| اسم | طول |
-|---|---|
-| النيل | 6650 |
-"""
-
-EMOJI = """# 🌍 Rivers 👩\u200d🚀
-
-Family: 👨\u200d👩\u200d👧\u200d👦, flag 🇨🇭, e\u0301 and 世界.
-
-1. 🥇 **gold** 🪙
-2. 🥈 _silver_ 🥄
-
-```text
-🚀 → 🌕\t(tab)
-```
-
-~~😀~~ 2 * 3 * 4 = 24 and snake_case_name and 5~6.
-"""
-
-FOOTNOTES = """A claim[^1] and another[^long]. The same again[^1], and none[^missing].
-
-See [the page][ref], [shortcut], and <https://example.com/auto>.
-
-[^1]: The first *note*.
-[^long]: A note
-    with a second line and `code`.
-
-[ref]: https://example.com/ref "Title"
-[shortcut]: <https://example.com/short>
-
-Now [ref] is known to the text before and [after][REF] it.
-"""
-
-HTML = """Raw <b>HTML</b> is text, <br> and a break.
-
-<div onclick="alert(1)">
-**bold** in it
-</div>
-
-<!-- a comment
-
-over lines --> &amp; &lt;b&gt; &#65; &#x1F600; &nope; &copy;
-
-<script>
-alert(1)
-</script>
-
-<details><summary>More</summary>
-
-text
-</details>
-"""
-
-QUOTES = """> First
-> second **line**
->
-> > nested
-> > - list
-> >   - deeper
->
-> ```py
-> code = "in a quote"
-> ```
-continued lazily? no
-
-> # A heading in a quote
-lazy line
-> more
-
-Setext
-======
-
-Another
----
-
-A line with two spaces at its end\x20\x20
-breaks.\\
-So does this one.
-
-\\*not emphasized\\* and **bold *and italic* text** and ***both*** __strong__ _em_
-"""
-
-MIXED = """### Steps
-
-First read [the guide](https://example.com/a_(b)?c=d&e=f "title"), then ![a picture](https://example.com/p.png) and
-![inline](data:image/png;base64,iVBORw0KGgo=).
-
-1. Install it:
-
-   ```bash
-   pip install 'tailrace[demo]'
-   ```
-
-   > **Note**: it needs Python.
-
-2. Configure:
-
-   | name | value |
-   |---|---|
-   | `A` | 1 |
-
-3. Run **it**
-
-+ plus
-+ signs
-
-#no heading
-# heading #
-####### seven
-
-https://example.com/path_with_underscores, www.example.com and me@example.com.
-
-Final paragraph without an end"""
+_FOLDER = Path(__file__).parent / "answers"
 
 ANSWERS = {
-    "code": CODE,
-    "tables": TABLES,
-    "lists": LISTS,
-    "math": MATH,
-    "right to left": RIGHT_TO_LEFT,
-    "emoji": EMOJI,
-    "footnotes": FOOTNOTES,
-    "html": HTML,
-    "quotes": QUOTES,
-    "mixed": MIXED,
+    name: (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    for name in (
+        "code",
+        "tables",
+        "lists",
+        "math",
+        "right-to-left",
+        "emoji",
+        "footnotes",
+        "html",
+        "quotes",
+        "mixed",
+    )
 }
+"""At least 2,000 characters each. Each ends in the middle of a construct, as a response that was stopped."""
 
 _SCRIPTS = (
     "<script>hit()</script>",
