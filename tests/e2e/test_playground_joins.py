@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from e2e.browser import browsing, note_faults
 from e2e.playground_answers import ANSWERS
+from e2e.renderings import RENDERINGS, check_copy, check_rendering
 from support.fixture_contexts import in_own_task
 from support.live_server import serving
 from support.rpc import Rpc, text_of
@@ -204,29 +205,6 @@ HOLD = """
     };
 """
 
-# The rendering of a text that arrives at once, and that of a chat.
-RENDERINGS = """
-    const { Markdown } = await import("/tailrace-chat.js");
-    const atOnce = (text, ended) => {
-        const root = document.createElement("div");
-        const markdown = new Markdown(root);
-        markdown.add(text);
-        if (ended) markdown.end();
-        return root.innerHTML;
-    };
-    const rendering = (chat) => chat.shadowRoot.querySelector(".block.text .md")?.innerHTML;
-    const until = async (condition) => {
-        const end = performance.now() + 60_000;
-        while (!condition() && performance.now() < end) await new Promise(requestAnimationFrame);
-    };
-    // Modules for code and math are loaded by the first text that needs them.
-    const expected = async (chat, text, ended) => {
-        let found = atOnce(text, ended);
-        await until(() => rendering(chat) === found || rendering(chat) === (found = atOnce(text, ended)));
-        return found;
-    };
-"""
-
 # Sends deltas one after another. After each, a new chat joins, which then waits with its subscription.
 JOIN = """async ({ deltas, text, context }) => {
     const chat = document.querySelector("tailrace-chat");
@@ -270,12 +248,6 @@ COMPARE_FINISHED = f"""async (text) => {{ {RENDERINGS}
     return [];
 }}"""
 
-COMPARE_PAGE = f"""async (text) => {{ {RENDERINGS}
-    const chat = document.querySelector("tailrace-chat");
-    const found = await expected(chat, text, true);
-    return [rendering(chat), found];
-}}"""
-
 
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_a_long_answer_joined_after_every_event_is_that_of_the_log(chat: Chat, name: str) -> None:
@@ -311,10 +283,6 @@ async def test_a_long_answer_joined_after_every_event_is_that_of_the_log(chat: C
 
         await reloaded.reload()
         for page in (sender, other, reloaded):
-            own = page.locator("tailrace-chat[page]")
-            await own.locator("article[data-state=completed]").wait_for()
-            shown, expected = await page.evaluate(COMPARE_PAGE, text)
-            assert shown == expected
-            await own.locator("footer").get_by_role("button", name="Copy", exact=True).click()
-            await own.get_by_role("button", name="Copied").wait_for()
-            assert await page.evaluate("navigator.clipboard.readText()") == text
+            await page.locator("tailrace-chat[page] article[data-state=completed]").wait_for()
+            await check_rendering(page, text)
+            await check_copy(page, text)
