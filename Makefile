@@ -81,13 +81,14 @@ bench: sync ## run the benchmarks of tailrace and alternatives for a short time 
 	$(RUN) python -m benchmarks.gateway --short $(ARGS)
 	$(RUN) python -m benchmarks.calls $(ARGS)
 
-bench-full: sync ## run all benchmarks, about an hour; results and plots are written to benchmarks/results/
-	$(UV) sync --frozen --quiet --inexact --group bench
+bench-full: sync sync-browser browser ## run all benchmarks, about an hour; results and plots are written to benchmarks/results/
+	$(UV) sync --frozen --quiet --inexact --group bench --group browser
 	$(RUN) python -m benchmarks --json $(RESULTS)/stages.json $(ARGS)
 	$(RUN) python -m benchmarks.gateway --json $(RESULTS)/gateway.json $(ARGS)
 	$(RUN) python -m benchmarks.gateway.plots $(RESULTS)/gateway.json
 	$(RUN) pytest benchmarks/micro -p benchmark -n 0 --benchmark-json $(RESULTS)/micro.json
 	$(RUN) python -m benchmarks.micro.instructions
+	$(RUN) python -m benchmarks.chat_page $(ARGS)
 
 bench-instructions: sync ## count the instructions of each step of a chunk, and compare with the baseline (needs valgrind)
 	$(RUN) python -m benchmarks.micro.instructions $(ARGS)
