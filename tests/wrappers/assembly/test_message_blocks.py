@@ -32,19 +32,19 @@ def block(
     channel: Literal["text", "reasoning"],
     text: str = "",
     *,
-    opens: bool = False,
+    starts_block: bool = False,
     signature: str = "",
     metadata: dict[str, Any] | None = None,
 ) -> Delta:
     """A delta of text or reasoning in a block."""
-    details = ChunkDetails(block=BlockDelta(channel, opens, signature, metadata))
+    details = ChunkDetails(block=BlockDelta(channel, starts_block, signature, metadata))
     if channel == "text":
         return Delta(None, 0, details, text=text)
     return Delta(None, 0, details, reasoning=text)
 
 
 def opens(channel: Literal["text", "reasoning"], text: str = "") -> Delta:
-    return block(channel, text, opens=True)
+    return block(channel, text, starts_block=True)
 
 
 def holding(*parts: ContentPart, text: str = "") -> Delta:
@@ -104,7 +104,7 @@ def test_a_seal_belongs_to_the_latest_block_of_its_channel() -> None:
 
 
 def test_a_seal_without_reasoning_is_kept() -> None:
-    assert content_of(block("reasoning", opens=True, signature="S"), say("a")) == (
+    assert content_of(block("reasoning", starts_block=True, signature="S"), say("a")) == (
         ContentPartReasoning(text="", signature="S"),
         ContentPartText(text="a"),
     )
@@ -113,15 +113,16 @@ def test_a_seal_without_reasoning_is_kept() -> None:
 
 def test_two_blocks_of_nothing_but_seals_stay_two() -> None:
     assert content_of(
-        block("reasoning", opens=True, signature="S"), block("reasoning", opens=True, signature="T")
+        block("reasoning", starts_block=True, signature="S"),
+        block("reasoning", starts_block=True, signature="T"),
     ) == (ContentPartReasoning(text="", signature="S"), ContentPartReasoning(text="", signature="T"))
 
 
 def test_metadata_of_a_block_is_merged_into_its_part_by_type() -> None:
     assert content_of(
-        block("text", "a", opens=True, metadata={"p": {"id": "x", "citations": [1]}}),
+        block("text", "a", starts_block=True, metadata={"p": {"id": "x", "citations": [1]}}),
         block("text", "b", metadata={"p": {"citations": [2]}}),
-        block("text", "c", opens=True, metadata={"p": {"id": "y"}}),
+        block("text", "c", starts_block=True, metadata={"p": {"id": "y"}}),
     ) == (
         ContentPartText(text="ab", metadata={"p": {"id": "x", "citations": [1, 2]}}),
         ContentPartText(text="c", metadata={"p": {"id": "y"}}),
@@ -129,7 +130,7 @@ def test_metadata_of_a_block_is_merged_into_its_part_by_type() -> None:
 
 
 def test_metadata_that_comes_before_the_text_waits_for_it() -> None:
-    assert content_of(block("text", opens=True, metadata={"p": 1}), say("a")) == (
+    assert content_of(block("text", starts_block=True, metadata={"p": 1}), say("a")) == (
         ContentPartText(text="a", metadata={"p": 1}),
     )
 
@@ -143,7 +144,7 @@ def test_facts_of_one_channel_do_not_end_the_block_of_the_other() -> None:
 
 def test_what_is_shown_of_blocks_is_their_text_alone() -> None:
     assembly = MessageAssembly()
-    assert assembly.add(block("text", opens=True, metadata={"p": 1})) == []
+    assert assembly.add(block("text", starts_block=True, metadata={"p": 1})) == []
     assert assembly.add(opens("text", "a")) == [Change(Channel.TEXT, 0, "a")]
     assert assembly.add(block("reasoning", signature="S")) == []
 
@@ -249,7 +250,7 @@ deltas = st.one_of(
         block,
         st.sampled_from(["text", "reasoning"]),
         words,
-        opens=st.booleans(),
+        starts_block=st.booleans(),
         signature=st.sampled_from(["", "S"]),
         metadata=st.sampled_from([None, {"p": 1}]),
     ),
@@ -308,6 +309,6 @@ def test_blocks_are_the_same_whether_think_tags_are_split_or_not(stream: list[De
 @pytest.mark.parametrize("think_tags", [True, False])
 def test_facts_about_a_block_of_white_space_are_not_lost(think_tags: bool) -> None:
     assembly = MessageAssembly(think_tags=think_tags)
-    for delta in (block("text", "\n", opens=True, metadata={"p": 1}), say("a")):
+    for delta in (block("text", "\n", starts_block=True, metadata={"p": 1}), say("a")):
         assembly.add(delta)
     assert assembly.message().content == (ContentPartText(text="\na", metadata={"p": 1}),)

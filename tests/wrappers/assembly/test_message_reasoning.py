@@ -91,7 +91,7 @@ def test_reasoning_in_tags_may_be_interrupted() -> None:
 
 
 def test_facts_about_the_text_stay_with_it_when_reasoning_is_taken_out_of_it() -> None:
-    facts = ChunkDetails(block=BlockDelta("text", opens=True, metadata={"p": {"id": "x"}}))
+    facts = ChunkDetails(block=BlockDelta("text", starts_block=True, metadata={"p": {"id": "x"}}))
     for deltas in (
         [Delta(None, 0, facts), say("<think>a</think>"), say("b")],
         [Delta(None, 0, facts, text="<think>a</think>b")],

@@ -264,7 +264,7 @@ def test_a_plan_is_reasoning_of_its_own() -> None:
 
 def test_the_pieces_of_a_plan_are_plain_but_for_the_first() -> None:
     first, second = decode(sse(plan("I will"), plan(" look.")))
-    assert first.details == ChunkDetails(block=BlockDelta("reasoning", opens=True, metadata=PLAN))
+    assert first.details == ChunkDetails(block=BlockDelta("reasoning", starts_block=True, metadata=PLAN))
     assert (second.details, second.plain, second.get_reasoning()) == (None, True, " look.")
 
 

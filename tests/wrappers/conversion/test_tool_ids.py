@@ -66,7 +66,7 @@ def ids_of(
     *messages: Message, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
 ) -> list[str]:
     """The ids of calls and results in order, after matching."""
-    found = with_matched_ids(history(*messages), pattern=pattern, make=make)
+    found = with_matched_ids(history(*messages), pattern=pattern, create_id=make)
     return [part.id for part in calls_and_results(found)]
 
 
@@ -279,13 +279,13 @@ def test_ids_are_made_as_the_provider_wants_them() -> None:
 
 def test_made_ids_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="the created tool call id 'id-0' does not match"):
-        with_matched_ids(history(model(call())), pattern=NINE, make=lambda number: f"id-{number}")
+        with_matched_ids(history(model(call())), pattern=NINE, create_id=lambda number: f"id-{number}")
 
 
 @pytest.mark.parametrize("same", ["x", ""])
 def test_made_ids_that_are_all_the_same_are_refused(same: str) -> None:
     with pytest.raises(ValueError, match="repeatedly"):
-        with_matched_ids(history(model(call(), call())), make=lambda _: same)
+        with_matched_ids(history(model(call(), call())), create_id=lambda _: same)
 
 
 def test_a_conversation_that_grows_keeps_the_ids_of_its_beginning() -> None:

@@ -234,7 +234,7 @@ def is_object(text: bytes) -> bool:
 def test_what_is_seen_at_a_glance_is_what_feeding_gives(reads: list[bytes]) -> None:
     decoder = JSONDecoder()
     for read in reads:
-        seen = decoder.likely_object(read) if decoder.idle else b""
+        seen = decoder.find_object(read) if decoder.idle else b""
         found = [event.data for event in decoder.feed(read)]
         if is_object(seen):
             assert found == [seen]
@@ -245,6 +245,6 @@ def test_elements_of_an_array_are_seen_at_a_glance() -> None:
     decoder = JSONDecoder()
     assert [event.data for event in decoder.feed(b'[{"a": 1}\n')] == [b'{"a": 1}']
     assert decoder.idle
-    assert decoder.likely_object(b',\r\n{"b": "}{"}\n]\n') == b'{"b": "}{"}'
-    assert decoder.likely_object(b',\r\n[{"b": 1}]') == b""
-    assert decoder.likely_object(b',\r\n{"b": ') == b""
+    assert decoder.find_object(b',\r\n{"b": "}{"}\n]\n') == b'{"b": "}{"}'
+    assert decoder.find_object(b',\r\n[{"b": 1}]') == b""
+    assert decoder.find_object(b',\r\n{"b": ') == b""

@@ -87,12 +87,12 @@ def test_a_signed_part_is_a_block_of_its_own_and_so_is_what_follows() -> None:
     )
     assert [block(wrapper) for wrapper in wrappers] == [
         None,
-        BlockDelta("text", opens=True, metadata=sealed("s")),
-        BlockDelta("text", opens=True),
+        BlockDelta("text", starts_block=True, metadata=sealed("s")),
+        BlockDelta("text", starts_block=True),
         None,
-        BlockDelta("reasoning", opens=True, metadata=sealed("t")),
-        BlockDelta("reasoning", opens=True),
-        BlockDelta("text", opens=True, metadata=sealed("u")),
+        BlockDelta("reasoning", starts_block=True, metadata=sealed("t")),
+        BlockDelta("reasoning", starts_block=True),
+        BlockDelta("text", starts_block=True, metadata=sealed("u")),
         None,
         None,
     ]
@@ -100,7 +100,9 @@ def test_a_signed_part_is_a_block_of_its_own_and_so_is_what_follows() -> None:
 
 def test_further_fields_of_a_text_stand_with_it() -> None:
     (wrapper,) = read({"text": "a", "partMetadata": {"k": 1}})
-    assert block(wrapper) == BlockDelta("text", opens=True, metadata={"gemini": {"partMetadata": {"k": 1}}})
+    assert block(wrapper) == BlockDelta(
+        "text", starts_block=True, metadata={"gemini": {"partMetadata": {"k": 1}}}
+    )
 
 
 # --- calls of functions -----------------------------------------------------------------------------------------

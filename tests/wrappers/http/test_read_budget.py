@@ -14,13 +14,13 @@ from tailrace.wrappers.http import read_budget as budget_module
 from tailrace.wrappers.http.read_budget import SMALL_BYTES
 from tailrace.wrappers.http.response import HIGH_WATER
 
-ROUND_BYTES = 256 * 1024
-SIZE = 2 * ROUND_BYTES
+TICK_BYTES = 256 * 1024
+SIZE = 2 * TICK_BYTES
 
 
 @pytest.fixture(autouse=True)
 def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_module, "ROUND_BYTES", ROUND_BYTES)
+    monkeypatch.setattr(budget_module, "TICK_BYTES", TICK_BYTES)
 
 
 class Ticks:
@@ -71,7 +71,7 @@ async def test_a_tick_reads_no_more_of_many_large_bodies_than_of_one():
         ticks.stop()
     assert all(b"".join(own) == sent for own in pieces)
     # A tick of the test may begin in the middle of one of the budget's; small bodies are read in any case.
-    assert max(ticks.read.values()) <= 2 * ROUND_BYTES + (len(pieces) + 1) * SMALL_BYTES
+    assert max(ticks.read.values()) <= 2 * TICK_BYTES + (len(pieces) + 1) * SMALL_BYTES
     assert max(ticks.read.values()) > SMALL_BYTES
 
 

@@ -93,7 +93,7 @@ class BlockDelta(msgspec.Struct, frozen=True):
 
     Attributes:
         channel: ``"text"`` or ``"reasoning"``.
-        opens: True if the delta starts a new block, False if the delta belongs to the latest block with the same
+        starts_block: True if the delta starts a new block, False if the delta belongs to the latest block with the same
             channel. The text of a new block is not joined with earlier text. A block without text is preserved if it
             has a signature or metadata.
         signature: A fragment of the signature of a reasoning block. Consumers concatenate the fragments.
@@ -103,7 +103,7 @@ class BlockDelta(msgspec.Struct, frozen=True):
     """
 
     channel: Literal["text", "reasoning"]
-    opens: bool = False
+    starts_block: bool = False
     signature: str = ""
     metadata: Mapping[str, Any] | None = None
 
@@ -127,9 +127,9 @@ class ChunkDetails(msgspec.Struct):
         parts: Complete content parts that follow the text of the delta: files, data, and results of tools that the
             provider ran. Tool calls are not allowed here.
         restarts: True if the provider began its response again. The previous content of the choice must be discarded.
-        restates: True if the reasoning of the delta comes from a second field, for example ``reasoning_details``. Some
-            servers send the same reasoning in the usual field and in a second field. The second field is then ignored
-            if the usual field has had reasoning.
+        is_second_field: True if the reasoning of the delta comes from a second field, for example
+            ``reasoning_details``. Some servers send the same reasoning in the usual field and in a second field. The
+            second field is then ignored if the usual field has had reasoning.
     """
 
     role: str = ""
@@ -141,12 +141,17 @@ class ChunkDetails(msgspec.Struct):
     block: BlockDelta | None = None
     parts: Sequence[ContentPart] = ()
     restarts: bool = False
-    restates: bool = False
+    is_second_field: bool = False
 
     @property
     def has_content(self) -> bool:
         """True if these details contain content of the message. Metadata of the response and errors are not content."""
         return bool(self.refusal or self.extra or self.block or self.parts)
+
+    @property
+    def restates(self) -> bool:
+        """Deprecated name of `is_second_field`; to be removed in 0.3."""
+        return self.is_second_field
 
     @property
     def says_something(self) -> bool:

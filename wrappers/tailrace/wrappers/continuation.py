@@ -91,9 +91,9 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         join = self._join
         if join.passes_all and not chunk.get_reasoning():
             return (chunk,)
-        given = chunk.get_text()
-        self._has_begun = self._has_begun or bool(given)
-        text = join.feed(given) if given else ""
+        new_text = chunk.get_text()
+        self._has_begun = self._has_begun or bool(new_text)
+        text = join.feed(new_text) if new_text else ""
         if chunk.get_reasoning() or join.has_reasoning:
             self._refused()
             raise UpstreamError("the continuation of the text has reasoning", fault=UpstreamFault.INVALID)
@@ -101,7 +101,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
             self._check(chunk.details.error)
         elif chunk.get_tool_calls() or chunk.get_finish_message() is not None:
             text += join.close()  # no further text follows
-        if text == given:
+        if text == new_text:
             return (chunk,)
         if chunk.plain and not chunk.get_reasoning():
             return (ReadWrapper[Any](chunk.raw, chunk.choice, text=text),) if text else ()

@@ -24,7 +24,7 @@ _BASE64_SLICE = 48 * 1024
 
 
 def encode_in_steps(
-    value: object, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...] = ()
+    value: object, encode: Callable[[Any], bytes], step_types: tuple[type[BaseModel], ...] = ()
 ) -> bytes:
     """Encode a JSON value.
 
@@ -32,12 +32,13 @@ def encode_in_steps(
         value: The value. Large texts and files in pydantic models, dicts and lists are encoded in slices. All other
             values are passed to ``encode`` unchanged.
         encode: Function that encodes a value, or a slice of a text, as JSON. It must encode bytes as base64.
-        apart: Classes of pydantic models. If a list has several instances of them, each instance is encoded separately.
+        step_types: Classes of pydantic models. If a list has several instances of them, each instance is encoded
+            separately.
 
     Returns:
         The same JSON as ``encode(value)``.
     """
-    steps = _Steps(encode, apart)
+    steps = _Steps(encode, step_types)
     rest = steps.without_large(value)
     return encode(value) if rest is value else steps.completed(encode(rest))
 
@@ -45,9 +46,9 @@ def encode_in_steps(
 class _Steps:
     """First encodes a value with placeholders for its large values, and then replaces the placeholders with their JSON."""
 
-    def __init__(self, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...]) -> None:
+    def __init__(self, encode: Callable[[Any], bytes], step_types: tuple[type[BaseModel], ...]) -> None:
         self._encode = encode
-        self._apart = apart
+        self._step_types = step_types
         self._name = secrets.token_hex(16)  # random, so that no text can contain a placeholder
         # By the JSON of a placeholder: the JSON of the large value, as a list of pieces.
         self._large: dict[bytes, list[bytes]] = {}
@@ -66,17 +67,19 @@ class _Steps:
             return members if all(rest[name] is member for name, member in members.items()) else rest
         if isinstance(value, list | tuple):
             items = cast("Sequence[object]", value)
-            if len(items) > 1 and isinstance(items[0], self._apart):
-                return [self._replaced([encode_in_steps(item, self._encode, self._apart)]) for item in items]
-            others = [self.without_large(item) for item in items]
-            return items if all(map(is_, others, items)) else others
+            if len(items) > 1 and isinstance(items[0], self._step_types):
+                return [
+                    self._replaced([encode_in_steps(item, self._encode, self._step_types)]) for item in items
+                ]
+            replaced = [self.without_large(item) for item in items]
+            return items if all(map(is_, replaced, items)) else replaced
         return value
 
     def completed(self, encoded: bytes) -> bytes:
         """Replace the placeholders in the encoded JSON with the JSON of the large values."""
-        places = re.compile(b"(" + b"|".join(map(re.escape, self._large)) + b")")
+        placeholders = re.compile(b"(" + b"|".join(map(re.escape, self._large)) + b")")
         fragments: list[bytes] = []
-        for fragment in places.split(encoded):
+        for fragment in placeholders.split(encoded):
             fragments += self._large.get(fragment, (fragment,))
         return b"".join(fragments)
 

@@ -47,10 +47,13 @@ class UsageDetails(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "UsageDetails":
         """Read the details in the usage object of any provider (`Usage.raw`). A count is 0 if it is missing."""
-        places = [raw, *(found for name in _DETAILS if (found := as_mapping(raw.get(name))) is not None)]
-        return cls(_count(places, _CACHED), _count(places, _CACHE_WRITTEN), _count(places, _REASONING))
+        mappings = [
+            raw,
+            *(details for name in _DETAILS if (details := as_mapping(raw.get(name))) is not None),
+        ]
+        return cls(_count(mappings, _CACHED), _count(mappings, _CACHE_WRITTEN), _count(mappings, _REASONING))
 
 
-def _count(places: list[Mapping[str, Any]], names: tuple[str, ...]) -> int:
-    counts = (as_count(place.get(name)) for place in places for name in names)
+def _count(mappings: list[Mapping[str, Any]], names: tuple[str, ...]) -> int:
+    counts = (as_count(mapping.get(name)) for mapping in mappings for name in names)
     return max(0, next((count for count in counts if count is not None), 0))

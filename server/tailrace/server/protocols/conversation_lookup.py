@@ -42,13 +42,10 @@ _FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
 
 _UNNAMED = "unknown"  # placeholder for the name of a result's tool if the request does not contain the call
 
-_MAX_PENDING = (
-    320  # maximum number of input-required tasks that are searched; the newest tasks are searched first
-)
-_FIRST_PAGE, _NEXT_PAGES = (
-    20,
-    100,
-)  # number of input-required tasks on the first page and on the following pages
+# Maximum number of input-required tasks that are searched. The newest tasks are searched first.
+_MAX_PENDING = 320
+_FIRST_PAGE = 20  # number of input-required tasks on the first page
+_NEXT_PAGES = 100  # number of input-required tasks on each of the following pages
 
 
 @dataclass(frozen=True)

@@ -242,9 +242,9 @@ class ResponseTranslator:
         parts = (Part(text=text),)
         if started is not None and started.kind == "server":
             call.add_metadata({"kind": "server"})  # the provider runs the tool
-        if started is None or started.lasting_id in self._taken:
+        if started is None or started.final_id in self._taken:
             return [ArtifactUpdate(call.artifact(parts, started.name if started else ""), last=False)]
-        return [ArtifactUpdate(call.artifact(parts, started.name, started.lasting_id), last=False)]
+        return [ArtifactUpdate(call.artifact(parts, started.name, started.final_id), last=False)]
 
     def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
         call = self._calls.get((choice, position))

@@ -106,13 +106,13 @@ class AnthropicModel(ClientModel):
         if options.tool_choice is None and options.parallel_tool_calls is not None:
             # ``tool_choice`` contains both the tool choice and the setting for parallel calls. The operator's tool
             # choice is combined with the setting.
-            configured = self._given_parameters.get("tool_choice")
+            configured = self._parameters.get("tool_choice")
             if isinstance(configured, Mapping):
                 choice = cast("Mapping[str, Any]", configured)
                 if choice.get("type") != "none":  # the choice ``none`` has no setting for parallel calls
                     choice = {**choice, **parallel_tool_use(options.parallel_tool_calls)}
-                others = options.model_copy(update={"parallel_tool_calls": None})
-                return {**request_members(others), "tool_choice": choice}
+                other_options = options.model_copy(update={"parallel_tool_calls": None})
+                return {**request_members(other_options), "tool_choice": choice}
         return request_members(options)
 
     def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:

@@ -354,7 +354,7 @@ class MessageEvents:
         # A delta with another index than the open block starts another block.
         unknown = self._index == _NO_BLOCK or index not in (None, self._index)
         # If no message has started (as in `wrap_chunk`), a delta does not open a block.
-        opens = unknown and (self._open or self._next > 0)
+        starts_block = unknown and (self._open or self._next > 0)
         if unknown:
             wrappers += self._end_block()
             self._open_index(index)
@@ -363,19 +363,21 @@ class MessageEvents:
         kind = delta.get("type")
         if kind == "text_delta":
             wrapper.text = self._strip_repetition(delta.get("text"))
-            if opens:
+            if starts_block:
                 wrapper.details = ChunkDetails(block=BlockDelta("text", True))
         elif kind == "thinking_delta":
             wrapper.reasoning = self._strip_repetition(delta.get("thinking"))
-            if opens:
+            if starts_block:
                 wrapper.details = ChunkDetails(block=_thinking({}))
         elif kind == "signature_delta":
             seal, self._start_signature = as_text(delta.get("signature")), ""
-            block = _thinking({}, seal) if opens else BlockDelta("reasoning", False, seal)
+            block = _thinking({}, seal) if starts_block else BlockDelta("reasoning", False, seal)
             wrapper.details = ChunkDetails(block=block)
         elif kind == "citations_delta":
             citations = [] if delta.get("citation") is None else [delta["citation"]]
-            block = BlockDelta("text", opens or self._is_empty_text, "", {KEY: {"citations": citations}})
+            block = BlockDelta(
+                "text", starts_block or self._is_empty_text, "", {KEY: {"citations": citations}}
+            )
             wrapper.details = ChunkDetails(block=block, extra={"annotations": citations})
         elif kind == "input_json_delta":
             fragment = delta.get("partial_json")

@@ -53,12 +53,15 @@ def file_part(block: Mapping[str, Any]) -> ContentPartFile | None:
     """
     source = as_mapping(block.get("source")) or {}
     image = block.get("type") == "image"
-    others = {
+    other_fields = {
         name: value
         for name, value in block.items()
         if name not in ("type", "source", "title") and value is not None
     }
-    fields: Fields = {"filename": as_text(block.get("title")), "metadata": {KEY: others} if others else {}}
+    fields: Fields = {
+        "filename": as_text(block.get("title")),
+        "metadata": {KEY: other_fields} if other_fields else {},
+    }
     match source.get("type"):
         case "base64":
             fields |= {"data": source.get("data"), "media_type": source.get("media_type")}

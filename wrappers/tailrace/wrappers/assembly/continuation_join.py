@@ -39,14 +39,14 @@ class TextJoin:
         """True if all further text is returned unchanged."""
         self.has_reasoning = False
         """True if the continuation begins with a ``<think>`` tag. Such a continuation does not continue the text."""
-        sent = text.rstrip()
-        self._space = text[len(sent) :]
-        line = sent[sent.rfind("\n") + 1 :]
+        sent_text = text.rstrip()
+        self._space = text[len(sent_text) :]
+        line = sent_text[sent_text.rfind("\n") + 1 :]
         ends = [match.end() for match in _SENTENCE_ENDS.finditer(line)]
-        tails = {sent, line, line[ends[-1] :] if ends else line}
+        tails = {sent_text, line, line[ends[-1] :] if ends else line}
         self._candidates = [] if is_exact else [each for each in tails if len(each) >= MIN_REPEATED]
-        if has_prefix and len(sent) < MIN_REPEATED:
-            self._candidates = [sent]
+        if has_prefix and len(sent_text) < MIN_REPEATED:
+            self._candidates = [sent_text]
         self._buffered = ""
         self._matched = 0  # length of the longest candidate that was repeated completely
 
@@ -67,9 +67,9 @@ class TextJoin:
         if open_candidates:
             return ""
         rest = self._buffered[self._matched :]
-        space, begun = self._space, rest.lstrip()
-        self.has_reasoning = begun.startswith(OPENING)
-        if len(begun) < len(OPENING) and OPENING.startswith(begun):
+        space, stripped = self._space, rest.lstrip()
+        self.has_reasoning = stripped.startswith(OPENING)
+        if len(stripped) < len(OPENING) and OPENING.startswith(stripped):
             return ""
         if len(rest) < len(space) and space.startswith(rest):
             return ""

@@ -113,7 +113,7 @@ class _Block:
 
 
 class _RepeatedReasoning:
-    """Removes repeated reasoning. Some servers send the same reasoning in two fields (see `ChunkDetails.restates`)."""
+    """Removes repeated reasoning. Some servers send reasoning in two fields (see `ChunkDetails.is_second_field`)."""
 
     __slots__ = ("_at", "_fragments", "_plain", "_text")
 
@@ -123,13 +123,13 @@ class _RepeatedReasoning:
         self._text: str | None = None  # the joined fragments, as long as the usual field may repeat them
         self._at = 0  # number of characters that the usual field has repeated
 
-    def other_form(self, text: str) -> str:
+    def add_second_field(self, text: str) -> str:
         if self._plain:
             return ""
         self._fragments.append(text)
         return text
 
-    def usual_form(self, text: str) -> str:
+    def add_usual_field(self, text: str) -> str:
         if not self._plain:
             self._plain = True
             self._text = "".join(self._fragments)
@@ -139,10 +139,10 @@ class _RepeatedReasoning:
         if self._text.startswith(text, self._at):
             self._at += len(text)
             return ""
-        left = len(self._text) - self._at
-        repeats = text.startswith(self._text[self._at :]) if left <= len(text) else False
+        remaining = len(self._text) - self._at
+        repeats = text.startswith(self._text[self._at :]) if remaining <= len(text) else False
         self._text = None
-        return text[left:] if repeats else text
+        return text[remaining:] if repeats else text
 
 
 class MessageAssembly:
@@ -155,7 +155,7 @@ class MessageAssembly:
 
     Attributes:
         finish: The finish reason; None until a chunk contains one.
-        replaced_calls: The names and ids of discarded calls, by position (see `ToolCallAssembly.lasting_id`). `restart`
+        replaced_calls: The names and ids of discarded calls, by position (see `ToolCallAssembly.final_id`). `restart`
             discards the calls of the message, and stores their names and ids here.
     """
 
@@ -169,7 +169,7 @@ class MessageAssembly:
         "_extra",
         "_open",
         "_refusal",
-        "_restated",
+        "_repeated_reasoning",
         "_segments",
         "_splitter",
         "_think_tags",
@@ -197,7 +197,7 @@ class MessageAssembly:
         self._waiting: list[BlockDelta] = []
         self._extra = FieldFold()
         # Not None after reasoning has arrived in a second field.
-        self._restated: _RepeatedReasoning | None = None
+        self._repeated_reasoning: _RepeatedReasoning | None = None
         self.finish: FinishMessage | None = None
         self.replaced_calls: tuple[tuple[str, str], ...] = ()
 
@@ -230,12 +230,14 @@ class MessageAssembly:
                 self._apply_details(details, changes)
             elif details.extra:
                 self._extra.add(details.extra)
-        if reasoning and (self._restated is not None or (details is not None and details.restates)):
-            reasoning = self._without_repetition(reasoning, details is not None and details.restates)
+        if reasoning and (
+            self._repeated_reasoning is not None or (details is not None and details.is_second_field)
+        ):
+            reasoning = self._without_repetition(reasoning, details is not None and details.is_second_field)
         if reasoning:
-            opens = self._open is not _REASONING
+            starts_block = self._open is not _REASONING
             self._append(_REASONING, reasoning, changes)
-            if opens and (details is None or details.block is None):
+            if starts_block and (details is None or details.block is None):
                 self._apply_origin(chunk)
         if text:
             self._append(_TEXT, text, changes)
@@ -246,9 +248,9 @@ class MessageAssembly:
         for delta in chunk.get_tool_calls():
             self._begin(changes)
             call = self._call_of(delta)
-            nameless = not call.id
+            has_no_id = not call.id
             call.add(delta)
-            if nameless and call.id:
+            if has_no_id and call.id:
                 self._register_id(call)
             changes.append(Change(_TOOL_CALL, self._choice, delta.arguments, call.position))
         self._finish(chunk.get_finish_message())
@@ -258,11 +260,11 @@ class MessageAssembly:
         """End the stream. Return the changes for text that was buffered."""
         changes: list[Change] = []
         buffered, self._buffered = self._buffered, {}
-        for channel, half in buffered.items():
-            self._append(channel, join_surrogates(half), changes)
+        for channel, surrogate in buffered.items():
+            self._append(channel, join_surrogates(surrogate), changes)
         splitter, self._splitter = self._splitter, None
         for channel, text in splitter.close() if splitter is not None else ():
-            self._show(Channel(channel), text, changes)
+            self._publish(Channel(channel), text, changes)
         if self._waiting:
             self._open_segment(_TEXT)
         return changes
@@ -315,7 +317,7 @@ class MessageAssembly:
     def restart(self) -> Change:
         """Discard all content, because another attempt replaces it. Return the change."""
         changes: list[Change] = []
-        calls = tuple((call.name, call.lasting_id) for call in self._calls)
+        calls = tuple((call.name, call.final_id) for call in self._calls)
         replaced = calls + self.replaced_calls[len(calls) :]
         self._restart(changes)
         self.replaced_calls = replaced
@@ -333,11 +335,11 @@ class MessageAssembly:
         """The tool calls so far, in order of appearance. Calls without an id get a unique synthetic id."""
         reason = self.finish.reason if self.finish is not None else None
         parts = [call.part(reason) for call in self._calls]
-        taken = {part.id for part in parts if part.id}
+        used_ids = {part.id for part in parts if part.id}
         for position, part in enumerate(parts):
             if not part.id:
-                made = _unused_id(position, taken)
-                parts[position] = part.model_copy(update={"id": made, "synthetic_id": True})
+                new_id = _unused_id(position, used_ids)
+                parts[position] = part.model_copy(update={"id": new_id, "synthetic_id": True})
         return parts
 
     def message(self) -> Message:
@@ -364,7 +366,7 @@ class MessageAssembly:
         """Process the details of a chunk that come before its text."""
         if details.restarts:
             self._restart(changes)
-        if details.block is not None and details.block.opens:
+        if details.block is not None and details.block.starts_block:
             if self._waiting or self._holds_text:
                 self._begin(changes)
             self._open = None
@@ -385,7 +387,7 @@ class MessageAssembly:
                 self._waiting.append(delta)
             else:
                 self._begin(changes)
-                if delta.opens and self._open is not channel:
+                if delta.starts_block and self._open is not channel:
                     self._open_segment(channel)  # the block is signed or annotated before its first text
                 block = self._latest(channel) or self._open_segment(channel)
                 block.add(delta)
@@ -431,9 +433,9 @@ class MessageAssembly:
             self._split(self._splitter, text, changes)
         else:
             self._begin(changes)
-            self._show(channel, text, changes)
+            self._publish(channel, text, changes)
 
-    def _show(self, channel: Channel, text: str, changes: list[Change]) -> None:
+    def _publish(self, channel: Channel, text: str, changes: list[Change]) -> None:
         if channel is self._open:
             self._encoded += to_utf8(text)
         elif channel is Channel.REFUSAL:
@@ -449,7 +451,7 @@ class MessageAssembly:
             return
         self._splitter = None
         for channel, text in splitter.close():
-            self._show(Channel(channel), text, changes)
+            self._publish(Channel(channel), text, changes)
         if self._waiting:
             self._open_segment(_TEXT)
 
@@ -458,7 +460,7 @@ class MessageAssembly:
         if splitter.done:
             self._splitter = None
         for channel, segment in segments:
-            self._show(_TEXT if channel == "text" else _REASONING, segment, changes)
+            self._publish(_TEXT if channel == "text" else _REASONING, segment, changes)
 
     def _open_segment(self, channel: Channel) -> _Block:
         block = _Block(channel)
@@ -519,13 +521,15 @@ class MessageAssembly:
         if call_state is None or call_state.position < call.position:
             self._by_id[call.id] = call
 
-    def _without_repetition(self, reasoning: str, restates: bool) -> str:
+    def _without_repetition(self, reasoning: str, is_second_field: bool) -> str:
         """Return the part of a reasoning text that is new (see `_RepeatedReasoning`)."""
-        state = self._restated
+        state = self._repeated_reasoning
         if state is None:
             block = self._latest(_REASONING)
-            state = self._restated = _RepeatedReasoning(plain=block is not None and bool(block.encoded))
-        return state.other_form(reasoning) if restates else state.usual_form(reasoning)
+            state = self._repeated_reasoning = _RepeatedReasoning(
+                plain=block is not None and bool(block.encoded)
+            )
+        return state.add_second_field(reasoning) if is_second_field else state.add_usual_field(reasoning)
 
     def _open_call(self) -> ToolCallAssembly:
         if len(self._calls) >= MAX_TOOL_CALLS:
@@ -557,9 +561,9 @@ def _too_many(allowed: str) -> UpstreamError:
     return UpstreamError(f"the response has more than the allowed {allowed}", fault=UpstreamFault.TOO_LARGE)
 
 
-def _unused_id(position: int, taken: set[str]) -> str:
-    made = f"call_{position}"
-    while made in taken:
-        made += "_"
-    taken.add(made)
-    return made
+def _unused_id(position: int, used_ids: set[str]) -> str:
+    new_id = f"call_{position}"
+    while new_id in used_ids:
+        new_id += "_"
+    used_ids.add(new_id)
+    return new_id

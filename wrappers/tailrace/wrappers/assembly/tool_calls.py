@@ -56,7 +56,7 @@ class ToolCallAssembly:
             self.extra.add(delta.extra)
 
     @property
-    def lasting_id(self) -> str:
+    def final_id(self) -> str:
         """The id of the replaced call if both call the same tool; otherwise the id of this call.
 
         A client that has received the replaced call therefore treats this call as the same call. Calls of tools that
@@ -74,7 +74,7 @@ class ToolCallAssembly:
         """
         raw = join_surrogates("".join(self.fragments))
         kind = self.kind or "function"
-        values: dict[str, Any] = {"id": self.lasting_id, "name": self.name, "kind": kind}
+        values: dict[str, Any] = {"id": self.final_id, "name": self.name, "kind": kind}
         values["metadata"] = self.extra.to_dict()
         if kind == "custom":
             return ContentPartToolCall(**values, arguments_text=raw)

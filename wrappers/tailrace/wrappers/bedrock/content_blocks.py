@@ -98,12 +98,12 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
 
 def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     """Return metadata with all fields of an object that are not standard fields, for later requests."""
-    others = {
+    other_fields = {
         name: plain_json(wire_json(value))
         for name, value in fields.items()
         if name not in standard and name not in PADDING and value is not None
     }
-    return {KEY: others} if others else {}
+    return {KEY: other_fields} if other_fields else {}
 
 
 def own_data(kind: str, value: object) -> ContentPartData:

@@ -64,7 +64,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         if frames is None:
             # A frame begins with its length, which is less than 2²⁴. The first byte of a frame is therefore zero. JSON
             # never begins with a zero byte.
-            if self._head or self._seen or data[:1] != b"\0":
+            if self._head or self._has_event or data[:1] != b"\0":
                 return super().feed(data)
             frames = self._frames = EventStreamDecoder(max_frame_bytes=self._bound)
         self._count_bytes(data)

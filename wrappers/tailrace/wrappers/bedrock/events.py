@@ -126,8 +126,8 @@ class ConverseEvents:
             delta: Any = payload.get("delta")
             index: Any = payload.get("contentBlockIndex")
             # The classes are also compared, because ``False`` equals 0.
-            same = index == self._open and index.__class__ is self._open.__class__
-            if same and delta.__class__ is dict and len(delta) == 1:
+            is_open_block = index == self._open and index.__class__ is self._open.__class__
+            if is_open_block and delta.__class__ is dict and len(delta) == 1:
                 # Fast path for events that add text to the open block, which are most events.
                 text: Any = delta.get("text")
                 if text.__class__ is str:
@@ -172,13 +172,13 @@ class ConverseEvents:
             self.wrap_block(block, index)
             for index, block in enumerate(as_mappings(message.get("content") or []))
         ]
-        others = {name: value for name, value in fields.items() if name != "output"}
-        if "stopReason" in others:
-            stop = self._stop({"stopReason": others.pop("stopReason")})
+        other_fields = {name: value for name, value in fields.items() if name != "output"}
+        if "stopReason" in other_fields:
+            stop = self._stop({"stopReason": other_fields.pop("stopReason")})
             stop.raw = fields
             wrappers.append(stop)
-        if others:
-            metadata = self._metadata(others)
+        if other_fields:
+            metadata = self._metadata(other_fields)
             metadata.raw = fields
             wrappers.append(metadata)
         return wrappers
@@ -196,7 +196,7 @@ class ConverseEvents:
             wrapper.details = ChunkDetails(parts=(read_tool_result(result, name),))
         elif reasoning is not None:
             thought = as_mapping(reasoning.get("reasoningText")) or {}
-            self._add_reasoning(wrapper, {**reasoning, **thought}, opens=True)
+            self._add_reasoning(wrapper, {**reasoning, **thought}, starts_block=True)
         else:
             part = read_part(block)
             if isinstance(part, ContentPartText):
@@ -222,15 +222,19 @@ class ConverseEvents:
                 continue
             if kind == "text" and isinstance(value, str):
                 wrapper.text = value
-                if self._opens(index):
-                    _details(wrapper).block = BlockDelta("text", opens=True)
+                if self._starts_block(index):
+                    _details(wrapper).block = BlockDelta("text", starts_block=True)
             elif kind == "reasoningContent" and (reasoning := as_mapping(value)) is not None:
                 sealed = not reasoning.keys() <= {"text"}
-                self._add_reasoning(wrapper, reasoning, opens=self._opens(index, annotated=sealed))
+                self._add_reasoning(
+                    wrapper, reasoning, starts_block=self._starts_block(index, annotated=sealed)
+                )
             elif kind == "toolUse" and (call := as_mapping(value)) is not None:
                 wrapper.calls = (ToolCallDelta(index, arguments=arguments_text(call.get("input"))),)
             elif kind == "citation":
-                self._add_citation(wrapper, wire_json(value), opens=self._opens(index, annotated=True))
+                self._add_citation(
+                    wrapper, wire_json(value), starts_block=self._starts_block(index, annotated=True)
+                )
             elif kind in ("toolResult", "image"):
                 self._buffer(wrapper, index, kind, value)
             else:
@@ -239,31 +243,33 @@ class ConverseEvents:
         wrapper.plain = wrapper.details is None and not wrapper.calls
         return wrapper
 
-    def _opens(self, index: int | None, *, annotated: bool = False) -> bool:
+    def _starts_block(self, index: int | None, *, annotated: bool = False) -> bool:
         """Return True if a delta starts a block that must not be joined with the previous block."""
         if index == self._open:
             self._annotated = self._annotated or annotated
             return False
-        opens = not self._blocks_are_tokens or annotated or self._annotated
+        starts_block = not self._blocks_are_tokens or annotated or self._annotated
         self._open, self._annotated = index, annotated
-        return opens
+        return starts_block
 
-    def _add_reasoning(self, wrapper: BedrockWrapper, fields: Mapping[str, Any], *, opens: bool) -> None:
+    def _add_reasoning(
+        self, wrapper: BedrockWrapper, fields: Mapping[str, Any], *, starts_block: bool
+    ) -> None:
         wrapper.reasoning = as_text(fields.get("text"))
         signature = as_text(fields.get("signature"))
         redacted = fields.get("redactedContent")
         if redacted is not None:
             # Each fragment of redacted content is a complete block.
             metadata = {KEY: {"redactedContent": plain_json(wire_json(redacted))}}
-            _details(wrapper).block = BlockDelta("reasoning", opens=True, metadata=metadata)
-        elif signature or opens:
+            _details(wrapper).block = BlockDelta("reasoning", starts_block=True, metadata=metadata)
+        elif signature or starts_block:
             metadata = _SIGNED_METADATA if signature else None
-            _details(wrapper).block = BlockDelta("reasoning", opens, signature, metadata)
+            _details(wrapper).block = BlockDelta("reasoning", starts_block, signature, metadata)
 
-    def _add_citation(self, wrapper: BedrockWrapper, citation: object, *, opens: bool) -> None:
+    def _add_citation(self, wrapper: BedrockWrapper, citation: object, *, starts_block: bool) -> None:
         citations = [plain_json(citation)]
         details = _details(wrapper)
-        details.block = BlockDelta("text", opens, metadata={KEY: {"citations": citations}})
+        details.block = BlockDelta("text", starts_block, metadata={KEY: {"citations": citations}})
         details.extra = {"annotations": citations}
 
     def _start(self, fields: Mapping[str, Any]) -> BedrockWrapper | None:

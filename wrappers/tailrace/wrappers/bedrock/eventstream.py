@@ -99,16 +99,16 @@ class EventStreamDecoder:
             self._buffered = 0
         frames: list[EventStreamFrame] = []
         try:
-            consumed = self._read_frames(data, frames)
+            end = self._read_frames(data, frames)
         except ValueError as error:
             self.damage = str(error)
             return frames
         if self._failed:
             if not frames:
                 self._raise()
-        elif consumed < len(data):
-            self._chunks.append(data[consumed:])
-            self._buffered = len(data) - consumed
+        elif end < len(data):
+            self._chunks.append(data[end:])
+            self._buffered = len(data) - end
         return frames
 
     def close(self) -> None:

@@ -67,15 +67,15 @@ class CassetteModel(Model):
         """Do nothing, because there is no connection."""
 
     async def _replay(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
-        began = anyio.current_time()
+        request_time = anyio.current_time()
         digest = await run_bounded(history_cost(history), request_digest, history, options)
         recorded = self._by_digest.get(digest)
         if recorded is None:
-            raise self._unknown(history)
+            raise self._unknown_request_error(history)
         cassette = recorded.pop(0) if len(recorded) > 1 else recorded[0]
         if cassette.failure is not None and not cassette.pieces:
             raise cassette.failure.error(cassette.provider)
-        body = _RecordedBody(cassette, began if self._timed else None)
+        body = _RecordedBody(cassette, request_time if self._timed else None)
         wire_format = FORMATS[cassette.format]
         names = ToolNames(wire_format.create_converter().name_rule)
         names.replace_in_history(history)
@@ -83,15 +83,15 @@ class CassetteModel(Model):
             names.request_name(name)
         decoder = wire_format.create_decoder(provider=cassette.provider)
         chunks = ChunkStream(body, decoder, names if names.has_changes else None, _Failures(cassette))
-        return chunks, _leave
+        return chunks, _end_stream
 
-    def _unknown(self, history: History) -> UpstreamError:
+    def _unknown_request_error(self, history: History) -> UpstreamError:
         known = [each[0].request.history for each in self._by_digest.values()]
-        shown = ", ".join(_summary(request) for request in known[:_SHOWN])
+        summaries = ", ".join(_summary(request) for request in known[:_SHOWN])
         more = f" and {len(known) - _SHOWN} others" if len(known) > _SHOWN else ""
         request = _summary(history.model_dump(mode="json", exclude_defaults=True))
         return UpstreamError(
-            f"no response to this request is recorded: {request}. Recorded are {shown}{more}. A request matches if its conversation, "
+            f"no response to this request is recorded: {request}. Recorded are {summaries}{more}. A request matches if its conversation, "
             "instructions, tools and options are the same",
             fault=UpstreamFault.STATUS,
             provider=self.provider,
@@ -104,11 +104,11 @@ def _summary(history: Mapping[str, Any]) -> str:
     messages = history.get("conversation", ())
     texts = [part["text"] for message in messages for part in message.get("content", ()) if "text" in part]
     last = texts[-1] if texts else ""
-    shown = last if len(last) <= _CHARACTERS else f"{last[: _CHARACTERS - 1]}…"
-    return f"{len(messages)} message{'' if len(messages) == 1 else 's'} with the last text {shown!r}"
+    excerpt = last if len(last) <= _CHARACTERS else f"{last[: _CHARACTERS - 1]}…"
+    return f"{len(messages)} message{'' if len(messages) == 1 else 's'} with the last text {excerpt!r}"
 
 
-async def _leave(
+async def _end_stream(
     _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
 ) -> None:
     """End a replayed response. It has no resources to release."""
@@ -124,16 +124,16 @@ class _RecordedBody:
 
     Args:
         cassette: The recording.
-        began: The time at which the request was sent, on the clock of the event loop. None to replay all chunks
+        request_time: The time at which the request was sent, on the clock of the event loop. None to replay all chunks
             without delay.
     """
 
     request = _NoRequest()
 
-    def __init__(self, cassette: Cassette, began: float | None) -> None:
+    def __init__(self, cassette: Cassette, request_time: float | None) -> None:
         self._pieces = cassette.pieces
         self._fails = cassette.failure is not None
-        self._began = began
+        self._request_time = request_time
         self._next = 0
 
     def read_nowait(self) -> bytes:
@@ -151,9 +151,9 @@ class _RecordedBody:
 
     def arrival(self) -> Awaitable[object]:
         """Return an awaitable that completes when the next chunk must be replayed."""
-        if self._began is None or self._next == len(self._pieces):
+        if self._request_time is None or self._next == len(self._pieces):
             return anyio.lowlevel.checkpoint()
-        return anyio.sleep_until(self._began + self._pieces[self._next].at)
+        return anyio.sleep_until(self._request_time + self._pieces[self._next].at)
 
 
 class _Failures:

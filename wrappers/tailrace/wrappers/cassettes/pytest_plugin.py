@@ -43,10 +43,10 @@ def cassette_model(request: pytest.FixtureRequest) -> Callable[..., Model]:
     ``cassettes/MODULE/TEST/MODEL``, next to the test module. New recordings replace the earlier recordings.
     """
     records = bool(request.config.getoption(OPTION))
-    beside = request.path.parent / "cassettes" / request.path.stem / _file_name(request.node.name)
+    default_folder = request.path.parent / "cassettes" / request.path.stem / _file_name(request.node.name)
 
     def create(model: str, **arguments: Any) -> Model:
-        folder: Path = beside / _file_name(model)
+        folder: Path = default_folder / _file_name(model)
         if records:
             shutil.rmtree(folder, ignore_errors=True)
             return RecordingModel(create_model(model, **arguments), folder)

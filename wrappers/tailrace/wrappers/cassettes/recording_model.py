@@ -90,7 +90,7 @@ class _Recording:
         self._history = history
         self._options = options
         self._recorded = datetime.now(UTC)
-        self._began = monotonic()
+        self._request_time = monotonic()
         self._body: _RecordedBody | None = None
 
     async def begin(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
@@ -105,18 +105,18 @@ class _Recording:
         return chunks, partial(self._end, stream.__aexit__)
 
     def _wrap(self, body: Body) -> Body:
-        self._body = _RecordedBody(body, self._began)
+        self._body = _RecordedBody(body, self._request_time)
         return self._body
 
     async def _end(
         self,
-        leave: Exit,
+        close_body: Exit,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
         try:
-            return await leave(kind, error, trace)
+            return await close_body(kind, error, trace)
         finally:
             if kind is None:
                 await self._save(None)
@@ -188,16 +188,16 @@ class _RecordedBody:
 
     Args:
         body: The body.
-        began: The time at which the request was sent, on the clock of `monotonic`.
+        request_time: The time at which the request was sent, on the clock of `monotonic`.
 
     Attributes:
         pieces: The chunks that were read. Each entry is the number of seconds after the request, and the bytes.
     """
 
-    def __init__(self, body: Body, began: float) -> None:
+    def __init__(self, body: Body, request_time: float) -> None:
         self.pieces: list[tuple[float, bytes]] = []
         self._body = body
-        self._began = began
+        self._request_time = request_time
 
     @property
     def request(self) -> SentRequest:
@@ -208,7 +208,7 @@ class _RecordedBody:
         """Read a chunk, and append it to ``pieces``."""
         data = self._body.read_nowait()
         if data:
-            self.pieces.append((monotonic() - self._began, data))
+            self.pieces.append((monotonic() - self._request_time, data))
         return data
 
     def arrival(self) -> Awaitable[object]:

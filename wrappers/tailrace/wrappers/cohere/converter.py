@@ -356,8 +356,8 @@ def _user_part(item: object) -> ContentPart:
         raise ValueError(f"a content part of type {kind!r} is not defined by Chat v2")
     inner = fields.get("image_url")
     image = {"url": inner} if isinstance(inner, str) else as_mapping(inner) or {}
-    others = {name: value for name, value in image.items() if name != "url"}
-    metadata = own_metadata("cohere", {**fields, "image_url": others or None}, "type")
+    other_fields = {name: value for name, value in image.items() if name != "url"}
+    metadata = own_metadata("cohere", {**fields, "image_url": other_fields or None}, "type")
     url = as_text(image.get("url"))
     if not url.startswith("data:"):
         return ContentPartFile(url=url, media_type=ending_type(url) or "image/*", metadata=metadata)

@@ -156,7 +156,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
             if wrapper.reasoning and self._planning:
                 wrapper.details, wrapper.plain = None, True
             elif wrapper.reasoning and wrapper.details is not None:
-                wrapper.details.block = BlockDelta("reasoning", opens=True, metadata=_TOOL_PLAN)
+                wrapper.details.block = BlockDelta("reasoning", starts_block=True, metadata=_TOOL_PLAN)
                 self._planning, self._pending_block = True, None
 
     def _number_call(self, call: ToolCallDelta, kind: object) -> ToolCallDelta:
@@ -209,7 +209,7 @@ def _wrap_event(fields: dict[str, Any], provider: str) -> list[CohereWrapper]:
     message = as_mapping(delta.get("message")) or {}
     if kind in ("content-start", "content-delta"):
         return [
-            _wrap_content(fields, content, opens=kind == "content-start")
+            _wrap_content(fields, content, starts_block=kind == "content-start")
             for content in as_mappings(message.get("content"))
         ]
     if kind == "tool-plan-delta":
@@ -250,10 +250,10 @@ def _wrap_message(fields: dict[str, Any], message: Mapping[str, Any]) -> list[Co
     wrappers: list[CohereWrapper] = []
     plan = as_text(message.get("tool_plan"))
     if plan:
-        wrappers.append(_wrap_plan(fields, plan, opens=True))
+        wrappers.append(_wrap_plan(fields, plan, starts_block=True))
     content = message.get("content")
     blocks = as_mappings({"type": "text", "text": content} if isinstance(content, str) else content)
-    wrappers += [_wrap_content(fields, block, opens=True) for block in blocks if not _is_empty(block)]
+    wrappers += [_wrap_content(fields, block, starts_block=True) for block in blocks if not _is_empty(block)]
     wrappers += [_wrap_citation(fields, citation) for citation in as_mappings(message.get("citations"))]
     calls = as_mappings(message.get("tool_calls"))
     if calls:
@@ -262,17 +262,17 @@ def _wrap_message(fields: dict[str, Any], message: Mapping[str, Any]) -> list[Co
     return wrappers
 
 
-def _wrap_content(fields: dict[str, Any], content: Mapping[str, Any], *, opens: bool) -> CohereWrapper:
+def _wrap_content(fields: dict[str, Any], content: Mapping[str, Any], *, starts_block: bool) -> CohereWrapper:
     """Return the chunk wrapper of a fragment of a content block."""
     text, thinking = as_text(content.get("text")), as_text(content.get("thinking"))
     kind = as_text(content.get("type")) or ("thinking" if "thinking" in content else "text")
     details = ChunkDetails()
     if kind not in ("text", "thinking"):
         details.parts = (ContentPartData(data=plain_json(content), metadata={"cohere": {"type": kind}}),)
-    elif opens and kind == "thinking":
-        details.block = BlockDelta("reasoning", opens=True, metadata=_THINKING)
-    elif opens:
-        details.block = BlockDelta("text", opens=True)
+    elif starts_block and kind == "thinking":
+        details.block = BlockDelta("reasoning", starts_block=True, metadata=_THINKING)
+    elif starts_block:
+        details.block = BlockDelta("text", starts_block=True)
     if "message" not in fields and fields.get("logprobs"):
         details.extra = {"logprobs": [fields["logprobs"]]}
     plain = details == ChunkDetails()
@@ -283,10 +283,10 @@ def _is_empty(block: Mapping[str, Any]) -> bool:
     return block.get("type") in ("text", "thinking") and not (block.get("text") or block.get("thinking"))
 
 
-def _wrap_plan(fields: dict[str, Any], plan: str, *, opens: bool = False) -> CohereWrapper:
+def _wrap_plan(fields: dict[str, Any], plan: str, *, starts_block: bool = False) -> CohereWrapper:
     if not plan:
         return CohereWrapper(fields, plain=True)
-    block = BlockDelta("reasoning", opens=opens, metadata=_TOOL_PLAN)
+    block = BlockDelta("reasoning", starts_block=starts_block, metadata=_TOOL_PLAN)
     return CohereWrapper(fields, details=ChunkDetails(block=block), reasoning=plan)
 
 
@@ -321,9 +321,9 @@ def _read_call(call: Mapping[str, Any], index: int | None) -> ToolCallDelta:
     elif not isinstance(arguments, str):
         arguments = json_text(arguments)
     extra = _other_fields(call, "id", "type", "function")
-    others = _other_fields(function, "name", "arguments")
-    if others:
-        extra["function"] = others
+    other_fields = _other_fields(function, "name", "arguments")
+    if other_fields:
+        extra["function"] = other_fields
     return ToolCallDelta(
         index=index,
         id=as_text(call.get("id")),

@@ -40,10 +40,10 @@ def with_merged_neighbours(
 def _may_merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     if first.get("role") not in _SIDES or first["role"] != second.get("role") or first.get("tool_calls"):
         return False
-    return _others(first) == _others(second)
+    return _other_fields(first) == _other_fields(second)
 
 
-def _others(message: Mapping[str, Any]) -> dict[str, Any]:
+def _other_fields(message: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message.items() if name not in _CONCATENATED}
 
 

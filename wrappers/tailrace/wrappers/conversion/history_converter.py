@@ -17,7 +17,7 @@ ProviderMessage = TypeVar("ProviderMessage")
 ProviderChunk = TypeVar("ProviderChunk")
 
 
-_QUESTION = Message(role=Role.USER, content=(ContentPartText(text="-"),))
+_USER_MESSAGE = Message(role=Role.USER, content=(ContentPartText(text="-"),))
 """User message before a single response. Some APIs require that the first message is a user message."""
 
 
@@ -74,7 +74,7 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
         Args:
             response: See `to_message`.
         """
-        history = History(conversation=(_QUESTION, self.to_message(response)))
+        history = History(conversation=(_USER_MESSAGE, self.to_message(response)))
         return self.from_history(history)[1:]
 
     @abstractmethod

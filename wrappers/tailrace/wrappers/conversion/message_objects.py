@@ -21,8 +21,8 @@ def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
 
 def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
     """Return metadata with the fields of an object that are neither standard fields nor null; empty if there are none."""
-    others = {name: value for name, value in fields.items() if name not in standard and value is not None}
-    return {key: others} if others else {}
+    metadata = {name: value for name, value in fields.items() if name not in standard and value is not None}
+    return {key: metadata} if metadata else {}
 
 
 def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:

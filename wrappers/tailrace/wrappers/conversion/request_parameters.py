@@ -57,8 +57,8 @@ def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[st
         members: The members of this request, with the provider's names.
     """
     both = _merge(parameters, {name: value for name, value in members.items() if value is not None})
-    unwanted = {_plain(name) for name, value in members.items() if value is None}
-    return {name: value for name, value in both.items() if _plain(name) not in unwanted} if unwanted else both
+    removed = {_plain(name) for name, value in members.items() if value is None}
+    return {name: value for name, value in both.items() if _plain(name) not in removed} if removed else both
 
 
 def without_empty(**members: Any) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def has_tools(parameters: Mapping[str, Any]) -> bool:
     """Return True if the members of a request contain a tool definition."""
     plain = {_plain(name): value for name, value in parameters.items()}
     config = plain.get("toolconfig")
-    inside = isinstance(config, Mapping) and bool(cast("Mapping[str, Any]", config).get("tools"))
-    return inside or bool(plain.get("tools") or plain.get("functions"))
+    in_config = isinstance(config, Mapping) and bool(cast("Mapping[str, Any]", config).get("tools"))
+    return in_config or bool(plain.get("tools") or plain.get("functions"))
 
 
 def tool_name(tool: object) -> str | None:
@@ -98,13 +98,13 @@ def tool_name(tool: object) -> str | None:
 
 def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     both = dict(old)
-    spellings = {_plain(name): name for name in old}
+    original_names = {_plain(name): name for name in old}
     for name, value in new.items():
         plain = _plain(name)
-        for rival in _EXCLUSIVE.get(plain, ()):
-            both.pop(spellings.get(rival, ""), None)
-        spelling = spellings.get(plain, name)
-        both[spelling] = _merge_value(plain, both.get(spelling), value)
+        for excluded in _EXCLUSIVE.get(plain, ()):
+            both.pop(original_names.get(excluded, ""), None)
+        original_name = original_names.get(plain, name)
+        both[original_name] = _merge_value(plain, both.get(original_name), value)
     return both
 
 

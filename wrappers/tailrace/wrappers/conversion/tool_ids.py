@@ -128,7 +128,7 @@ def _missing_result(call: ContentPartToolCall) -> ContentPartToolResult:
 
 
 def with_matched_ids(
-    history: History, *, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
+    history: History, *, pattern: re.Pattern[str] | None = None, create_id: Callable[[int], str] | None = None
 ) -> History:
     """Give each call a unique and valid id, and give its result the same id.
 
@@ -140,17 +140,17 @@ def with_matched_ids(
     Args:
         history: The conversation.
         pattern: Regular expression that a complete id must match; None if all ids are valid.
-        make: Function that returns an id for a number. Ids for different numbers must be different, and must match the
-            pattern. If None, the ids are ``call00000``, ``call00001``, …, which most providers accept.
+        create_id: Function that returns an id for a number. Ids for different numbers must be different, and must match
+            the pattern. If None, the ids are ``call00000``, ``call00001``, …, which most providers accept.
 
     Returns:
         The repaired history; the same object if no id changes.
 
     Raises:
-        ValueError: ``make`` returned an id that does not match the pattern, or returned only ids that are in use.
+        ValueError: ``create_id`` returned an id that does not match the pattern, or returned only ids that are in use.
     """
     conversation = history.conversation
-    ids = _new_ids(conversation, pattern, make or _default_id)
+    ids = _new_ids(conversation, pattern, create_id or _default_id)
     replaced: dict[_Position, ContentPart] = {}
     for at, call in _calls(conversation):
         if at in ids:
@@ -211,13 +211,13 @@ def _rounds(conversation: Sequence[Message]) -> Iterator[tuple[range, range]]:
     """
     start = 0
     while start < len(conversation):
-        middle = start
-        while middle < len(conversation) and conversation[middle].role is Role.MODEL:
-            middle += 1
-        end = middle
+        model_end = start
+        while model_end < len(conversation) and conversation[model_end].role is Role.MODEL:
+            model_end += 1
+        end = model_end
         while end < len(conversation) and conversation[end].role is not Role.MODEL:
             end += 1
-        yield range(start, middle), range(middle, end)
+        yield range(start, model_end), range(model_end, end)
         start = end
 
 
@@ -249,12 +249,16 @@ def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position
             (server_calls if call.kind == "server" else client_calls)[at] = _call_keys(call)
         if not (server_calls or client_calls):
             continue
-        inside = {
-            at: _result_keys(result, inside=True) for at, result in _results(conversation, model_positions)
+        model_results = {
+            at: _result_keys(result, in_model_message=True)
+            for at, result in _results(conversation, model_positions)
         }
-        matches |= _match_once(inside, server_calls, client_calls)
-        outside = {at: _result_keys(result, inside=False) for at, result in _results(conversation, following)}
-        matches |= _match_once(outside, client_calls)
+        matches |= _match_once(model_results, server_calls, client_calls)
+        later_results = {
+            at: _result_keys(result, in_model_message=False)
+            for at, result in _results(conversation, following)
+        }
+        matches |= _match_once(later_results, client_calls)
         pending = {at: (*keys[:2], None, None) for at, keys in server_calls.items()}
     return matches
 
@@ -287,10 +291,10 @@ def _call_keys(call: ContentPartToolCall) -> _Keys:
     return (call.id, call.name), call.id, (is_server_tool, call.name), is_server_tool
 
 
-def _result_keys(result: ContentPartToolResult, *, inside: bool) -> _Keys:
+def _result_keys(result: ContentPartToolResult, *, in_model_message: bool) -> _Keys:
     if result.id:
         return (result.id, result.name), result.id, None, None
-    return None, None, (inside, result.name), inside
+    return None, None, (in_model_message, result.name), in_model_message
 
 
 # --- ids --------------------------------------------------------------------------------------------------------
@@ -357,16 +361,18 @@ class _ResultRepair:
         """Return the repaired conversation. Unchanged messages are the same objects."""
         messages: list[Message] = []
         for model_positions, following in _rounds(self._conversation):
-            turn = _ModelTurn()
+            model_messages = _ModelMessages()
             for position in model_positions:
-                complete, turn = self._repair_model_message(position, turn)
+                complete, model_messages = self._repair_model_message(position, model_messages)
                 messages += complete
-            messages += turn.messages(merge=bool(following or turn.results))
-            messages += self._repair_following(turn, following)
+            messages += model_messages.messages(merge=bool(following or model_messages.results))
+            messages += self._repair_following(model_messages, following)
         return messages
 
-    def _repair_model_message(self, position: int, turn: "_ModelTurn") -> tuple[list[Message], "_ModelTurn"]:
-        """Add a message of the model to ``turn``.
+    def _repair_model_message(
+        self, position: int, model_messages: "_ModelMessages"
+    ) -> tuple[list[Message], "_ModelMessages"]:
+        """Add a message of the model to ``model_messages``.
 
         Returns:
             The messages that are complete, because they end with a result and all their calls have results; and the
@@ -374,52 +380,54 @@ class _ResultRepair:
         """
         complete: list[Message] = []
         message = self._conversation[position]
-        turn.start(message)
+        model_messages.start(message)
         for index, part in enumerate(message.content):
             at = (position, index)
             if isinstance(part, ContentPartToolResult):
                 call_at = self._matches.get(at)
                 if call_at is None:
-                    turn.add(_result_text(part))
+                    model_messages.add(_result_text(part))
                 elif self._calls[call_at].kind == "server":
-                    turn.add(part)
+                    model_messages.add(part)
                 else:
-                    turn.results.append(part)
-                    del turn.open_calls[call_at]
+                    model_messages.results.append(part)
+                    del model_messages.open_calls[call_at]
                 continue
-            if turn.results and not turn.open_calls:
-                complete += turn.messages(merge=True)
-                complete.append(Message(role=Role.TOOL, content=tuple(turn.results)))
-                remaining = Message(role=Role.MODEL) if turn.has_content else message
-                turn = _ModelTurn()
-                turn.start(remaining)
+            if model_messages.results and not model_messages.open_calls:
+                complete += model_messages.messages(merge=True)
+                complete.append(Message(role=Role.TOOL, content=tuple(model_messages.results)))
+                remaining = Message(role=Role.MODEL) if model_messages.has_content else message
+                model_messages = _ModelMessages()
+                model_messages.start(remaining)
             if isinstance(part, ContentPartToolCall) and part.kind != "server":
-                turn.open_calls[at] = part
-            turn.add(part)
-        return complete, turn
+                model_messages.open_calls[at] = part
+            model_messages.add(part)
+        return complete, model_messages
 
-    def _repair_following(self, turn: "_ModelTurn", following: range) -> list[Message]:
+    def _repair_following(self, model_messages: "_ModelMessages", following: range) -> list[Message]:
         """Return the messages after the model's messages in a round. The first of these messages has all results of the round."""
-        continues = self._add_missing and bool(following or turn.results)
+        continues = self._add_missing and bool(following or model_messages.results)
         missing = [
             _missing_result(call)
-            for at, call in turn.open_calls.items()
+            for at, call in model_messages.open_calls.items()
             if continues and at not in self._matched_calls
         ]
         matched = [at for at, _ in _results(self._conversation, following) if at in self._matches]
-        is_complete = not (turn.results or missing) and all(at[0] == following.start for at in matched)
+        is_complete = not (model_messages.results or missing) and all(
+            at[0] == following.start for at in matched
+        )
         moved: list[ContentPart] = []
         messages: list[Message] = []
         for position in following:
-            stay = position == following.start and (
+            is_in_place = position == following.start and (
                 is_complete or self._conversation[position].role is Role.TOOL
             )
-            messages += self._repair_message(position, None if stay else moved)
-        if turn.results or moved or missing:
+            messages += self._repair_message(position, None if is_in_place else moved)
+        if model_messages.results or moved or missing:
             tool_message = (
                 messages.pop(0) if messages and messages[0].role is Role.TOOL else Message(role=Role.TOOL)
             )
-            content = (*turn.results, *tool_message.content, *moved, *missing)
+            content = (*model_messages.results, *tool_message.content, *moved, *missing)
             messages.insert(0, _with_content(tool_message, content))
         return messages
 
@@ -444,7 +452,7 @@ class _ResultRepair:
         return [*messages, Message(role=Role.USER, content=tuple(texts))] if texts else messages
 
 
-class _ModelTurn:
+class _ModelMessages:
     """The messages of the model in one round, and the results of client tools in these messages.
 
     Attributes:

@@ -161,8 +161,8 @@ class ToolNames:
                 and part.id not in server_call_ids
             ):
                 # A result without a name is unchanged, because its id determines the call.
-                nameless = isinstance(part, ContentPartToolResult) and not part.name
-                name = part.name if nameless else self.request_name(part.name)
+                has_no_name = isinstance(part, ContentPartToolResult) and not part.name
+                name = part.name if has_no_name else self.request_name(part.name)
                 content.append(part if name == part.name else part.model_copy(update={"name": name}))
             else:
                 content.append(part)
@@ -245,9 +245,9 @@ class ToolNames:
         pending = self._pending.pop(choice, None)
         if pending is None:
             return []
-        first, *others = pending.fragments
-        named = msgspec.structs.replace(first, name=pending.name)
-        return [named, *(msgspec.structs.replace(other, name="") for other in others)]
+        first, *further = pending.fragments
+        released = msgspec.structs.replace(first, name=pending.name)
+        return [released, *(msgspec.structs.replace(other, name="") for other in further)]
 
     def _release_chunk(self, choice: int) -> list[ChunkWrapper[Any]]:
         """Remove the buffered call, and return it as a separate chunk; empty if no call is buffered."""

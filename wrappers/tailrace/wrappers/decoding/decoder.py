@@ -93,29 +93,29 @@ class EventDecoder(ResponseDecoder[W]):
     __slots__ = (
         "_bound",
         "_framing",
+        "_has_ended",
+        "_has_event",
         "_head",
-        "_objects",
-        "_over",
+        "_json_decoder",
+        "_max_fast_bytes",
         "_provider",
-        "_room",
-        "_seen",
-        "_short",
-        "_usual",
+        "_remaining_bytes",
+        "_sse_decoder",
         "done",
     )
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._provider = provider
         self._bound = max_event_bytes
-        self._short = min(max_event_bytes, _SHORT_BYTES)
-        self._room = MAX_RESPONSE_BYTES
+        self._max_fast_bytes = min(max_event_bytes, _SHORT_BYTES)
+        self._remaining_bytes = MAX_RESPONSE_BYTES
         self._framing: SSEDecoder | JSONDecoder | None = None
         # After the first event, one of these two attributes is the decoder for the detected framing.
-        self._usual: SSEDecoder | None = None
-        self._objects: JSONDecoder | None = None
+        self._sse_decoder: SSEDecoder | None = None
+        self._json_decoder: JSONDecoder | None = None
         self._head = bytearray()  # the start of the body, until the first event
-        self._seen = False  # True if an event has been received
-        self._over = False  # True after ``[DONE]``; later data is ignored
+        self._has_event = False  # True if an event has been received
+        self._has_ended = False  # True after ``[DONE]``; later data is ignored
         self.done = False
 
     @abstractmethod
@@ -147,27 +147,27 @@ class EventDecoder(ResponseDecoder[W]):
 
     def feed(self, data: bytes) -> list[W]:
         """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
-        usual = self._usual
-        if usual is not None:
+        sse = self._sse_decoder
+        if sse is not None:
             size = len(data)
-            self._room -= size  # `_count_bytes`, inlined for the most common framing
-            if self._room < 0:
+            self._remaining_bytes -= size  # `_count_bytes`, inlined for the most common framing
+            if self._remaining_bytes < 0:
                 raise self._size_error()
-            if usual.idle and size <= self._short:
+            if sse.idle and size <= self._max_fast_bytes:
                 if data[:6] == b"data: " and (data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"):
                     # `SSEDecoder.complete_events`, inlined for the most common case: a read with one data line.
                     payload = data[6:-2] if data[-2:] == b"\n\n" else data[6:-4]
                     if _LF not in payload and _CR not in payload:
                         return self.wrap_common(payload) or self._wrap_object(payload)
-                kind, payloads = usual.complete_events(data)
+                kind, payloads = sse.complete_events(data)
                 if len(payloads) == 1 and kind != "error":
                     return self.wrap_common(payloads[0]) or self._wrap_object(payloads[0], kind)
                 if payloads and kind != "error":
                     return self._wrap_payloads(payloads, kind)
-            return self.wrap_events(usual.feed(data))
-        objects = self._objects
-        if objects is not None and objects.idle and len(data) <= self._short:
-            payload = objects.likely_object(data)
+            return self.wrap_events(sse.feed(data))
+        json_decoder = self._json_decoder
+        if json_decoder is not None and json_decoder.idle and len(data) <= self._max_fast_bytes:
+            payload = json_decoder.find_object(data)
             if payload:
                 self._count_bytes(data)
                 wrappers = self.wrap_common(payload)
@@ -176,38 +176,38 @@ class EventDecoder(ResponseDecoder[W]):
                 value = _decoded(payload)
                 if value.__class__ is dict:
                     return self.wrap(value)
-        return self._feed_any(data)
+        return self._feed_slow(data)
 
-    def _feed_any(self, data: bytes) -> list[W]:
+    def _feed_slow(self, data: bytes) -> list[W]:
         """Decode the bytes of one network read without a fast path. Return the chunk wrappers."""
-        if self._over:
+        if self._has_ended:
             return []
         self._count_bytes(data)
         if self._framing is None:
             self._head += data
             data = self._choose_framing(data)
-        elif not self._seen and len(self._head) < _HEAD_BYTES:
+        elif not self._has_event and len(self._head) < _HEAD_BYTES:
             self._head += data[:_HEAD_BYTES]
         framing = self._framing
         if framing is None:
             return []
         wrappers = self.wrap_events(framing.feed(data))
-        if self._seen:
+        if self._has_event:
             self._head.clear()
-            if self._over:
+            if self._has_ended:
                 pass
             elif isinstance(framing, SSEDecoder):
-                self._usual = framing
+                self._sse_decoder = framing
             else:
-                self._objects = framing
+                self._json_decoder = framing
         return wrappers
 
     def close(self) -> list[W]:
         """End the body; see `ResponseDecoder.close`."""
-        if self._over:
+        if self._has_ended:
             return []
         wrappers = self.wrap_events(self._framing.close(), last=True) if self._framing is not None else []
-        if self._seen:
+        if self._has_event:
             return wrappers
         body = bytes(self._head).removeprefix(_BOM).strip()
         if all(line.partition(b":")[0] in _EMPTY_FIELDS for line in body.splitlines()):
@@ -216,9 +216,9 @@ class EventDecoder(ResponseDecoder[W]):
 
     def resume(self) -> None:
         """Continue the same response with the body of another connection. An incomplete event is dropped."""
-        self._framing = self._usual = self._objects = None
+        self._framing = self._sse_decoder = self._json_decoder = None
         self._head.clear()
-        self._over = self.done = False
+        self._has_ended = self.done = False
 
     def wrap_events(self, events: Sequence[ServerSentEvent], *, last: bool = False) -> list[W]:
         """Return the chunk wrappers of events, in order.
@@ -229,16 +229,16 @@ class EventDecoder(ResponseDecoder[W]):
         """
         wrappers: list[W] = []
         for event in events:
-            if self._over:
+            if self._has_ended:
                 break
             if (error := self._value_error(event.data)) is not None:
                 wrappers.append(self.wrap_error(error))
                 self._read_done()
                 break
-            usual = self.wrap_common(event.data) if event.event != "error" else None
-            if usual:
-                self._seen = True
-                wrappers += usual
+            common = self.wrap_common(event.data) if event.event != "error" else None
+            if common:
+                self._has_event = True
+                wrappers += common
             else:
                 self.wrap_event(event, wrappers, last=last)
         return wrappers
@@ -250,8 +250,8 @@ class EventDecoder(ResponseDecoder[W]):
         return self._too_large("one event of the stream", f"{MAX_EVENT_VALUES} JSON values")
 
     def _count_bytes(self, data: bytes) -> None:
-        self._room -= len(data)
-        if self._room < 0:
+        self._remaining_bytes -= len(data)
+        if self._remaining_bytes < 0:
             raise self._size_error()
 
     def _size_error(self) -> UpstreamError:
@@ -269,7 +269,7 @@ class EventDecoder(ResponseDecoder[W]):
         wrappers: list[W] = []
         for payload in payloads:
             wrappers += self.wrap_common(payload) or self._wrap_object(payload, kind)
-            if self._over:
+            if self._has_ended:
                 break
         return wrappers
 
@@ -283,9 +283,9 @@ class EventDecoder(ResponseDecoder[W]):
         value = _decoded(payload)
         if value.__class__ is dict:
             return self.wrap(value)
-        others: list[W] = []
-        self.wrap_event(ServerSentEvent(payload, kind), others, last=False)
-        return others
+        wrappers: list[W] = []
+        self.wrap_event(ServerSentEvent(payload, kind), wrappers, last=False)
+        return wrappers
 
     def wrap_event(self, event: ServerSentEvent, wrappers: list[W], *, last: bool) -> None:
         """Append the chunk wrappers of one event of any shape to ``wrappers``."""
@@ -303,18 +303,18 @@ class EventDecoder(ResponseDecoder[W]):
             try:
                 value = read_json(payload)
             except (ValueError, RecursionError):
-                if not (is_event or self._seen):
+                if not (is_event or self._has_event):
                     return  # neither JSON nor an event stream; `close` reports the error
-                self._seen = True
+                self._has_event = True
                 rest = self._wrap_values(payload, wrappers, is_error=is_error, last=last)
                 error = self._no_json(event, rest, last=last) if rest or not payload else None
                 if error is not None:
                     wrappers.append(self.wrap_error(error))
                 return
-        self._seen = self._seen or is_event
+        self._has_event = self._has_event or is_event
         if isinstance(value, dict):
             wrappers += self.wrap(cast("dict[str, Any]", value), error_event=is_error)
-            self._seen = self._seen or bool(wrappers)
+            self._has_event = self._has_event or bool(wrappers)
         elif is_error:
             wrappers.append(self.wrap_error(provider_error(value or "", self._provider)))
         elif isinstance(value, list):
@@ -354,8 +354,8 @@ class EventDecoder(ResponseDecoder[W]):
 
     def _read_done(self) -> None:
         """End the response because ``[DONE]`` was received. Later data is ignored."""
-        self._seen = self.done = self._over = True
-        self._usual = self._objects = None
+        self._has_event = self.done = self._has_ended = True
+        self._sse_decoder = self._json_decoder = None
 
     def _choose_framing(self, data: bytes) -> bytes:
         """Detect the framing from the first byte that is neither white space nor part of a byte order mark.
@@ -369,11 +369,11 @@ class EventDecoder(ResponseDecoder[W]):
         head = self._head
         if len(head) < len(_BOM) and _BOM.startswith(head):
             return b""
-        begun = len(head) - len(data) < len(_BOM)  # the byte order mark may end in the latest bytes
-        begin = (head.removeprefix(_BOM) if begun else data).lstrip(_SPACE)[:1]
-        if begin and begin in b"{[":
+        is_start = len(head) - len(data) < len(_BOM)  # the byte order mark may end in the latest bytes
+        first_byte = (head.removeprefix(_BOM) if is_start else data).lstrip(_SPACE)[:1]
+        if first_byte and first_byte in b"{[":
             self._framing = JSONDecoder(max_value_bytes=self._bound)
-        elif begin or len(head) >= _HEAD_BYTES:
+        elif first_byte or len(head) >= _HEAD_BYTES:
             self._framing = SSEDecoder(error_field=True, max_event_bytes=self._bound)
         else:
             return b""

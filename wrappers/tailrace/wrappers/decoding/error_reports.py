@@ -17,10 +17,10 @@ def provider_error(value: object, provider: str = "") -> UpstreamError:
     """Convert the error object or error text of a provider to an `UpstreamError` with the fault ``provider_error``."""
     report = value
     for _ in range(_MAX_WRAPPINGS):
-        wrapping = as_mapping(report)
-        if wrapping is None or "message" in wrapping or not isinstance(wrapping.get("error"), str | Mapping):
+        envelope = as_mapping(report)
+        if envelope is None or "message" in envelope or not isinstance(envelope.get("error"), str | Mapping):
             break
-        report = wrapping["error"]
+        report = envelope["error"]
     fields = as_mapping(report)
     if fields is None:
         return UpstreamError(

@@ -182,7 +182,7 @@ class SSEDecoder:
             event, payloads = self.complete_events(data)
             if payloads:
                 return [ServerSentEvent(payload, event, self._id) for payload in payloads]
-        events = self._take(self._lines.feed(data))
+        events = self._parse_lines(self._lines.feed(data))
         self.idle = data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"
         self.idle = self.idle and not self._lines.failed
         return events
@@ -229,13 +229,13 @@ class SSEDecoder:
             UpstreamError: See `feed`.
         """
         rest = self._lines.close()
-        events = self._take([rest]) if rest.partition(b":")[0] in (b"data", b"error") else []
+        events = self._parse_lines([rest]) if rest.partition(b":")[0] in (b"data", b"error") else []
         if self._data:
             events.append(ServerSentEvent(b"\n".join(self._data), self._event, self._id))
             self._data.clear()
         return events
 
-    def _take(self, lines: list[bytes]) -> list[ServerSentEvent]:
+    def _parse_lines(self, lines: list[bytes]) -> list[ServerSentEvent]:
         events: list[ServerSentEvent] = []
         pending, size, bound = self._data, self._size, self._bound
         for line in lines:
@@ -327,7 +327,8 @@ _STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _QUOTE, _LIST = b'"['
 _OPENERS = b"{["
 _STRING_RUN = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-_BEFORE, _BEHIND = b" \t\r\n,", b" \t\r\n,]"  # bytes that may surround an element of an array
+_LEADING_SEPARATORS = b" \t\r\n,"  # bytes that may precede an element of an array
+_TRAILING_SEPARATORS = b" \t\r\n,]"  # bytes that may follow an element of an array
 
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -349,13 +350,13 @@ class JSONDecoder:
     __slots__ = (
         "_bound",
         "_buffered_size",
-        "_carry",
         "_depth",
         "_failed",
         "_first",
         "_fragments",
         "_in_string",
         "_lines",
+        "_partial_escape",
         "_undecided",
         "idle",
     )
@@ -369,7 +370,8 @@ class JSONDecoder:
         self._undecided = False
         self._depth = 0
         self._in_string = False
-        self._carry = b""  # a backslash at the end of the last read; the byte that it escapes has not arrived
+        # A backslash at the end of the last read; the byte that it escapes has not arrived.
+        self._partial_escape = b""
         self._fragments: list[bytes] = []
         self._buffered_size = 0
         self._failed = False
@@ -388,29 +390,31 @@ class JSONDecoder:
             return [ServerSentEvent(line) for line in complete]
         if self._failed:
             self._raise()
-        if not (self._depth or self._in_string or self._carry) and len(data) <= self._bound:
+        if not (self._depth or self._in_string or self._partial_escape) and len(data) <= self._bound:
             # Google separates elements with these bytes. An element may also contain these bytes, so each element is
             # checked.
-            first, *others = data.split(b"\n,\r\n{")
-            values = [_only_object(first, begins=self._first)]
-            values += [_only_object(b"{" + other) for other in others if values[0]]
+            first, *further = data.split(b"\n,\r\n{")
+            values = [_only_object(first, is_start=self._first)]
+            values += [_only_object(b"{" + other) for other in further if values[0]]
             if all(values):
                 self._first = False
                 self.idle = True
                 return [ServerSentEvent(value) for value in values]
         events: list[ServerSentEvent] = []
-        self._scan(self._carry + data, events)
+        self._scan(self._partial_escape + data, events)
         if self._buffered_size > self._bound:
             self._failed = True
             self._fragments.clear()
             if not events:
                 self._raise()
         # The decoder is not idle until the next byte shows whether each line is an object.
-        self.idle = not (self._first or self._depth or self._in_string or self._carry or self._failed)
+        self.idle = not (
+            self._first or self._depth or self._in_string or self._partial_escape or self._failed
+        )
         self.idle = self._lines.idle if self._lines is not None else self.idle and not self._undecided
         return events
 
-    def likely_object(self, data: bytes) -> bytes:
+    def find_object(self, data: bytes) -> bytes:
         """Return the object of a read that seems to be exactly one object. This is a fast path of `feed` without side effects.
 
         Call this method only if the decoder is `idle`, and the read does not exceed the maximum size. If the result is
@@ -440,7 +444,7 @@ class JSONDecoder:
 
     def _scan(self, data: bytes, events: list[ServerSentEvent]) -> None:
         position, begin = 0, 0 if self._depth else -1
-        self._carry = b""
+        self._partial_escape = b""
         while True:
             if self._in_string:
                 position = self._skip_string(data, position)
@@ -464,7 +468,7 @@ class JSONDecoder:
             elif self._depth:
                 self._depth -= 1
                 if not self._depth:
-                    value, begin = self._take(data[begin:position]), -1
+                    value, begin = self._join_fragments(data[begin:position]), -1
                     if len(value) > self._bound:
                         self._buffered_size = len(value)
                         return
@@ -500,10 +504,10 @@ class JSONDecoder:
             return end.end()
         run = _STRING_RUN.match(data, position)
         position = run.end() if run is not None else position
-        self._carry = data[position:]
+        self._partial_escape = data[position:]
         return position
 
-    def _take(self, last: bytes) -> bytes:
+    def _join_fragments(self, last: bytes) -> bytes:
         self._fragments.append(last)
         value = b"".join(self._fragments)
         self._fragments.clear()
@@ -517,26 +521,26 @@ class JSONDecoder:
         )
 
 
-def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
+def _between_braces(data: bytes, *, is_start: bool = False) -> bytes:
     """Return the data from the first to the last brace; empty if there is other data than separators outside the braces.
 
     Args:
         data: The bytes of one read, or a part of them.
-        begins: True if ``data`` is the start of the body, and must begin with an array. (In a body without an array,
+        is_start: True if ``data`` is the start of the body, and must begin with an array. (In a body without an array,
             each line may be an object. Only `JSONDecoder._scan` can detect this.)
     """
-    value = data.lstrip(_BEFORE)
-    if begins:
+    value = data.lstrip(_LEADING_SEPARATORS)
+    if is_start:
         if value[:1] != b"[":
             return b""
-        value = value[1:].lstrip(_BEFORE)
-    value = value.rstrip(_BEHIND)
+        value = value[1:].lstrip(_LEADING_SEPARATORS)
+    value = value.rstrip(_TRAILING_SEPARATORS)
     return value if value[:1] == b"{" and value[-1:] == b"}" else b""
 
 
-def _only_object(data: bytes, *, begins: bool = False) -> bytes:
+def _only_object(data: bytes, *, is_start: bool = False) -> bytes:
     """Return the result of `_between_braces` if the result is exactly one object; otherwise return empty bytes."""
-    value = _between_braces(data, begins=begins)
+    value = _between_braces(data, is_start=is_start)
     try:
         if value:
             _check_json(value)

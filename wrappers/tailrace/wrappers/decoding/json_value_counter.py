@@ -28,9 +28,9 @@ def count_json_values(text: bytes, limit: int) -> int:
             if segment.endswith(b"\\"):
                 segment, escaped = segment[:-1], True
         parts = segment.split(b'"')
-        outside = b"".join(parts[in_string::2])
+        structure = b"".join(parts[in_string::2])
         in_string ^= len(parts) % 2 == 0
-        values += len(outside.translate(None, _NOT_STRUCTURE))
+        values += len(structure.translate(None, _NOT_STRUCTURE))
         if values > limit:
             break
     return values

@@ -32,8 +32,8 @@ def read_json(payload: bytes) -> object:
 
 def as_mapping(value: object) -> Mapping[str, Any] | None:
     """Return ``value`` if it is a JSON object; otherwise None."""
-    found: Any = value
-    return found if found is not None and isinstance(found, _OBJECT) else None
+    mapping: Any = value
+    return mapping if mapping is not None and isinstance(mapping, _OBJECT) else None
 
 
 def as_object(value: object) -> dict[str, Any] | None:
@@ -53,8 +53,8 @@ def as_object(value: object) -> dict[str, Any] | None:
 
 def as_mappings(value: object) -> list[Mapping[str, Any]]:
     """Return the JSON objects in a list. A single object counts as a list with one object."""
-    found: Any = value
-    items: list[Any] = found if isinstance(found, _LIST) else [found]
+    elements: Any = value
+    items: list[Any] = elements if isinstance(elements, _LIST) else [elements]
     return [item for item in items if isinstance(item, _OBJECT)]
 
 

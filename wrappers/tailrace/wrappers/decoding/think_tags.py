@@ -75,24 +75,24 @@ class ThinkTagSplitter:
     def _before(self, text: str) -> list[tuple[ThinkingChannel, str]]:
         if not self._tag:
             rest = text.lstrip()
-            self._hold(text[: len(text) - len(rest)])
+            self._buffer_space(text[: len(text) - len(rest)])
             text = rest
-        seen = self._tag + text
-        if seen.startswith(OPENING):
+        text_so_far = self._tag + text
+        if text_so_far.startswith(OPENING):
             self._state = _State.THINKING
             self._space.clear()
             self._tag = ""
-            return self._thinking(seen.removeprefix(OPENING))
-        self._tag = seen
-        return [] if OPENING.startswith(seen) else self.close()
+            return self._thinking(text_so_far.removeprefix(OPENING))
+        self._tag = text_so_far
+        return [] if OPENING.startswith(text_so_far) else self.close()
 
     def _thinking(self, text: str) -> list[tuple[ThinkingChannel, str]]:
         if "<" not in text and not self._tag:
             return self._reasoning(text)
-        seen, closing, rest = (self._tag + text).partition(CLOSING)
-        cut = 0 if closing else _beginning_at_end(seen, CLOSING)
-        self._tag = seen[len(seen) - cut :]
-        thought = seen[: len(seen) - cut]
+        text_so_far, closing, rest = (self._tag + text).partition(CLOSING)
+        cut = 0 if closing else _beginning_at_end(text_so_far, CLOSING)
+        self._tag = text_so_far[len(text_so_far) - cut :]
+        thought = text_so_far[: len(text_so_far) - cut]
         segments = self._reasoning(thought)
         if not closing:
             return segments
@@ -107,12 +107,12 @@ class ThinkTagSplitter:
             return [("reasoning", thought)] if thought else []
         if not trimmed:
             if self._has_begun:
-                self._hold(thought)
+                self._buffer_space(thought)
             return []
         text = "".join((*self._space, trimmed)) if self._has_begun else trimmed.lstrip()
         self._has_begun = True
         self._space.clear()
-        self._hold(thought[len(trimmed) :])
+        self._buffer_space(thought[len(trimmed) :])
         return [("reasoning", text)]
 
     def _between(self, text: str) -> list[tuple[ThinkingChannel, str]]:
@@ -122,7 +122,7 @@ class ThinkTagSplitter:
         self._state = _State.ANSWER
         return [("text", rest)]
 
-    def _hold(self, space: str) -> None:
+    def _buffer_space(self, space: str) -> None:
         if space:
             self._space.append(space)
 

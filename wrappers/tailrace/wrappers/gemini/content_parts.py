@@ -205,7 +205,7 @@ class PartReader:
         details = None
         if own or self._opens_block:
             metadata = {"gemini": own} if own else None
-            block = BlockDelta("reasoning" if thought else "text", opens=True, metadata=metadata)
+            block = BlockDelta("reasoning" if thought else "text", starts_block=True, metadata=metadata)
             details = ChunkDetails(block=block)
         self._opens_block = self._separate or bool(own)
         if thought:
@@ -219,8 +219,8 @@ class PartReader:
         partials = as_mappings(call.get("partialArgs"))
         arguments = call.get("args")
         extra = own_fields(part, "functionCall")
-        if others := own_fields(call, "id", "name", "args", "partialArgs", "willContinue"):
-            extra["functionCall"] = others
+        if other_fields := own_fields(call, "id", "name", "args", "partialArgs", "willContinue"):
+            extra["functionCall"] = other_fields
         extra = {"gemini": extra} if extra else None
         current = self._open
         if current is None or (name and not (call_id and call_id == current.id)):
@@ -247,14 +247,14 @@ class PartReader:
         index = self._next_index()
         if kind == "toolCall":
             name = as_text(call.get("toolType"))
-            arguments, others = call.get("args"), own_fields(call, "toolType", "args")
+            arguments, other_fields = call.get("args"), own_fields(call, "toolType", "args")
         else:
             name = CODE_EXECUTION
             arguments = {key: call[key] for key in ("language", "code") if key in call}
-            others = own_fields(call, "language", "code")
+            other_fields = own_fields(call, "language", "code")
         call_id = as_text(call.get("id")) or f"{name}_{index or 0}"
         self._server_ids[name] = call_id
-        extra = {"gemini": {**own_fields(part, kind), kind: others}}
+        extra = {"gemini": {**own_fields(part, kind), kind: other_fields}}
         return ToolCallDelta(index, call_id, name, _arguments_text(arguments), "server", extra)
 
     def _server_result(self, part: Fields) -> ContentPart | None:
@@ -262,19 +262,19 @@ class PartReader:
         result = as_mapping(part.get("codeExecutionResult"))
         if result is not None:
             kind, name = "codeExecutionResult", CODE_EXECUTION
-            output, others = result.get("output", ""), own_fields(result, "output")
+            output, other_fields = result.get("output", ""), own_fields(result, "output")
         else:
             result = as_mapping(part.get("toolResponse"))
             if result is None:
                 return None
             kind, name = "toolResponse", as_text(result.get("toolType"))
-            output, others = result.get("response"), own_fields(result, "toolType", "response")
+            output, other_fields = result.get("response"), own_fields(result, "toolType", "response")
         return ContentPartToolResult(
             id=as_text(result.get("id")) or self._server_ids.get(name, ""),
             name=name or "unknown",
             output=plain_json(output),
             is_error=result.get("outcome", "OUTCOME_OK") not in ("OUTCOME_OK", 1),
-            metadata=plain_json({"gemini": {**own_fields(part, kind), kind: others}}),
+            metadata=plain_json({"gemini": {**own_fields(part, kind), kind: other_fields}}),
         )
 
     def _next_index(self) -> int | None:
@@ -302,8 +302,8 @@ def _file(
     part: Mapping[str, Any], kind: str, file: Mapping[str, Any], source: Mapping[str, Any]
 ) -> ContentPartFile:
     own = own_fields(part, kind)
-    if others := own_fields(file, "mimeType", "data", "fileUri"):
-        own[kind] = others
+    if other_fields := own_fields(file, "mimeType", "data", "fileUri"):
+        own[kind] = other_fields
     return ContentPartFile.model_validate(
         {
             **source,
@@ -320,8 +320,8 @@ def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> Cont
     If ``response`` has only the member ``output`` or ``error``, the value of this member is the output.
     """
     own = own_fields(part, "functionResponse")
-    if others := own_fields(result, "id", "name", "response"):
-        own["functionResponse"] = others
+    if other_fields := own_fields(result, "id", "name", "response"):
+        own["functionResponse"] = other_fields
     response = result.get("response")
     fields = as_mapping(response) or {}
     is_error = fields.keys() == {"error"}

@@ -207,14 +207,14 @@ class _ContentsWriter:
         if message.role is Role.MODEL:
             self._write_model(message)
             return
-        others: list[Fields] = []
+        other_parts: list[Fields] = []
         for part in message.content:
             if isinstance(part, ContentPartText | ContentPartFile | ContentPartData):
-                others += _parts(part)
+                other_parts += _parts(part)
         # Results of server tools in messages of users and tools are not sent, because they belong to no function.
         functions = [part for part in message.tool_results if self._calls[part.id].kind != "server"]
         self._add_results(functions)
-        self.add("user", others)
+        self.add("user", other_parts)
 
     def _write_model(self, message: Message) -> None:
         parts: list[Fields] = []
@@ -382,10 +382,10 @@ class _HistoryReader(HistoryReader):
             self._read_user(parts)
 
     def _read_user(self, parts: Sequence[Fields]) -> None:
-        others: list[ContentPart] = []
+        other_parts: list[ContentPart] = []
         for part in parts:
             if as_mapping(part.get("functionResponse")) is None and isinstance(part.get("text"), str):
-                others.append(
+                other_parts.append(
                     ContentPartText(text=part["text"], metadata=own_metadata("gemini", part, "text"))
                 )
                 continue
@@ -394,9 +394,9 @@ class _HistoryReader(HistoryReader):
                 # A result without an id belongs to the first open call of the same tool.
                 self.add_result(content.model_copy(update={"id": self.call_id(content.id, content.name)}))
             else:
-                others.append(content)
-        if others or not parts:
-            self.add(Message(role=Role.USER, content=tuple(others)))
+                other_parts.append(content)
+        if other_parts or not parts:
+            self.add(Message(role=Role.USER, content=tuple(other_parts)))
 
 
 def _read_model(parts: Sequence[Fields]) -> Message:

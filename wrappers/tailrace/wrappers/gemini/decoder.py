@@ -88,7 +88,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        alone: True to decode a single chunk. Calls then have no index, because earlier calls are unknown.
+        is_single_chunk: True to decode a single chunk. Calls then have no index, because earlier calls are unknown.
 
     Attributes:
         done: True if an interaction has ended, or ``[DONE]``, which some gateways send, has been received.
@@ -106,10 +106,10 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
     )
 
     def __init__(
-        self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES, alone: bool = False
+        self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES, is_single_chunk: bool = False
     ) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        self._counter = None if alone else CallCounter()
+        self._counter = None if is_single_chunk else CallCounter()
         self._candidates: dict[int, _Candidate] = {}
         self._response_fields: Fields = {}  # the fields of the response in the previous chunk
         self._envelope: tuple[object, ...] = (None, None, None)  # model, id and time in the previous chunk
@@ -240,7 +240,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         extra: Fields = {}
         for name, value in candidate.items():
             if name not in _CANDIDATE_FIELDS and value is not None:
-                _add_fact(name, value, state, extra)
+                _add_field(name, value, state, extra)
         if finish is None and not extra:
             return
         calls = (
@@ -290,7 +290,7 @@ def wrap_chunk(
     fields = read_fields(chunk)
     if decoder is not None:
         return decoder.wrap(fields)
-    single = GeminiDecoder(alone=True)
+    single = GeminiDecoder(is_single_chunk=True)
     return single.wrap(fields) + single.flush()
 
 
@@ -326,7 +326,7 @@ def _blocked_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
     return FinishMessage(FinishReason.CONTENT_FILTER, str(reason), message)
 
 
-def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> None:
+def _add_field(name: str, value: object, state: _Candidate, extra: Fields) -> None:
     """Add a field of a candidate to ``extra``, or store it in the state of the candidate."""
     fields = as_mapping(value)
     if name == "safetyRatings":

@@ -327,7 +327,9 @@ class InteractionReader:
         details = None
         if own or not step.is_open:
             metadata = {_KEY: own} if own else None
-            details = ChunkDetails(block=BlockDelta(channel, opens=not step.is_open, metadata=metadata))
+            details = ChunkDetails(
+                block=BlockDelta(channel, starts_block=not step.is_open, metadata=metadata)
+            )
             step.is_open = step.is_open or bool(text or own)
         if channel == "text":
             return GeminiPartWrapper(event, 0, details, details is None, text)

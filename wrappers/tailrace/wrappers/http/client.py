@@ -52,7 +52,7 @@ class HttpClient:
         self._read_timeout = read_timeout
         self._tls = tls
         self._proxies = Proxies()
-        self._idle: dict[Origin, list[Connection]] = {}
+        self._idle_connections: dict[Origin, list[Connection]] = {}
         self._connections: WeakSet[Connection] = WeakSet()
         self._addresses: dict[Origin, tuple[float, Any]] = {}  # expiry time and addresses
         # Only one host name is resolved at a time, because hundreds of requests may start at the same time.
@@ -97,27 +97,27 @@ class HttpClient:
             fields = {**fields, **proxy.headers}
         request = HttpRequest(method, url, fields)
         head = _head(request, target)
-        patience = self._read_timeout if read_timeout is None else read_timeout
+        timeout = self._read_timeout if read_timeout is None else read_timeout
         connection = self._pop_idle(origin)
         if connection is not None:
             # If the server closed the idle connection before it received the request, a new connection is used.
             with suppress(NoResponseError):
-                return await connection.send(request, head, payload, patience)
+                return await connection.send(request, head, payload, timeout)
         limit = self._connect_timeout if connect_timeout is None else connect_timeout
         connection = await self._connect(origin, proxy, limit)
-        return await connection.send(request, head, payload, patience)
+        return await connection.send(request, head, payload, timeout)
 
     async def aclose(self) -> None:
         """Close all connections. Incomplete responses end with an error."""
         for connection in list(self._connections):
             connection.close(TransportError("the HTTP client was closed"))
-        self._idle.clear()
+        self._idle_connections.clear()
         await anyio.lowlevel.checkpoint()  # the event loop closes the sockets
 
     def _pop_idle(self, origin: Origin) -> Connection | None:
-        idle = self._idle.get(origin)
-        while idle:
-            connection = idle.pop()  # use the newest connection, so that older connections expire
+        connections = self._idle_connections.get(origin)
+        while connections:
+            connection = connections.pop()  # use the newest connection, so that older connections expire
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
             if connection.is_open:
@@ -125,11 +125,11 @@ class HttpClient:
         return None
 
     def _return_to_pool(self, origin: Origin, connection: Connection) -> None:
-        idle = self._idle.setdefault(origin, [])
-        idle.append(connection)
+        connections = self._idle_connections.setdefault(origin, [])
+        connections.append(connection)
 
         def expire() -> None:
-            idle.remove(connection)
+            connections.remove(connection)
             connection.close()
 
         connection.idle_timer = asyncio.get_running_loop().call_later(KEEP_SECONDS, expire)
@@ -142,7 +142,9 @@ class HttpClient:
                 if proxy is not None and origin.scheme == "https":
                     connection = await self._open_tunnel(origin, proxy)
                 else:
-                    connection = await self._open(peer, lambda idle: self._return_to_pool(origin, idle))
+                    connection = await self._open(
+                        peer, lambda returned: self._return_to_pool(origin, returned)
+                    )
         except TransportError:
             raise
         except (OSError, RuntimeError) as error:  # uvloop raises either of them
@@ -182,7 +184,9 @@ class HttpClient:
                 raise TransportError(
                     f"the proxy {proxy.origin.authority} refused the connection: {status_line}"
                 )
-            return await tunnel.start_tls(tls, origin.host, lambda idle: self._return_to_pool(origin, idle))
+            return await tunnel.start_tls(
+                tls, origin.host, lambda connection: self._return_to_pool(origin, connection)
+            )
         except BaseException:
             tunnel.close()
             raise
@@ -191,11 +195,11 @@ class HttpClient:
         """Return the addresses of a host, in the format of `socket.getaddrinfo`."""
         loop = asyncio.get_running_loop()
         async with self._lookup:
-            until, found = self._addresses.get(peer, (0.0, None))
+            until, addresses = self._addresses.get(peer, (0.0, None))
             if until <= loop.time():
-                found = await loop.getaddrinfo(peer.host, peer.port, type=SOCK_STREAM)
-                self._addresses[peer] = (loop.time() + _ADDRESS_SECONDS, found)
-            return found
+                addresses = await loop.getaddrinfo(peer.host, peer.port, type=SOCK_STREAM)
+                self._addresses[peer] = (loop.time() + _ADDRESS_SECONDS, addresses)
+            return addresses
 
     async def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:

@@ -179,11 +179,11 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """Return None, so that the transport closes itself. See `asyncio.Protocol`."""
-        self._lose(None)
+        self._fail_requests(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._lose(exc)
+        self._fail_requests(exc)
 
     # --- callbacks of the HTTP parser (body data is passed to the body directly) ---
 
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         body.restart_timeout()
         self._send_soon()
 
-    def _lose(self, cause: Exception | None) -> None:
+    def _fail_requests(self, cause: Exception | None) -> None:
         """Handle the end of the connection: end the current request, with an error if the response is incomplete."""
         response = self._response
         if response is None:

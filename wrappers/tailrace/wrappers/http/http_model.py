@@ -50,13 +50,11 @@ _MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_MESSAGE = 500  # maximum number of characters of a text body that is used as the error message
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _NETWORK_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TRUNCATED})
-_FIRST_PAUSE, _LONGEST_PAUSE = (
-    0.5,
-    8.0,
-    # First delay and maximum delay between retries, in seconds. The delay doubles with each retry, and is reduced by a
-    # random part of up to a quarter.
-)
-_CREDENTIALS_REFUSED = (401, 403)
+# First delay between retries in seconds. The delay doubles with each retry, and is reduced by a random part of up to a
+# quarter.
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 8.0  # maximum delay between retries in seconds
+_CREDENTIAL_STATUSES = (401, 403)
 # Maximum delay in seconds that a provider may request. The official clients have the same limit. If the provider
 # requests a longer delay, the request is not retried.
 _MAX_RETRY_AFTER = 120.0
@@ -104,8 +102,8 @@ class HTTPModel(Model):
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
         self._max_retries = max_retries
-        self._given_parameters = dict(parameters or {})
-        self._refuses_prefill = False
+        self._parameters = dict(parameters or {})
+        self._rejects_prefill = False
 
     @abstractmethod
     def _members(self, options: RequestOptions) -> dict[str, Any]:
@@ -122,13 +120,13 @@ class HTTPModel(Model):
         tools. A choice that requires a call is sent nevertheless, so that the provider reports the error.
         """
         if options is NO_OPTIONS:
-            return self._given_parameters
+            return self._parameters
         native = options.native_tools if self.accepts_native_tools else ()
-        if not (options.tools or native) and not has_tools(self._given_parameters):
+        if not (options.tools or native) and not has_tools(self._parameters):
             choice = options.tool_choice
             chosen = choice if choice is not None and choice.mode in ("required", "tool") else None
             options = options.model_copy(update={"tool_choice": chosen, "parallel_tool_calls": None})
-        return merged(self._given_parameters, self._members(options))
+        return merged(self._parameters, self._members(options))
 
     @abstractmethod
     def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
@@ -150,7 +148,7 @@ class HTTPModel(Model):
         Raises:
             ProtocolError: The provider does not support an option, or a part of the conversation.
         """
-        return AsyncResource(partial(self._ask, history, options))
+        return AsyncResource(partial(self._open_stream, history, options))
 
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
@@ -160,8 +158,8 @@ class HTTPModel(Model):
         The result is None if the response has an output format, if the text is blank, if the server has already rejected
         such a request, or if it is not known whether the server supports continuations.
         """
-        has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._given_parameters)
-        if has_format or self._refuses_prefill or not text.strip():
+        has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._parameters)
+        if has_format or self._rejects_prefill or not text.strip():
             return None
         prefill = await self._find_prefill()
         if prefill is None:
@@ -177,25 +175,27 @@ class HTTPModel(Model):
     ) -> tuple[ChunkBatches, Exit]:
         content = (ContentPartText(text=text.rstrip()),)
         message = Message(role=Role.MODEL, content=content, metadata=dict(prefill.metadata))
-        model = self._at(prefill.root) if prefill.root else self
+        model = self._with_root(prefill.root) if prefill.root else self
         try:
-            batches, leave = await model._ask(history.with_message(message), options, prefill.members)
+            batches, close_body = await model._open_stream(
+                history.with_message(message), options, prefill.members
+            )
         except UpstreamError as error:
             # llama.cpp's server returns 500 if the chat template of the model does not support a continuation.
             if error.fault is UpstreamFault.STATUS and (not error.concerns_provider or error.status == 500):
-                self._refuse_prefill()
+                self._mark_prefill_rejected()
             raise
         join = TextJoin(text, is_exact=prefill.is_exact, has_prefix=prefill.has_prefix)
-        return JoinedChunks(batches, join, self._refuse_prefill), leave
+        return JoinedChunks(batches, join, self._mark_prefill_rejected), close_body
 
-    def _refuse_prefill(self) -> None:
-        self._refuses_prefill = True
+    def _mark_prefill_rejected(self) -> None:
+        self._rejects_prefill = True
 
-    def _at(self, root: str) -> "HTTPModel":
+    def _with_root(self, root: str) -> "HTTPModel":
         """Return a copy of this model for another path on the same server. Both models use the same connections."""
         raise NotImplementedError
 
-    async def _ask(
+    async def _open_stream(
         self, history: History, options: RequestOptions, members: Mapping[str, Any] | None = None
     ) -> tuple[ChunkBatches, Exit]:
         names = ToolNames(self.converter.name_rule)
@@ -213,15 +213,17 @@ class HTTPModel(Model):
             raise ProtocolError(f"{self.provider} does not support this request: {error}") from error
         return self._response_chunks(body, names if names.has_changes else None, sending.__aexit__)
 
-    def _response_chunks(self, body: Body, names: ToolNames | None, leave: Exit) -> tuple[ChunkBatches, Exit]:
+    def _response_chunks(
+        self, body: Body, names: ToolNames | None, close_body: Exit
+    ) -> tuple[ChunkBatches, Exit]:
         """Return the chunks of a response, and a function that closes the response.
 
         Args:
             body: The body of the response.
             names: The tool names that were replaced; None if no name was replaced.
-            leave: Closes the body.
+            close_body: Closes the body.
         """
-        return ChunkStream(body, self._decoder(), names, self), leave
+        return ChunkStream(body, self._decoder(), names, self), close_body
 
     def _repaired_history(self, history: History, names: ToolNames) -> History:
         """Repair a history: match calls with results, and replace invalid ids and tool names."""
@@ -245,12 +247,12 @@ class HTTPModel(Model):
             provider=self.provider,
         )
 
-    def _unreachable(self, error: Exception, tries: int = 1) -> UpstreamError:
+    def _unreachable_error(self, error: Exception, tries: int = 1) -> UpstreamError:
         cause = _cause(error)
         if is_timeout(error) and not isinstance(cause, ConnectTimeout):
-            silent = self._read_timeout_error()
-            silent.tries = tries
-            return silent
+            timeout_error = self._read_timeout_error()
+            timeout_error.tries = tries
+            return timeout_error
         return UpstreamError(
             f"the provider cannot be reached: {_first_line(cause)}",
             fault=UpstreamFault.TIMEOUT if is_timeout(error) else UpstreamFault.CONNECTION,
@@ -268,7 +270,7 @@ class HTTPModel(Model):
             url: The URL of the request.
             headers: The headers of the request.
         """
-        if error.status in _CREDENTIALS_REFUSED:
+        if error.status in _CREDENTIAL_STATUSES:
             error.diagnosis = error.diagnosis or error.message
             error.message = (
                 f"the provider refused this server's credentials; the operator has to check {self._keys}"
@@ -457,28 +459,30 @@ class DirectModel(HTTPModel):
             method: The method of the request.
         """
         for attempt in range(self._max_retries + 1):
-            last = attempt == self._max_retries
+            is_last = attempt == self._max_retries
             url, headers, payload = await run_bounded(cost, encode)
-            sent = {**REQUEST_HEADERS.get(), "content-type": "application/json", **headers}
+            sent_headers = {**REQUEST_HEADERS.get(), "content-type": "application/json", **headers}
             try:
-                response = await self._client().request(method, url, sent, payload)
+                response = await self._client().request(method, url, sent_headers, payload)
             except OSError as error:
                 # There is no retry after a read timeout, because the retry would exceed the caller's time limit.
-                if last or isinstance(error, ReadTimeout):
-                    raise self.redacted_error(self._unreachable(error, attempt + 1), url, sent) from error
+                if is_last or isinstance(error, ReadTimeout):
+                    raise self.redacted_error(
+                        self._unreachable_error(error, attempt + 1), url, sent_headers
+                    ) from error
                 pause = None
             else:
                 if response.status < 300:
                     return response
-                refused = await self._read_refusal(response)
-                refused.tries = attempt + 1
-                if last or not _should_retry(response.status, response.headers, refused.retry_after):
-                    raise refused
-                pause = refused.retry_after
+                rejection = await self._read_error_response(response)
+                rejection.tries = attempt + 1
+                if is_last or not _should_retry(response.status, response.headers, rejection.retry_after):
+                    raise rejection
+                pause = rejection.retry_after
             await anyio.sleep(_pause(attempt, pause))
         raise AssertionError("the last attempt returns or raises")
 
-    async def _read_refusal(self, response: HttpResponse) -> UpstreamError:
+    async def _read_error_response(self, response: HttpResponse) -> UpstreamError:
         request = response.body.request
         body = bytearray()
         try:

@@ -65,7 +65,7 @@ class ClientModel(HTTPModel):
             # ``from None``, because the client's error message contains the body of the response.
             raise self.redacted_error(known, str(request.url), request.headers) from None
         except broken as error:
-            unreachable = self._unreachable(error, tries_of(error))
+            unreachable = self._unreachable_error(error, tries_of(error))
             url, headers = sent_request(error)
             raise self.redacted_error(unreachable, url, headers) from error
 

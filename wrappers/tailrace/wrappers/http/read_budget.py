@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 SMALL_BYTES = 32 * 1024
 """The budget does not apply to bodies with at most this number of buffered bytes."""
 
-ROUND_BYTES = 512 * 1024
+TICK_BYTES = 512 * 1024
 """Budget of one tick for all bodies with more than `SMALL_BYTES` buffered bytes. Decoding this number of bytes takes about
 10 ms."""
 
@@ -18,28 +18,28 @@ class ReadBudget:
     streams, requests and cancellations would wait until all these chunks are decoded.
     """
 
-    __slots__ = ("_left",)
+    __slots__ = ("_remaining",)
 
     def __init__(self) -> None:
-        self._left = ROUND_BYTES
+        self._remaining = TICK_BYTES
 
     @property
     def is_spent(self) -> bool:
         """True if the budget of this tick is used up."""
-        return self._left <= 0
+        return self._remaining <= 0
 
     def share(self, size: int) -> int:
         """Return the number of bytes (at most ``size``) that may be read in this tick. Subtract the number from the budget."""
-        if self._left <= 0:
+        if self._remaining <= 0:
             return 0
-        if self._left == ROUND_BYTES:
+        if self._remaining == TICK_BYTES:
             asyncio.get_running_loop().call_soon(self._refill)
-        granted = min(size, max(self._left, SMALL_BYTES))
-        self._left -= granted
+        granted = min(size, max(self._remaining, SMALL_BYTES))
+        self._remaining -= granted
         return granted
 
     def _refill(self) -> None:
-        self._left = ROUND_BYTES
+        self._remaining = TICK_BYTES
 
 
 _BUDGETS: WeakKeyDictionary[asyncio.AbstractEventLoop, ReadBudget] = WeakKeyDictionary()

@@ -290,9 +290,9 @@ class ResponseBody:
             self._unsent = unsent
             self._waiting_since = now
         waits = self._waiter is not None and not self._waiter.done()
-        left = timeout - (now - self._waiting_since if waits else 0.0)
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._check_silence)
+        remaining = timeout - (now - self._waiting_since if waits else 0.0)
+        if remaining > 0:
+            self._timer = self._loop.call_later(remaining, self._check_silence)
         else:
             self.abort(ReadTimeout(f"the server sent nothing for {timeout:g} seconds"))
 

@@ -45,7 +45,7 @@ def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | Co
     """Convert a content part that is neither thinking nor a reference. The function never raises an exception."""
     kind = as_text(part.get("type"))
     if kind == "text" and isinstance(part.get("text"), str):
-        return ContentPartText(text=part["text"], metadata=_own(part, "type", "text"))
+        return ContentPartText(text=part["text"], metadata=_own_fields(part, "type", "text"))
     file = _read_file(kind, part)
     if file is None:
         return ContentPartData(data=plain_json(part), metadata={KEY: {"type": kind}})
@@ -89,16 +89,18 @@ def _kind(file: ContentPartFile, media_type: str) -> str | None:
 def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
     """Return the file in a content part; None if the content part has no valid file."""
     if kind == "file" and as_text(part.get("file_id")):
-        return ContentPartFile(url=f"{_FILE_ID}{part['file_id']}", metadata=_own(part, "type", "file_id"))
+        return ContentPartFile(
+            url=f"{_FILE_ID}{part['file_id']}", metadata=_own_fields(part, "type", "file_id")
+        )
     if kind not in ("image_url", "document_url", "input_audio"):
         return None
     value = part.get(kind)
     inner = as_mapping(value)
     url = as_text(inner.get("url")) if inner is not None else as_text(value)
-    own = _own(part, "type", kind, *(("document_name",) if kind == "document_url" else ()))
+    own = _own_fields(part, "type", kind, *(("document_name",) if kind == "document_url" else ()))
     if inner is not None:
-        others = {name: plain_json(field) for name, field in inner.items() if name != "url"}
-        own = {KEY: {**own.get(KEY, {}), kind: others}}
+        other_fields = {name: plain_json(field) for name, field in inner.items() if name != "url"}
+        own = {KEY: {**own.get(KEY, {}), kind: other_fields}}
     filename = as_text(part.get("document_name")) if kind == "document_url" else ""
     if not url:
         return None
@@ -117,10 +119,10 @@ def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
     return ContentPartFile(data=data, media_type=media_type, filename=filename, metadata=own)
 
 
-def _own(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    others = {
+def _own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
+    other_fields = {
         name: plain_json(value)
         for name, value in fields.items()
         if name not in standard and value is not None
     }
-    return {KEY: others} if others else {}
+    return {KEY: other_fields} if other_fields else {}

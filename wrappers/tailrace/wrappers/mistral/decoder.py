@@ -114,9 +114,9 @@ class MistralDecoder(ChatCompletionsDecoder):
             if raw.reasoning and not raw.reasoning_content:
                 raw.reasoning_content = raw.reasoning
             if not (wrapper.plain and raw.content) or raw.reasoning_content:
-                return self._mark(wrappers)
+                return self._mark_block_starts(wrappers)
             if self._open.get(wrapper.choice) != "text":
-                return self._mark(wrappers)
+                return self._mark_block_starts(wrappers)
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
@@ -138,10 +138,10 @@ class MistralDecoder(ChatCompletionsDecoder):
             choices.append(choice)
         if choices:
             fields = {**fields, "choices": choices}
-        others = super().wrap(fields, error_event=error_event)
+        common = super().wrap(fields, error_event=error_event)
         # If the chunk was a ping, its fields have not been reported.
-        self._response_fields = response_fields if others else (None, None, False)
-        return [*wrappers, *self._mark(others)]
+        self._response_fields = response_fields if common else (None, None, False)
+        return [*wrappers, *self._mark_block_starts(common)]
 
     def _wrap_thought(self, payload: bytes) -> ChoiceDeltaWrapper | None:
         """Return the chunk wrapper of a chunk that contains only thinking of the current block; None for other chunks."""
@@ -170,9 +170,9 @@ class MistralDecoder(ChatCompletionsDecoder):
         raw = ChoiceDelta(reasoning_content=text, model_extra={"content": choice.delta.content})
         return ChoiceDeltaWrapper(raw, choice.index, None, True)
 
-    def _mark(self, wrappers: Sequence[ChoiceDeltaWrapper]) -> list[ChoiceDeltaWrapper]:
+    def _mark_block_starts(self, wrappers: Sequence[ChoiceDeltaWrapper]) -> list[ChoiceDeltaWrapper]:
         """Mark thinking blocks as blocks of Mistral. Start a new block where texts must not be joined."""
-        marked: list[ChoiceDeltaWrapper] = []
+        wrappers_with_blocks: list[ChoiceDeltaWrapper] = []
         for wrapper in wrappers:
             delta = wrapper.delta
             if delta.reasoning_content and delta.content:
@@ -180,8 +180,8 @@ class MistralDecoder(ChatCompletionsDecoder):
                 thought = ChoiceDelta(
                     reasoning_content=delta.reasoning_content, model_extra=delta.model_extra
                 )
-                marked.append(ChoiceDeltaWrapper(thought, wrapper.choice))
-                self._track_block(marked[-1], "reasoning")
+                wrappers_with_blocks.append(ChoiceDeltaWrapper(thought, wrapper.choice))
+                self._track_block(wrappers_with_blocks[-1], "reasoning")
                 delta.reasoning_content = None
             if delta.reasoning_content:
                 self._track_block(wrapper, "reasoning")
@@ -196,8 +196,8 @@ class MistralDecoder(ChatCompletionsDecoder):
                     wrapper = MistralDeltaWrapper(
                         delta, wrapper.choice, wrapper.details, False, wrapper.finish_reason, wrapper.usage
                     )
-            marked.append(wrapper)
-        return marked
+            wrappers_with_blocks.append(wrapper)
+        return wrappers_with_blocks
 
     def _track_block(self, wrapper: ChoiceDeltaWrapper, channel: str) -> None:
         """Store the channel of a delta. Start a block if necessary."""
@@ -206,9 +206,9 @@ class MistralDecoder(ChatCompletionsDecoder):
         if before == channel:
             return
         if channel == "reasoning":
-            block = BlockDelta("reasoning", opens=True, metadata=THINKING)
+            block = BlockDelta("reasoning", starts_block=True, metadata=THINKING)
         elif before == "cited":
-            block = BlockDelta("text", opens=True)
+            block = BlockDelta("text", starts_block=True)
         else:
             return
         details = wrapper.details = wrapper.details or ChunkDetails()
@@ -230,7 +230,7 @@ class MistralDecoder(ChatCompletionsDecoder):
             kind = part.get("type")
             if kind == "text":
                 raw.content = as_text(part.get("text"))
-                wrappers += self._mark([ChoiceDeltaWrapper(raw, choice)])
+                wrappers += self._mark_block_starts([ChoiceDeltaWrapper(raw, choice)])
             elif kind == "thinking":
                 wrappers += self._wrap_thinking(choice, raw, part)
             elif kind == "reference":
@@ -247,7 +247,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         inner = part.get("thinking")
         parts = [{"type": "text", "text": inner}] if isinstance(inner, str) else as_mappings(inner or [])
         raw.reasoning_content = "".join(as_text(member.get("text")) for member in parts)
-        wrappers = self._mark([ChoiceDeltaWrapper(raw, choice)])
+        wrappers = self._mark_block_starts([ChoiceDeltaWrapper(raw, choice)])
         references = [plain_json(member) for member in parts if member.get("type") == "reference"]
         if references:
             last = wrappers[-1].details = wrappers[-1].details or ChunkDetails()
@@ -256,9 +256,9 @@ class MistralDecoder(ChatCompletionsDecoder):
 
     def _wrap_reference(self, choice: int, raw: ChoiceDelta, part: Mapping[str, Any]) -> ChoiceDeltaWrapper:
         references = [plain_json(part)]
-        opens = self._open.get(choice) not in ("text", "cited")
+        starts_block = self._open.get(choice) not in ("text", "cited")
         self._set_channel(choice, "cited")
-        block = BlockDelta("text", opens, metadata={KEY: {"references": references}})
+        block = BlockDelta("text", starts_block, metadata={KEY: {"references": references}})
         return ChoiceDeltaWrapper(raw, choice, ChunkDetails(block=block, extra={"annotations": references}))
 
 

@@ -250,9 +250,9 @@ def _read_call(call: Mapping[str, Any]) -> ToolCallDelta:
     extra = {
         name: value for name, value in call.items() if name not in ("id", "function") and value is not None
     }
-    others = {name: value for name, value in function.items() if name not in ("name", "arguments")}
-    if others:
-        extra["function"] = others
+    other_fields = {name: value for name, value in function.items() if name not in ("name", "arguments")}
+    if other_fields:
+        extra["function"] = other_fields
     return ToolCallDelta(
         id=as_text(call.get("id")),
         name=as_text(function.get("name")),
@@ -295,8 +295,8 @@ def _read_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _timestamp(text: object) -> int | None:
     """Convert an ISO 8601 time to seconds since 1970; return None if the time is invalid."""
     try:
-        moment = datetime.fromisoformat(as_text(text))
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+        time = datetime.fromisoformat(as_text(text))
+        return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         return None
 

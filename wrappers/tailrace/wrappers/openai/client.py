@@ -156,7 +156,7 @@ class ChatCompletionsModel(DirectModel):
         server supports.
         """
         for member in _LIMITS:
-            if member in self._given_parameters:
+            if member in self._parameters:
                 return member
         return _LIMITS[0] if self._endpoint.host.endswith(_OPENAI_HOSTS) else _LIMITS[1]
 

@@ -355,7 +355,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             """Decode the next bytes of the body, or one chunk (an object of the ``openai`` package or a JSON object)."""
             ...
 
-    def _feed_any(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
+    def _feed_slow(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
         # `EventDecoder.feed` passes all data to this method until the first bytes have shown the framing of the body.
         # Chunk objects show no framing. They therefore always arrive here, and the fast path for bytes need not check
         # for them.
@@ -363,7 +363,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             return self.wrap(dict(data))
         if hasattr(data, "model_dump"):
             return self.wrap(plain_chunk(cast("ChatCompletionChunk", data)))
-        return super()._feed_any(cast("bytes", data))
+        return super()._feed_slow(cast("bytes", data))
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of one chunk; see `wrap_mapping`."""
@@ -384,7 +384,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     def wrap_common(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of a chunk with a common shape; an empty list for other shapes."""
         if self._shape != _PLAIN:
-            return self._wrap_other(payload)
+            return self._wrap_with_slower_structs(payload)
         try:
             chunk = decode_plain_chunk(payload)
         except _DECODE_ERRORS:
@@ -392,7 +392,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
             # many chunks as before.
             self._shape, self._remaining = _DOCUMENTED, self._interval
             self._interval = min(2 * self._interval, _MAX_INTERVAL)
-            return self._wrap_other(payload)
+            return self._wrap_with_slower_structs(payload)
         wrappers: list[Any] = chunk.choices
         if (
             chunk.model != self._model
@@ -414,7 +414,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
                 wrapper.choice = 0
         return wrappers
 
-    def _wrap_other(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
+    def _wrap_with_slower_structs(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
         """Return the chunk wrappers of a chunk that is not plain; an empty list if no struct accepts it."""
         wrappers: list[ChoiceDeltaWrapper] = []
         if self._shape == _DOCUMENTED:

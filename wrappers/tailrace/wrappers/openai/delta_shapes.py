@@ -169,7 +169,7 @@ def read_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> No
     text: list[str] = []
     reasoning: list[str] = []
     refusal: list[str] = []
-    others: list[Mapping[str, Any]] = []
+    other_parts: list[Mapping[str, Any]] = []
     for item in cast("list[object]", content) if isinstance(content, list) else [content]:
         part = as_mapping(item)
         if part is None:
@@ -180,7 +180,7 @@ def read_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> No
         if kind == "refusal" and isinstance(part.get("refusal"), str):
             refusal.append(part["refusal"])
         elif not texts:
-            others.append(part)
+            other_parts.append(part)
         elif kind == "thinking" or kind == "reasoning":
             reasoning += texts
         else:
@@ -190,8 +190,8 @@ def read_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> No
         delta.reasoning_content = "".join(reasoning)
     if refusal and not delta.refusal:
         delta.refusal = "".join(refusal)
-    if others:
-        extra["content_parts"] = others
+    if other_parts:
+        extra["content_parts"] = other_parts
 
 
 def _texts(part: Mapping[str, Any], levels: int = _MAX_PART_LEVELS) -> list[str]:
@@ -217,9 +217,9 @@ def _read_call(call: Mapping[str, Any]) -> ToolCallChunk:
         name, arguments = custom.get("name"), custom.get("input")
     elif function is not None:
         name, arguments = function.get("name"), function.get("arguments")
-        others = {key: value for key, value in function.items() if key not in ("name", "arguments")}
-        if others:
-            fields["function"] = others
+        other_fields = {key: value for key, value in function.items() if key not in ("name", "arguments")}
+        if other_fields:
+            fields["function"] = other_fields
     if arguments is not None and not isinstance(arguments, str):
         arguments = json_text(arguments)
     return ToolCallChunk(

@@ -93,7 +93,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
     def get_reasoning(self) -> str:
         """Return ``delta.reasoning_content`` or ``delta.reasoning``. If a server sends both fields, they have the same text.
 
-        If both are missing, return the text in ``delta.reasoning_details``. See `ChunkDetails.restates`.
+        If both are missing, return the text in ``delta.reasoning_details``. See `ChunkDetails.is_second_field`.
         """
         delta = self.delta
         text = delta.reasoning_content or delta.reasoning
@@ -184,7 +184,7 @@ def delta_details(
         return None
     details = ChunkDetails(role, delta.refusal or "", None, extra, error)
     if delta.reasoning_details and not (delta.reasoning_content or delta.reasoning):
-        details.restates = True
+        details.is_second_field = True
     if "images" in extra:
         details.parts = _extract_images(extra)
     if not extra:
@@ -195,7 +195,7 @@ def delta_details(
 def _extract_images(extra: dict[str, Any]) -> list[ContentPart]:
     """Move generated images from ``extra`` into parts. Entries that are not images stay in ``extra``."""
     parts: list[ContentPart] = []
-    others: list[object] = []
+    other_parts: list[object] = []
     images = extra.pop("images")
     for entry in cast("list[object]", images) if isinstance(images, list) else [images]:
         try:
@@ -203,11 +203,11 @@ def _extract_images(extra: dict[str, Any]) -> list[ContentPart]:
         except ValueError:
             part = None
         if part is None:
-            others.append(entry)
+            other_parts.append(entry)
         else:
             parts.append(part)
-    if others:
-        extra["images"] = others
+    if other_parts:
+        extra["images"] = other_parts
     return parts
 
 

@@ -82,5 +82,7 @@ def file_part(fields: Mapping[str, Any]) -> ContentPartFile | None:
 
 def _inner_metadata(fields: Mapping[str, Any], inner: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     kind = fields["type"]
-    others = {name: value for name, value in inner.items() if name not in standard and value is not None}
-    return own_metadata("openai", {**fields, kind: others or None}, "type")
+    other_fields = {
+        name: value for name, value in inner.items() if name not in standard and value is not None
+    }
+    return own_metadata("openai", {**fields, kind: other_fields or None}, "type")

@@ -95,7 +95,9 @@ class OpenAIModel(ChatCompletionsModel):
             raise self.redacted_error(failure, str(failed_request.url), failed_request.headers) from None
         except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
             url, headers = sent_request(error)
-            raise self.redacted_error(self._unreachable(error, tries_of(error)), url, headers) from error
+            raise self.redacted_error(
+                self._unreachable_error(error, tries_of(error)), url, headers
+            ) from error
         body = _ClientBody(response.iter_bytes(), response.http_request)
         return body, partial(_close, body, request)
 

@@ -117,8 +117,8 @@ def _complete_blocks(deltas: object) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for delta in as_mappings(deltas):
         last = blocks[-1] if blocks else {}
-        grows = delta.get("type") == last.get("type") == "thinking" and not last.get("signature")
-        if not grows:
+        extends_last = delta.get("type") == last.get("type") == "thinking" and not last.get("signature")
+        if not extends_last:
             blocks.append(dict(delta))
             continue
         thinking = as_text(last.get("thinking")) + as_text(delta.get("thinking"))

@@ -119,16 +119,18 @@ class ResponsesModel(DirectModel):
             return None
         return AsyncResource(partial(self._attach, broken))
 
-    def _response_chunks(self, body: Body, names: ToolNames | None, leave: Exit) -> tuple[ChunkBatches, Exit]:
-        if not self._given_parameters.get("background"):
-            return super()._response_chunks(body, names, leave)
+    def _response_chunks(
+        self, body: Body, names: ToolNames | None, close_body: Exit
+    ) -> tuple[ChunkBatches, Exit]:
+        if not self._parameters.get("background"):
+            return super()._response_chunks(body, names, close_body)
         stream = BackgroundStream(body, self._decoder(), names, self)
-        return stream, partial(self._leave, stream, leave)
+        return stream, partial(self._end_stream, stream, close_body)
 
     async def _attach(self, broken: BackgroundStream) -> tuple[ChunkBatches, Exit]:
         response = await self._get(broken.response_id, broken.position)
         rest = broken.resumed(response.body)
-        return rest, partial(self._leave, rest, partial(close_response, response))
+        return rest, partial(self._end_stream, rest, partial(close_response, response))
 
     async def _attach_stored(self, response_id: str, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
         names = ToolNames(self.converter.name_rule)
@@ -137,7 +139,7 @@ class ResponsesModel(DirectModel):
         response = await self._get(response_id)
         names_or_none = names if names.has_changes else None
         stream = BackgroundStream(response.body, self._decoder(), names_or_none, self, response_id)
-        return stream, partial(self._leave, stream, partial(close_response, response))
+        return stream, partial(self._end_stream, stream, partial(close_response, response))
 
     async def _get(self, response_id: str, position: int = -1) -> HttpResponse:
         """Request the events after ``position`` of a background response."""
@@ -147,17 +149,17 @@ class ResponsesModel(DirectModel):
         url, headers = self._address(f"/{quote(response_id, safe='')}", query)
         return await self._send_encoded(0, lambda: (url, headers, b""), "GET")
 
-    async def _leave(
+    async def _end_stream(
         self,
         stream: BackgroundStream,
-        leave: Exit,
+        close_body: Exit,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
         """Close the connection. Cancel the response if it is not complete, because the provider would continue it otherwise."""
         try:
-            return await leave(kind, error, trace)
+            return await close_body(kind, error, trace)
         finally:
             if not stream.has_ended:
                 await self.release(stream)
@@ -176,9 +178,9 @@ class ResponsesModel(DirectModel):
     def _address(self, path: str, query: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
         """Return the URL and the headers of a request. ``path`` is appended to the URL of the endpoint."""
         names = ("extra_headers", "extra_query")
-        given = {name: self._given_parameters.get(name) for name in names}
+        values = {name: self._parameters.get(name) for name in names}
         url, headers, _ = self._endpoint.request(
-            {**given, "extra_query": {**(given["extra_query"] or {}), **query}}
+            {**values, "extra_query": {**(values["extra_query"] or {}), **query}}
         )
         parts = urlsplit(url)
         return parts._replace(path=parts.path + path).geturl(), headers

@@ -235,9 +235,9 @@ class _HistoryReader(HistoryReader):
         message = assemble_message(ResponsesDecoder().wrap(response), think_tags=False)
         metadata = dict(message.metadata)
         extra = metadata.pop("extra", {})
-        others = {name: value for name, value in extra.items() if name not in _PART_FIELDS}
-        if others:
-            metadata["extra"] = others
+        other_fields = {name: value for name, value in extra.items() if name not in _PART_FIELDS}
+        if other_fields:
+            metadata["extra"] = other_fields
         if message.content or metadata:
             self.add(message.model_copy(update={"metadata": metadata}))
 

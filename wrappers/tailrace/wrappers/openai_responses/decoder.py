@@ -194,13 +194,13 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         part.add(text)
         kind, item = part.kind, part.item
         if kind == TEXT:
-            details = self._text_details(part, logprobs, opens=bool(text))
+            details = self._text_details(part, logprobs, starts_part=bool(text))
             return ResponsesEventWrapper(event, 0, details, details is None, text)
         if kind in (THOUGHT, SUMMARY):
             if part is self._progress.open_reasoning or not text:
                 return ResponsesEventWrapper(event, 0, None, True, "", text)
             self._progress.open_reasoning = part
-            block = BlockDelta("reasoning", opens=True, metadata={KEY: {"type": kind}})
+            block = BlockDelta("reasoning", starts_block=True, metadata={KEY: {"type": kind}})
             return ResponsesEventWrapper(event, 0, ChunkDetails(block=block), False, "", text)
         if kind == REFUSAL:
             return ResponsesEventWrapper(event, details=ChunkDetails(refusal=text) if text else None)
@@ -215,12 +215,14 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         item.announced = True
         return ResponsesEventWrapper(event, calls=(call,))
 
-    def _text_details(self, part: Part, logprobs: Sequence[Fields], *, opens: bool) -> ChunkDetails | None:
+    def _text_details(
+        self, part: Part, logprobs: Sequence[Fields], *, starts_part: bool
+    ) -> ChunkDetails | None:
         block = extra = None
-        if opens and part is not self._progress.open_text:
+        if starts_part and part is not self._progress.open_text:
             self._progress.open_text = part
             metadata = part.item.metadata
-            block = BlockDelta("text", opens=True, metadata={KEY: metadata} if metadata else None)
+            block = BlockDelta("text", starts_block=True, metadata={KEY: metadata} if metadata else None)
         if logprobs:
             part.logprobs += len(logprobs)
             extra = {"logprobs": {"content": logprobs}}
@@ -244,9 +246,9 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         if not self._progress.single or kind == REFUSAL:
             return []  # the first text of the part will start the block
         if kind == TEXT:
-            block = BlockDelta("text", opens=True)
+            block = BlockDelta("text", starts_block=True)
         else:
-            block = BlockDelta("reasoning", opens=True, metadata={KEY: {"type": kind}})
+            block = BlockDelta("reasoning", starts_block=True, metadata={KEY: {"type": kind}})
         return [ResponsesEventWrapper(event, details=ChunkDetails(block=block))]
 
     def _end_part(
@@ -338,10 +340,10 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         wrappers: list[ResponsesEventWrapper] = []
         for kind in (THOUGHT, TEXT, REFUSAL):
             wrappers += self._end_parts(item, kind, by_kind.pop(kind, []), event)
-        others = [each for contents in by_kind.values() for each in contents]
-        if others:
+        other_parts = [each for contents in by_kind.values() for each in contents]
+        if other_parts:
             wrappers.append(
-                ResponsesEventWrapper(event, details=ChunkDetails(extra={"content_parts": others}))
+                ResponsesEventWrapper(event, details=ChunkDetails(extra={"content_parts": other_parts}))
             )
         last = self._progress.open_text
         if new and last is not None and last.item is item and (last is open_before or self._progress.single):
@@ -361,7 +363,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             progress.open_reasoning = Part(item, SUMMARY)
         if not metadata:
             return wrappers
-        block = BlockDelta("reasoning", opens=not is_open, metadata={KEY: metadata})
+        block = BlockDelta("reasoning", starts_block=not is_open, metadata={KEY: metadata})
         return [*wrappers, ResponsesEventWrapper(event, details=ChunkDetails(block=block))]
 
     def _arguments_part(self, item: Item) -> Part:

@@ -58,15 +58,15 @@ def file_part(param: Mapping[str, Any]) -> ContentPartFile | None:
     kind = param.get("type")
     fields: Fields = {}
     known = {"type", "file_id", "file_url", "file_data", "filename", "image_url", "input_audio"}
-    others = {name: value for name, value in param.items() if name not in known and value is not None}
+    other_fields = {name: value for name, value in param.items() if name not in known and value is not None}
     if kind == "input_audio":
         sound = as_mapping(param.get("input_audio")) or {}
         media_type = sound_type(as_text(sound.get("format")))
         fields = {"data": as_text(sound.get("data")), "media_type": media_type}
     elif kind in ("input_file", "input_image"):
         image = kind == "input_image"
-        if image and others.get("detail") == "auto":
-            del others["detail"]
+        if image and other_fields.get("detail") == "auto":
+            del other_fields["detail"]
         url = as_text(param.get("image_url" if image else "file_url"))
         data = url if url.startswith("data:") else as_text(param.get("file_data"))
         if param.get("file_id"):
@@ -82,4 +82,4 @@ def file_part(param: Mapping[str, Any]) -> ContentPartFile | None:
             fields["filename"] = as_text(param.get("filename"))
     else:
         return None
-    return ContentPartFile.model_validate({**fields, "metadata": {KEY: others} if others else {}})
+    return ContentPartFile.model_validate({**fields, "metadata": {KEY: other_fields} if other_fields else {}})

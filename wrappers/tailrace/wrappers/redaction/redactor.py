@@ -33,9 +33,10 @@ CREDENTIAL = "[redacted]"
 ADDRESS = "[internal address]"
 
 _READ_FACTOR = 4  # redaction may shorten a text, so this multiple of its maximum length is processed
-_SHORTEST = 6  # minimum number of characters of a secret; shorter values are placeholders ("none", "key")
-_SHORT = 8  # a secret with fewer characters is only removed if it is a complete word
-_LONG = 12  # a secret with at least this number of characters is also removed in base64, in hexadecimal, and in other forms
+_MIN_SECRET = 6  # minimum number of characters of a secret; shorter values are placeholders ("none", "key")
+_MIN_PARTIAL_WORD = 8  # a secret with fewer characters is only removed if it is a complete word
+# A secret with at least this number of characters is also removed in base64, in hexadecimal, and in other forms.
+_MIN_ENCODED = 12
 
 _SECRET_NAME = re.compile(r"(?i)auth|key|token|secret|password|cookie|credential|signature|\bsig\b")
 
@@ -97,11 +98,11 @@ class Redactor:
     """
 
     def __init__(self, *, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
-        secrets_to_remove = [secret for secret in secrets if len(secret) >= _SHORTEST]
+        secrets_to_remove = [secret for secret in secrets if len(secret) >= _MIN_SECRET]
         forms = {form for secret in secrets_to_remove for form in _forms(secret)}
         self._secrets = _alternatives(forms)
         self._forms = {form.lower() for form in forms}
-        self._bare = {_decoded(secret) for secret in secrets_to_remove if len(secret) >= _LONG}
+        self._bare = {_decoded(secret) for secret in secrets_to_remove if len(secret) >= _MIN_ENCODED}
         self._hosts = _alternatives({host for host in hosts if host}, words=True, after=_PORT)
 
     @classmethod
@@ -175,7 +176,7 @@ class Redactor:
         if len(lowered) != len(end):  # some characters become several characters in lower case
             lowered = end
         for secret in self._forms:
-            prefix = secret[: _SHORTEST - 1]
+            prefix = secret[: _MIN_SECRET - 1]
             position = lowered.find(prefix, max(0, len(end) - len(secret) + 1))
             while position >= 0:
                 if secret.startswith(lowered[position:]):
@@ -212,7 +213,7 @@ def _credentials(header: str) -> list[str]:
 def _forms(secret: str) -> set[str]:
     """Return the plain and encoded forms of a secret that an error text may contain."""
     forms = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], escape(secret)}
-    if len(secret) >= _LONG:
+    if len(secret) >= _MIN_ENCODED:
         data = secret.encode("utf-8", "replace")
         forms |= {data.hex(), *_base64_cores(data)}
     return forms
@@ -242,7 +243,9 @@ def _alternatives(texts: set[str], *, words: bool = False, after: str = "") -> r
         return None
     longest_first = sorted(texts, key=lambda text: (-len(text), text))
     patterns = [
-        rf"(?<![\w.-]){re.escape(text)}(?![\w-])" if words or len(text) < _SHORT else re.escape(text)
+        rf"(?<![\w.-]){re.escape(text)}(?![\w-])"
+        if words or len(text) < _MIN_PARTIAL_WORD
+        else re.escape(text)
         for text in longest_first
     ]
     return re.compile(f"(?i)(?:{'|'.join(patterns)}){after}")
