@@ -181,9 +181,9 @@ class Accumulator:
 
     @property
     def reported_error(self) -> UpstreamError | None:
-        """The error of the last attempt with content.
+        """The error to report; None if there is no error.
 
-        If no attempt had content, the error of the last attempt. None if there is no error.
+        It is the error of the last attempt with content. If no attempt had content, it is the error of the last attempt.
         """
         return self._cause if self._is_empty and self.error is not None and self._cause else self.error
 

@@ -162,7 +162,7 @@ class Broker:
             pass  # the next request reports the error
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections for writes and reads."""
         await self.writing.close()
         await self.reading.close()
 

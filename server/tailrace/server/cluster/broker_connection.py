@@ -38,7 +38,7 @@ class Address(NamedTuple):
     """The address of a broker.
 
     Attributes:
-        connect: Opens a connection to the broker. Its argument is a function that creates the asyncio protocol.
+        connect: Function that opens a connection to the broker. Its argument is a function that creates the asyncio protocol.
         greeting: The first commands of each connection: authentication, client name, and selection of the database.
     """
 
@@ -306,8 +306,8 @@ class Subscriber:
 
     Args:
         address: The address of the broker.
-        began: Called with a channel when its subscription is confirmed.
-        on_message: Called with the channel and a published message.
+        began: Function that is called with a channel when its subscription is confirmed.
+        on_message: Function that is called with the channel and a published message.
         timeout: As for `tailrace.server.cluster.broker.Broker`.
     """
 

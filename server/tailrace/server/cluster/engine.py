@@ -108,7 +108,7 @@ class ClusterEngine(Engine):
         """Start a turn as `Engine.start` does. If another node writes the task, forward the message to that node.
 
         Raises:
-            OverloadedError: See `Engine.start`. Also raised if that node does not reply.
+            OverloadedError: See `Engine.start`. Also raised if that node does not reply, or if the task moves repeatedly.
         """
         task_id = request.message.task_id
         for _ in range(MAX_MOVES):
@@ -141,10 +141,10 @@ class ClusterEngine(Engine):
             return started
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
-        """Cancel a task as `Engine.cancel_task` does, on the node that runs the task.
+        """Cancel a task as `Engine.cancel_task` does, on the node that writes the task.
 
         Raises:
-            OverloadedError: That node does not reply.
+            OverloadedError: That node does not reply, or the task moves repeatedly.
         """
         for _ in range(MAX_MOVES):
             location = await self._locate(task_id, owner)
@@ -161,10 +161,10 @@ class ClusterEngine(Engine):
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
     ) -> TaskPushNotificationConfig:
-        """Set a webhook as `Engine.set_webhook` does, on the node that runs the task.
+        """Set a webhook as `Engine.set_webhook` does, on the node that writes the task.
 
         Raises:
-            OverloadedError: That node does not reply.
+            OverloadedError: That node does not reply, or the task moves repeatedly.
         """
         for _ in range(MAX_MOVES):
             location = await self._locate(config.task_id, owner)
@@ -180,10 +180,10 @@ class ClusterEngine(Engine):
         raise _moving_error()
 
     async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
-        """Delete a webhook as `Engine.delete_webhook` does, on the node that runs the task.
+        """Delete a webhook as `Engine.delete_webhook` does, on the node that writes the task.
 
         Raises:
-            OverloadedError: That node does not reply.
+            OverloadedError: That node does not reply, or the task moves repeatedly.
         """
         for _ in range(MAX_MOVES):
             location = await self._locate(task_id, owner)

@@ -51,7 +51,7 @@ class Addition(msgspec.Struct, frozen=True):
     """Events to add to a task's stream.
 
     Attributes:
-        task_id: The task.
+        task_id: The id of the task.
         events: The events in order.
         is_first: True if this is the first addition of this node. Any later addition fails if the stream is empty, or ends with
             an entry of another node.

@@ -48,7 +48,7 @@ class Authentication:
     Args:
         keys: The keys of the installation, which are read at each use, because the store may load the secret after this object is
             created.
-        observer: Notified of rejected entries.
+        observer: The observer that is notified of rejected entries.
     """
 
     def __init__(self, keys: SecretKeys, observer: Observer = NO_OBSERVER) -> None:

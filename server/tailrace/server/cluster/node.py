@@ -40,7 +40,7 @@ class Node:
     Attributes:
         id: The id of the node. Each `join` creates a new id. Empty before `join` and after `leave`.
         ttl: Seconds without a heartbeat after which a node is dead.
-        renamed: Set when the node gets another id. A new event then replaces it.
+        renamed: An event that is set when the node gets another id. A new event then replaces it.
     """
 
     def __init__(self, ttl: float) -> None:

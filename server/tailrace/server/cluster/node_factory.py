@@ -27,7 +27,7 @@ class Cluster:
         settings: The settings. ``events`` has the URL of the broker.
         retention: The retention of events, tasks and usage.
         keys: The keys of the installation, which must be the same on all nodes.
-        observer: Notified of rejected entries of the broker.
+        observer: The observer that is notified of rejected entries of the broker.
 
     Attributes:
         store: The store that the nodes share.

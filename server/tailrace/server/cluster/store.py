@@ -55,7 +55,7 @@ class TaskLocation:
 
     Attributes:
         task_id: The id of the task.
-        node: The id of the node, or None.
+        node: The id of the node; None if no node is recorded.
         is_alive: True if the node is alive.
         state: The state of the task in PostgreSQL.
         has_turn: True if a turn is running, or was running when the node ended.

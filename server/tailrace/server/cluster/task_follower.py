@@ -59,7 +59,7 @@ class TaskFollower:
     Args:
         store: The store, which has the events that a stream lacks.
         streams: The streams of the tasks.
-        gone: Called with a task if its next event exists nowhere, so that its record must be loaded again.
+        gone: Function that is called with a task if its next event exists nowhere, so that its record must be loaded again.
     """
 
     def __init__(self, store: ClusterStore, streams: TaskStreams, gone: Any) -> None:

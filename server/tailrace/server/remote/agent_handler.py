@@ -298,7 +298,7 @@ def _failure_status(error: UpstreamError) -> StatusUpdate:
 
 
 def _transcript(messages: Iterable[CommonMessage]) -> str:
-    """Return a conversation as one text, in which each line has a role; empty if there are no messages."""
+    """Return a conversation as one text, in which a role precedes each part; empty if there are no messages."""
     lines = [line for message in messages for part in message.content if (line := _line(message.role, part))]
     if not lines:
         return ""

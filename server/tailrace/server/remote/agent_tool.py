@@ -59,7 +59,7 @@ class AgentTool(Tool):
         card: The agent card of the remote agent.
         name: Name of the tool; empty for the name on the card.
         description: Description for the model; empty for the description and skills on the card.
-        timeout: Timeout of one call in seconds.
+        timeout: Timeout of one call in seconds; None for the timeout of the local agent.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class AgentTool(Tool):
             their number (``omitted``), because they would fill the context window of the model.
 
         Raises:
-            ToolError: The argument is not valid, or the agent failed, rejected the message, or cannot be reached.
+            ToolError: The argument is not valid, or the agent failed, rejected the message, requires credentials, or cannot
+                be reached.
         """
         text = arguments.get("message")
         if not isinstance(text, str) or not text:
@@ -170,7 +171,7 @@ def agent_tools(*urls: str, timeout: float | None = DEFAULT_TIMEOUT, **options: 
 
     Args:
         urls: URLs of the agents; see `RemoteAgent`.
-        timeout: Timeout of one call in seconds.
+        timeout: Timeout of one call in seconds; None for the timeout of the local agent.
         options: Options of each `RemoteAgent`: ``token``, ``headers``, ….
     """
     return _AgentTools(urls, options, timeout)

@@ -107,13 +107,13 @@ class AgentClient:
         retry_deadline: Time in seconds after the loss of a connection. Until then, the last delay is repeated; later, no
             attempt to resume the stream begins. None to make one attempt for each delay.
         on_reconnect: Function that is called before each attempt to resume a stream, with the error and the number of the attempt
-            (from 1).
+            (from 1); None for no function.
         allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``. Credentials and
             messages are not sent to other origins.
         answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
 
     Raises:
-        ConfigurationError: An origin is not valid.
+        ConfigurationError: An allowed origin is not valid.
     """
 
     def __init__(
@@ -244,8 +244,8 @@ class AgentClient:
             prompt: A text or a message.
             context_id: Id of the conversation to continue; empty for a new conversation.
             task_id: Id of a task that waits for input, to continue it; empty for a new task.
-            metadata: Metadata of the request.
-            accepted_output_modes: Media types that the caller accepts.
+            metadata: Metadata of the request; None for none.
+            accepted_output_modes: Media types that the caller accepts; empty for any.
             extensions: URIs of further extensions that the request uses.
             key: Idempotency key; empty for none. With a key, the client sends the message again if the connection is lost before
                 the first event, provided that the agent supports the stream extension. Without a key, the message is never sent

@@ -94,7 +94,7 @@ class EventConverter:
     Args:
         known: Artifacts that the remote task had before this response.
         published: Artifacts of the local task that were published before a crash interrupted this response.
-        suffix: Suffix of all artifact ids, if the remote task is not the first remote task of the local task.
+        suffix: Suffix of all artifact ids, if the remote task is not the first remote task of the local task; otherwise empty.
         turn: The number of the turn of the remote task, from 1.
         interrupted: The response that a crash interrupted and that these events continue; None for a new response.
 
@@ -182,7 +182,7 @@ class EventConverter:
         return self._message(event)
 
     def _missed_answer(self, ending: StatusUpdate) -> list[Update]:
-        """If the response has no other output, return the text of statuses that did not arrive."""
+        """If the response has no other output, return the updates for text of statuses that did not arrive."""
         if self.artifacts or ending.message is not None or ending.state not in _SUCCESSFUL:
             return []
         last = self._status_message
@@ -225,7 +225,7 @@ class EventConverter:
 
     @property
     def status_message(self) -> Message | None:
-        """The last message in a status."""
+        """The last message in a status; None if no status had a message."""
         return self._status_message
 
     def _record_ids(self, task_id: str, context_id: str) -> None:
@@ -246,7 +246,7 @@ class EventConverter:
         return status_text_id(self._turn) + self._suffix
 
     def _missed_text(self, task: Task) -> list[Update]:
-        """Return the text of statuses that is in a copy of the task but did not arrive."""
+        """Return the updates for text of statuses that is in a copy of the task but did not arrive."""
         if not self._answers_in_statuses:
             self._unknown_text = text_in_history(task, self._published_messages) if self._is_resumed else ""
             return []
@@ -260,7 +260,7 @@ class EventConverter:
         return []
 
     def _status_text(self, text: str) -> list[Update]:
-        """Append to the text that the agent sends in statuses."""
+        """Return the updates that append to the text that the agent sends in statuses."""
         rest = Artifact(artifact_id=self._status_text_id, name="Answer", parts=(Part(text=text),))
         return self._artifact(rest, append=True, last=False) if text else []
 
@@ -399,7 +399,7 @@ class EventConverter:
         Results of tools that the remote agent ran are separate messages between those of the agent, as for local agents.
 
         Args:
-            metadata: Metadata for the last message of the agent.
+            metadata: Metadata for the last message of the agent; None for none.
         """
         content: list[ContentPart] = []
         for artifact in self.artifacts:

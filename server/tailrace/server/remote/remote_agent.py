@@ -42,7 +42,7 @@ _MAX_REASON_PARTS = 20  # maximum parts of a failure message; further parts are 
 
 
 class RemoteAgent:
-    """A remote agent. Close it (with `aclose` or ``async with``) in the event loop in which it was used.
+    """Client of one remote agent. Close it (with `aclose` or ``async with``) in the event loop in which it was used.
 
     Args:
         url: URL of the agent or of its card; see `AgentClient`.
@@ -135,8 +135,8 @@ class RemoteAgent:
 
         Args:
             message: The message. It contains the ids of the conversation and of the task that it continues.
-            metadata: Metadata of the request.
-            accepted_output_modes: Media types that the caller accepts.
+            metadata: Metadata of the request; None for none.
+            accepted_output_modes: Media types that the caller accepts; empty for any.
             extensions: URIs of extensions that the request uses.
             key: Idempotency key; empty to create one. An agent that supports the stream extension accepts a message with the same
                 key only once.

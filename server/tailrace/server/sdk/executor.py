@@ -64,7 +64,7 @@ class AgentExecutor(SdkAgentExecutor):
     """Runs the requests of the SDK with a handler.
 
     Args:
-        handler: The handler; `running` starts and stops it.
+        handler: The handler, or a handler function (`FunctionHandler`). `running` starts and stops the handler.
         conversations: Stores the messages of conversations, so that a conversation can have several tasks. For example, a
             `tailrace.server.sdk.TaskStore` stores the messages in its database. None to store the messages in memory.
         max_history_messages: Maximum number of messages in the history of a turn.
@@ -204,8 +204,8 @@ class _Run:
     """A running turn.
 
     Attributes:
-        record: The task.
-        ended: Set when the turn has ended and the SDK has received its last event.
+        record: The record of the task.
+        ended: An event that is set when the turn has ended and the SDK has received the last update of the turn.
     """
 
     def __init__(

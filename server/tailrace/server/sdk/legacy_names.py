@@ -116,7 +116,7 @@ def FilePart(
     """Create a part with a file, from its bytes or its URL.
 
     Args:
-        file: A file from `FileWithBytes` or `FileWithUri`. It replaces all other arguments except ``metadata``.
+        file: A file from `FileWithBytes` or `FileWithUri`. With this argument, ``filename`` and ``media_type`` are ignored.
         raw: The bytes of the file.
         url: The URL of the file.
         filename: The name of the file.

@@ -9,7 +9,7 @@
         ...  # serve
 
 The SDK saves the complete task with each event, so the cost of an event grows with the length of the response. Concurrent writes
-share transactions. The tables are the same as those of a tailrace server, which can use the same file.
+share transactions. A tailrace server has the same tables, and can use the same file after this process has closed it.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence

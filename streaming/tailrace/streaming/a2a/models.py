@@ -94,7 +94,7 @@ class A2AModel(BaseModel):
 
 
 def _encode(value: object) -> bytes:
-    if isinstance(value, A2AModel):  # otherwise, the value is a slice or the placeholder of a large text
+    if isinstance(value, A2AModel):  # otherwise, the value is a slice of a large text, or its placeholder
         return escape_separators(value.model_dump_json(exclude_defaults=True, warnings=False).encode())
     return escape_separators(to_json(value))
 
@@ -219,7 +219,7 @@ class TaskStatus(A2AModel):
     Attributes:
         state: The state of the task.
         message: A message of the agent about the state, or None.
-        timestamp: The time of the change to this state.
+        timestamp: The time of the change to this state; None if it is unknown.
     """
 
     state: StateField

@@ -1,4 +1,4 @@
-"""Requests and responses of the operations of A2A 1.0.
+"""Requests and responses of the operations of A2A 1.0 and of tailrace's extension.
 
 `tailrace.streaming.a2a.models` describes the rules of all objects. Every request has an optional tenant.
 
@@ -54,7 +54,7 @@ class TaskPushNotificationConfig(A2AModel):
         id: The id of the webhook; empty to let the server create it.
         task_id: The id of the task; empty in a `SendMessageConfiguration`.
         token: Token that the server sends with each push notification, as proof of its origin. Secret.
-        authentication: Authentication that the webhook requires.
+        authentication: Authentication that the webhook requires; None for none.
         tenant: The tenant, if the agent has several.
     """
 
@@ -71,7 +71,7 @@ class SendMessageConfiguration(A2AModel):
 
     Attributes:
         accepted_output_modes: Media types of output that the caller accepts; empty for any.
-        task_push_notification_config: A webhook for the task of the message.
+        task_push_notification_config: A webhook for the task of the message; None for none.
         history_length: Maximum number of messages in the history of the returned task; None for the server's default.
         return_immediately: True to return when the task is created. False to return when the task has ended or waits
             for input.
@@ -116,7 +116,7 @@ class GetConversationRequest(A2AModel):
     """Parameters of GetConversation, an operation of tailrace's extension.
 
     Attributes:
-        context_id: The conversation.
+        context_id: The id of the conversation.
         history_length: Maximum number of messages to return; None for 1,000. The newest messages are returned.
     """
 
@@ -129,7 +129,7 @@ class Conversation(A2AModel):
     """Result of GetConversation.
 
     Attributes:
-        context_id: The conversation.
+        context_id: The id of the conversation.
         messages: The newest messages in the form in which the agent receives them, oldest first; empty if the caller has
             no such conversation.
     """
@@ -174,8 +174,8 @@ class ConversationBranch(A2AModel):
     """The beginning of a branch.
 
     Attributes:
-        message_id: The message that began the branch.
-        origin: The message before which the branch begins. Its name in JSON is ``from``.
+        message_id: The id of the first message of the branch.
+        origin: The message of the other conversation before which the branch begins. The member ``from`` in JSON.
     """
 
     message_id: Text
@@ -215,7 +215,7 @@ class RenameConversationRequest(A2AModel):
     """Parameters of RenameConversation, an operation of the extension. The result is a `ListedConversation`.
 
     Attributes:
-        context_id: The conversation.
+        context_id: The id of the conversation.
         title: The new title; empty for the default title.
         tenant: The tenant, if the agent has several.
     """

@@ -28,8 +28,8 @@ the text of the response contains the same JSON."""
 def is_answer(metadata: Mapping[str, Any]) -> bool:
     """Return True if the artifact or part with this metadata belongs to the text of the agent's response.
 
-    Reasoning, tool calls, tool results and choices other than the first do not belong to the text. An artifact without
-    data of the extension belongs to the text.
+    Reasoning, tool calls, tool results, structured output, and choices other than the first do not belong to the text. An
+    artifact without data of the extension belongs to the text.
     """
     fields = extension_metadata(metadata)
     return not fields.get("choice") and fields.get("channel") not in _NOT_THE_ANSWER

@@ -149,7 +149,7 @@ def read_message(value: object) -> Fields:
     """Convert a message to the JSON of 1.0.
 
     Raises:
-        InvalidParamsError: The value is not an object, or a part has an unknown kind.
+        InvalidParamsError: The value is not an object, its parts are not a list, or a part is invalid.
     """
     fields = mapping(value, "message")
     if "role" in fields:

@@ -109,7 +109,7 @@ class Agent(Generic[T]):
         think_tags: True to separate reasoning in ``<think>`` tags at the start of a response from its text.
         merge_reads: True to combine all content that arrives with one network read into one step.
         continuation: Limits of the continuation of a response that breaks off; see
-            `tailrace.streaming.agent.continuation`. With `NO_CONTINUATION`, such a response fails.
+            `tailrace.streaming.agent.continuation`. With `NO_CONTINUATION`, the same model is not requested again.
         fallbacks: Models that are requested in this order if ``model`` fails. The agent closes them.
         approvals: Selects the calls that run only after an approval. The server asks its caller for the approval
             (``docs/approvals.md``); `run` does not run such calls, but returns them in `ChatResult.open_calls`. None
@@ -327,20 +327,22 @@ class Agent(Generic[T]):
             accumulator: The accumulator of the turn, which contains the conversation. The method adds the responses and
                 tool results to the accumulator.
             view: Converts each step into an item.
-            options: Options of this request, in addition to those of the agent.
+            options: Options of this turn. They override the options of the agent.
             runner: The tools; None for the tools of the agent.
-            task_id: For the `ToolContext` of the tools.
-            context_id: For the `ToolContext` of the tools.
-            external_context_id: For the `ToolContext` of the tools.
-            interrupted: The first response of the turn, if another process has published a part of this response.
-            decided: Calls of the history whose approvals have been decided. The turn runs the approved calls before
-                its first request.
+            task_id: The id of the task in the `ToolContext`; empty outside of a server.
+            context_id: The id of the conversation in the `ToolContext`.
+            external_context_id: The id of the conversation for other systems in the `ToolContext`.
+            interrupted: The published part of the response that the run requests first, if another process had published a
+                part of it; None if the run begins with a new response.
+            decided: Calls of the history whose approvals have been decided; None if there are none. The turn runs the
+                approved calls before its first request.
             persisted: Function that returns after all yielded items have been persisted. Approved calls run only after the
                 function has returned.
 
         Raises:
-            AgentError: The turn exceeded ``max_rounds``, or the interrupted response must not begin again. The error is raised
-                only if the view raises it.
+            AgentError: The turn exceeded ``max_rounds``. Or the interrupted response used a tool of the provider, so that it
+                must not be requested again, and the provider does not store it. The error is raised only if the view
+                raises it.
             ConfigurationError: As for `run_stream`.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """

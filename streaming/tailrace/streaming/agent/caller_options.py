@@ -6,7 +6,7 @@ The options are in the metadata of the request (`SendMessage`, `SendStreamingMes
      "output": {"schema": {…}}, "maxOutputTokens": 500, "temperature": 0, "instructions": "Be brief.", "parallel": true}
 
 The server stores the options in the member ``request`` of the message's metadata, so that they survive a restart. If a message
-without options continues a task, the options of the previous message apply.
+has no options, the options of the newest earlier message of the task with options apply, except a tool choice that forces a call.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,8 +68,8 @@ class CallerOptions(RequestOptions):
 
 _TURN_OPTIONS = {"instructions", "parallel"}
 NATIVE_TOOLS = ("custom", "namespace", "web_search", "web_search_preview")
-"""Types of tools of the OpenAI Responses API (``nativeTools``) that a caller may use. Other types give access to files and
-connections of the server's account."""
+"""Types of tools that a caller may declare in the option ``nativeTools``, in the format of the OpenAI Responses API. Other types
+give access to files and connections of the server's account."""
 
 MAX_TOOLS = 512
 """Maximum number of tools of a request."""
@@ -85,8 +85,8 @@ def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
     """Read the options in a request's metadata.
 
     The definitions of tools are checked, because providers reject invalid definitions and may confuse tools with the
-    same name. External references in schemas are rejected. The name in a tool choice is not checked, because it may be
-    the name of a tool of the agent.
+    same name. External references in schemas are rejected. A tool choice may name a tool that the request does not
+    define, because the agent may have a tool with this name.
 
     Raises:
         ValueError: An option is invalid. The text names the option.
@@ -119,8 +119,8 @@ def store_caller_options(message: Message, options: CallerOptions) -> Message:
 
 
 REQUEST_METADATA_KEYS = ("request", "apiRequest", "agent", "follows")
-"""Keys of message metadata that describe the request: its options, the data that an API stores about it, its agent, and the
-turn that it continues."""
+"""Keys of message metadata that describe the request: its options, the data that an API stores about the request, its agent, and,
+if the message begins a branch, the turn after which the branch begins."""
 
 
 def without_caller_options(message: Message) -> Message:
@@ -135,8 +135,8 @@ def without_caller_options(message: Message) -> Message:
 def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
     """Return the options of a task: those of its newest message with options.
 
-    A tool choice that forces a call applies only to the turn of its own message: the model must be able to respond to
-    the results without another call.
+    A tool choice that forces a call does not apply to later messages. Such a message may contain the result of the call,
+    and the model must be able to respond to this result without another call.
 
     Args:
         messages: The task's messages, oldest first.

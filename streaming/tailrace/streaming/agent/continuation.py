@@ -58,7 +58,7 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
 
 
 NO_CONTINUATION = ContinuationPolicy(attempts=0)
-"""The policy without continuation: a response that breaks off fails."""
+"""The policy without further requests to the same model. Without fallback models, a response that breaks off fails."""
 
 
 class CircuitBreaker:
@@ -217,7 +217,8 @@ class ResponseAttempts:
             options: The options of the request.
 
         Raises:
-            AgentError: The interrupted response must not begin again, and the provider does not store it.
+            AgentError: The interrupted response used a tool of the provider, so that it must not be requested again, and the
+                provider does not store it.
         """
         if interrupted is None:
             return FurtherAttempt(self.model, 0.0, may_join=False)

@@ -113,13 +113,15 @@ class TurnDriver(Generic[S]):
         cancelling this asyncio task, stops the request and the tools.
 
         Args:
-            interrupted: The first response of the turn, if another process has published a part of this response.
-            decided: Calls of the history whose approvals have been decided. The turn runs the approved calls before
-                its first request.
+            interrupted: The published part of the response that the run requests first, if another process had published a
+                part of it; None if the run begins with a new response.
+            decided: Calls of the history whose approvals have been decided; None if there are none. The turn runs the
+                approved calls before its first request.
 
         Raises:
-            AgentError: The turn exceeded its rounds, or the interrupted response must not begin again. The error is raised only
-                if the view raises it.
+            AgentError: The model called tools in the last permitted round. Or the interrupted response used a tool of the
+                provider, so that it must not be requested again, and the provider does not store it. The error is raised
+                only if the view raises it.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """
         turn, view = self._turn, self._view
@@ -206,7 +208,7 @@ async def _begin_attempt(
     attempt: FurtherAttempt,
     action: CallModel,
 ) -> tuple[AbstractAsyncContextManager[ChunkBatches], ResponseContinued | None]:
-    """Begin an attempt. Return its request, which has not been sent, and a step if the attempt continues a response.
+    """Begin an attempt. Return its request, which has not been sent, and the step of a further attempt; otherwise None.
 
     Args:
         response: The response; its ``error`` is set if the response broke off.

@@ -191,7 +191,7 @@ class AgentTurn:
         """Return the next action. The method returns the same action until the driver has performed it.
 
         Raises:
-            AgentError: The turn has used all of its rounds.
+            AgentError: Another request is needed, but the turn has used all of its rounds.
         """
         if self._action is None:
             if self._round == self._max_rounds:
@@ -266,5 +266,5 @@ def has_truncated_call(accumulator: TurnAccumulator) -> bool:
 
 
 def open_calls(accumulator: TurnAccumulator) -> tuple[ContentPartToolCall, ...]:
-    """Return the calls that the caller must run after a turn; none if the content filter stopped the response."""
+    """Return the calls that the caller must run or approve after a turn; none if a filter stopped the last response."""
     return () if accumulator.finish_reason in _REFUSED else accumulator.unanswered_calls

@@ -1,8 +1,8 @@
 """Requests and responses for A2A tasks, for applications that delegate work to sub-agents. Sans-IO.
 
 `A2ATaskBridge` builds JSON-RPC requests as dicts, and parses responses of every version of A2A. The application sends
-the requests. By default, the requests have the format of A2A before 0.2 (``tasks/send``). Two methods convert status names for
-Cortex, another project, whose sub-agents have their own names.
+the requests. By default, the requests have the format of A2A before 0.2 (``tasks/send``). Two methods convert between the names of
+statuses in A2A and in Cortex, another project.
 """
 
 from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ class A2ATaskResult:
             depend on the A2A version.
         artifacts: The outputs so far.
         messages: The messages in the response, oldest first, and then the message of the status.
-        error: The reason for a failure; None if the task has not failed.
+        error: The reason for a failure; None if the task has not failed, or if the response contains no reason.
     """
 
     task_id: str
@@ -99,7 +99,7 @@ class A2ATaskBridge:
         Args:
             goal: The goal, as the first text part.
             context: Further text, as a second text part; omitted if empty.
-            task_id: The id of the task to continue. For version 0.1, None creates an id.
+            task_id: The id of the task to continue; None for a new task. For version 0.1, None creates an id.
         """
         texts = [goal, context] if context else [goal]
         if self._dialect == "0.1":

@@ -113,7 +113,7 @@ def approval_requests(message: Message | None) -> list[ApprovalRequest]:
 
 
 def without_requests(message: Message) -> Message:
-    """Return a message of the agent without the parts that contain approval requests."""
+    """Return a message of the agent without approval requests and the text about them."""
     parts = tuple(
         part for part in message.parts if extension_metadata(part.metadata).get("channel") != APPROVAL_CHANNEL
     )

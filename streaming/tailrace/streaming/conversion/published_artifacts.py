@@ -31,7 +31,8 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
 class PublishedArtifacts:
     """Removes published content from the updates of a response that is received again. Sans-IO.
 
-    If the content of an artifact differs from its published content, the new content replaces the published content.
+    If the content of an open artifact differs from its published content, the new content replaces the published content.
+    Updates of artifacts that were published completely are removed.
 
     Args:
         artifacts: The published artifacts of the response.

@@ -84,7 +84,7 @@ class StreamConversion:
         return self._take(chunks)
 
     def close(self) -> list[Event]:
-        """End the body, and return the last events. The last event ends the task. The data never causes an exception."""
+        """End the body, and return the last events. The last event is the final status. The data never causes an exception."""
         try:
             events = self._take(self._decoder.close())
         except UpstreamError as error:

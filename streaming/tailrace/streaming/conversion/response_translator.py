@@ -1,11 +1,11 @@
 """Translation of a model's response into updates of an A2A task: artifacts and the final status.
 
 `TurnTranslator` uses one `ResponseTranslator` for each response of a turn. The text of each channel of each choice
-becomes one artifact. Each tool call, tool result and file also becomes one artifact. The first event of an artifact
-creates it (``append`` is false), later events append text, and the last event has ``lastChunk``. Reasoning, refusals,
-tool calls, usage and finish reasons are marked with metadata of the extension
-`tailrace.streaming.a2a.stream_extension.EXTENSION_URI`. A client that does not know the extension still receives the
-complete response.
+becomes one artifact. Each tool call, tool result, file and data part also becomes one artifact. The first event of an
+artifact creates it (``append`` is false), and later events append text. The last event has ``lastChunk``. For a tool
+call, the last event replaces the text of the arguments with the complete call. Metadata of the extension
+`tailrace.streaming.a2a.stream_extension.EXTENSION_URI` marks reasoning, refusals and tool calls, and contains the usage
+and the finish reason. A client that does not know the extension still receives the complete response.
 """
 
 import math
@@ -58,7 +58,7 @@ class ResponseTranslator:
         accumulator: The accumulator of the response, if the caller adds the chunks to it and passes the resulting changes
             to `translate`. None to create an accumulator, to which `feed` adds the chunks.
         taken_ids: Function that returns the ids of all earlier calls in the conversation. A call with one of these
-            ids gets a new id.
+            ids gets a new id at the end of the response. Until then, its artifact has no id of the call.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
         max_event_bytes: Maximum size in bytes of the text of one update after merging; 0 for no limit.
         results: The number of tool results that were published earlier with this turn and round.
@@ -139,8 +139,8 @@ class ResponseTranslator:
 
         Returns:
             The last updates. The final update is a `StatusUpdate`. Its state is COMPLETED; INPUT_REQUIRED if the
-            response calls tools that the caller must run; or FAILED if the response is incomplete. A message then
-            contains the reason.
+            response calls tools that the caller must run; or FAILED if the response is incomplete, or if a filter of the
+            provider stopped it. A FAILED status has a message with the reason.
         """
         updates = self.finish(self.accumulator.close(error))
         return [*updates, self.ending(self._open_calls())]
@@ -298,7 +298,10 @@ class ResponseTranslator:
         return ArtifactUpdate(artifact, last=False)
 
     def _place(self, artifact_id: str, fields: dict[str, Any], choice: int) -> str:
-        """Return an artifact id that is unique in the task. Add the choice, the round and the turn to ``fields``."""
+        """Return an artifact id that is unique in the task.
+
+        Add the numbers of the choice, the round and the turn to the id and to ``fields``, except those of the first ones.
+        """
         for name, number, first in (
             ("choice", choice, 0),
             ("round", self._round, 1),

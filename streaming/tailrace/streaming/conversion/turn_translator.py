@@ -55,9 +55,10 @@ class TurnTranslator:
         reader: Parses a structured response; None for text.
         max_event_bytes: See `ResponseTranslator`.
         opening: Updates to publish before the first response.
-        request_of: Function that returns the approval request of a call without a result.
-        published: The published artifacts of the first response, if another process has published a part of this
-            response; otherwise empty.
+        request_of: Function that returns the approval request of a call without a result; None if the caller must run
+            the call.
+        published: The published artifacts of the response that the turn requests first, if another process had
+            published a part of it; otherwise empty.
     """
 
     def __init__(

@@ -69,10 +69,11 @@ class IncrementalValidator:
     """Checks a JSON text against a schema, delta by delta.
 
     A text is rejected as soon as no continuation of the text can match the schema. Only types, names of members, required
-    members, constants and enumerations are checked; other keywords are ignored. No valid text is rejected.
+    members, constants and enumerations are checked; other keywords are ignored. No valid text is rejected, except values
+    that are nested more than 500 levels deep, and numbers of more than 1,000 characters.
 
     Args:
-        schema: A valid JSON schema.
+        schema: A valid JSON schema, or its shapes.
     """
 
     def __init__(self, schema: Mapping[str, Any] | SchemaShapes) -> None:

@@ -82,7 +82,7 @@ class Shape:
         return found
 
     def knows(self, name: str) -> bool:
-        """Return True if a name of a member is in the schema."""
+        """Return True if a schema of the shape defines a member with this name."""
         return any(name in cast("Mapping[str, Any]", part.get("properties", {})) for part in self._parts)
 
     def item(self, index: int) -> tuple["Shape", ...]:
@@ -155,7 +155,7 @@ class SchemaShapes:
         if not isinstance(schema, dict) or not schema or level > _MAX_LEVELS or not self.spend(1):
             return [()]
         fields = cast("dict[str, Any]", schema)
-        if "$ref" in fields:  # in older drafts, the other keywords do not apply
+        if "$ref" in fields:  # ignore the other keywords, which do not apply in older drafts
             target = str(fields["$ref"])
             if target in seen or self._has_own_references:
                 return [()]
@@ -170,7 +170,7 @@ class SchemaShapes:
         return self._combined(choices)
 
     def _combined(self, choices: Sequence[list[Parts]]) -> list[Parts]:
-        """Return each combination of one alternative from each choice. If there are too many, return an empty alternative."""
+        """Return all combinations of one alternative from each list. If there are too many, return an empty alternative."""
         number = 1
         for each in choices:
             number *= len(each)

@@ -32,7 +32,7 @@ _MAX_MESSAGE = 500  # maximum number of characters of an error message
 
 
 class PlainSchema(GenerateJsonSchema):
-    """Generator of JSON schemas that all providers accept.
+    """Generator of JSON schemas with closed objects and without derived titles.
 
     Objects have ``additionalProperties: false``, because some providers require this. Titles that pydantic derives
     from names are omitted, because they cost tokens and contain no information for the model.
@@ -121,7 +121,8 @@ class OutputReader:
         External references are not fetched, because the schema may come from a caller.
 
         Raises:
-            ValueError: The schema is not a valid JSON schema, or is too large.
+            ValueError: The schema is not a valid JSON schema, is too large, or has an external reference or a pattern that is
+                not supported.
         """
         if form.schema_ is None:
             return cls(form, _any_object)
@@ -184,7 +185,7 @@ class OutputReader:
         """Parse the text of a response. A code fence around the text is ignored.
 
         Raises:
-            ValueError: The text is not valid JSON, or the value does not match the format.
+            ValueError: The text is not valid JSON, is too large, or does not match the format.
         """
         text = _unfenced(text)
         if sum(map(text.count, ",[{")) > _MAX_VALUES:

@@ -130,9 +130,10 @@ class TaskLog:
         return self.number >= number
 
     def _drop_oldest(self) -> None:
-        """Drop the oldest events, until the size is within the limit.
+        """Drop the oldest events until the size is within the limit, but not the newest event.
 
-        One call drops many events, so that the average cost of an event is constant.
+        Up to `unread_bytes`, events that woken subscribers have not read remain too. One call drops many events, so that
+        the average cost of an event is constant.
         """
         most = len(self.events) - 1
         if self._bytes < self._unread_bytes:

@@ -7,8 +7,8 @@ that requires an approval, it computes the digest again. The call runs only if t
 have changed, the digest differs, and the call does not run.
 
 The digest is the SHA-256 hash, in hexadecimal, of the canonical JSON (RFC 8785) of
-``{"arguments", "callId", "name"}``. Arguments without a canonical form (integers beyond 2^53) cannot be approved: the
-result of the call is an error.
+``{"arguments", "callId", "name"}``. Arguments without a canonical form (for example, with an integer beyond 2^53) cannot be
+approved: the result of the call is an error.
 
 ``docs/approvals.md`` describes requests and decisions in A2A, and how the server records them.
 """
@@ -157,7 +157,7 @@ class ApprovalDecision:
         decision: ``approve`` runs the call. ``reject`` does not run the call, and returns the reason to the model.
             ``edit`` runs the call with other arguments.
         reason: The reason for a rejection.
-        arguments: The arguments of ``edit``.
+        arguments: The arguments of ``edit``; None for other decisions.
     """
 
     digest: str

@@ -64,7 +64,7 @@ def parse_approvals(specs: Sequence[str], *, lifetime: float = DEFAULT_LIFETIME)
         lifetime: See `ApprovalPolicy`.
 
     Raises:
-        ConfigurationError: A function cannot be imported.
+        ConfigurationError: A ``MODULE:NAME`` cannot be imported, or is not a function.
     """
     names: list[str] = []
     functions: list[NeedsApproval] = []

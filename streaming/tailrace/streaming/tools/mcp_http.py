@@ -67,7 +67,7 @@ class _HttpClient(httpx2.AsyncClient):
 
     Attributes:
         session_lost: True if the server reported that it does not know the session.
-        failure: The latest failure.
+        failure: The latest failure; None if there was none.
     """
 
     def __init__(self, server: HttpServer, connect_timeout: float) -> None:

@@ -261,7 +261,8 @@ class ToolRunner:
     def needs_approval(self, call: ContentPartToolCall) -> bool:
         """Return True if a call must be approved before it runs.
 
-        The result is False for a call with invalid arguments. Such a call cannot run, and `run` yields an error.
+        The result is False if the arguments are not a JSON object, or have no canonical form. Such a call cannot run, and
+        `run` yields an error.
         """
         found = self._tools.get(call.name)
         if self._approvals is None or found is None or not self._approvals.requires(call, found.annotations):
@@ -294,9 +295,9 @@ class ToolRunner:
                 too.
             approved: The digests of the approved calls. If a call requires an approval and its digest is not listed
                 here, the result is an error.
-            task_id: For the `ToolContext`.
-            context_id: For the `ToolContext`.
-            external_context_id: For the `ToolContext`.
+            task_id: The id of the task in the `ToolContext`; empty without a server.
+            context_id: The id of the conversation in the `ToolContext`; empty without a server.
+            external_context_id: The opaque id of the conversation in the `ToolContext`; empty without a server.
         """
         observer = RUN_OBSERVER.get()
         limit = anyio.CapacityLimiter(self._concurrency)
