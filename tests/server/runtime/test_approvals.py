@@ -1,8 +1,9 @@
 """Approvals of tool calls: requests, decisions, and what runs."""
 
 import shutil
+from asyncio import CancelledError
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import anyio.from_thread
 import msgspec
 import pytest
 import rfc8785
@@ -506,3 +508,55 @@ async def test_a_function_that_the_settings_name_decides_which_calls_require_an_
 
 def test_a_request_that_an_older_node_forwards_cannot_approve_calls() -> None:
     assert not msgspec.convert({}, CallContext).may_approve
+
+
+class Stubborn(Sent):
+    """A tool whose calls complete when they are cancelled."""
+
+    async def send(self, to: str, amount: float = 0) -> str:
+        """Send a mail."""
+        self.calls.append({"to": to, "amount": amount})
+        self.started.set()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            pass
+        return f"sent to {to}"
+
+
+class InThread(Sent):
+    """A sync tool whose calls complete after they are cancelled."""
+
+    def send(self, to: str, amount: float = 0) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Send a mail."""
+        self.calls.append({"to": to, "amount": amount})
+        anyio.from_thread.run_sync(self.started.set)
+        with suppress(CancelledError):
+            while True:
+                anyio.from_thread.check_cancelled()
+        return f"sent to {to}"
+
+
+@pytest.mark.parametrize("kind", [Stubborn, InThread])
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_call_that_completes_during_the_stop_of_the_server_has_its_result(
+    approved: bool, kind: type[Sent], tmp_path: Path
+) -> None:
+    tool, store = kind(), f"sqlite:///{tmp_path}/t.db"
+    policy = ApprovalPolicy(["send"] if approved else [])
+    now: dict[str, Any] = {"configuration": {"returnImmediately": True}}
+    async with ScriptedUpstream(answer(calls=[CALL]), answer("Done.")) as upstream:
+        async with served(upstream, tool, policy, store, shutdown_grace=0) as rpc:
+            if approved:
+                task = await ask(rpc)
+                entry = {"digest": requests_of(task)[0]["digest"], "decision": "approve"}
+                await rpc.result("SendMessage", decision(task, entry, **now))
+            else:
+                task = (await rpc.result("SendMessage", {**message("Send it."), **now}))["task"]
+            await tool.started.wait()
+        async with served(upstream, tool, policy, store) as rpc:
+            second = await upstream.received(1)
+            while state_of(ended := await rpc.result("GetTask", {"id": task["id"]})) == "WORKING":
+                pass
+    assert (state_of(ended), len(tool.calls)) == ("COMPLETED", 1)
+    assert results_of(sent(second)) == [f"sent to {MAIL['to']}"]

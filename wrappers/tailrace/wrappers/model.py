@@ -32,8 +32,10 @@ async def _may_always_cancel() -> bool:
 MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar(
     "tailrace_may_cancel", default=_may_always_cancel
 )
-"""Async function that returns True if an incomplete response may be cancelled at the provider. A response that another process
-may still read must not be cancelled."""
+"""Async function that returns True if an incomplete response may be cancelled at the provider.
+
+It returns False while another process may continue the turn, for example when the server stops: a response that another process may
+still read must not be cancelled."""
 
 
 class Model(ABC):

@@ -138,6 +138,7 @@ class Engine(TaskAccess):
             self._waiting_turns.earlier_messages,
             ExternalIds(keys),
             max_history=max_history_messages,
+            max_wait=max_context_wait or math.inf,
             parallel=parallel_tasks,
             max_event_bytes=max_event_bytes,
         )
@@ -151,7 +152,6 @@ class Engine(TaskAccess):
             push and push.notify,
             self._is_written_here,
             max_seconds=max_turn_seconds or math.inf,
-            max_wait=max_context_wait or math.inf,
             max_event_bytes=max_event_bytes,
             ledger=ledger,
             observer=observer,

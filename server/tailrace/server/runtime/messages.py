@@ -24,6 +24,7 @@ from tailrace.streaming.agent.caller_options import CallerOptions, read_caller_o
 from tailrace.streaming.conversion.message_conversion import is_callers, results_message, to_common_message
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.task.task_record import TaskRecord
+from tailrace.streaming.task.updates import ArtifactUpdate
 from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
@@ -195,11 +196,20 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
     results = [
         result
         for artifact in artifacts
-        if extension_metadata(artifact.metadata).get("channel") == "tool_result"
+        if _has_results(artifact)
         for result in to_common_message({"role": "agent", "parts": artifact.parts}).tool_results
         if result.id in call_ids
     ]
     return results_message(CommonMessage(role=SpeakerRole.TOOL, content=tuple(results))) if results else None
+
+
+def tool_results(items: Iterable[object]) -> list[ArtifactUpdate]:
+    """Return the updates of a handler that contain results of the agent's tools."""
+    return [item for item in items if isinstance(item, ArtifactUpdate) and _has_results(item.artifact)]
+
+
+def _has_results(artifact: Artifact) -> bool:
+    return extension_metadata(artifact.metadata).get("channel") == "tool_result"
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:

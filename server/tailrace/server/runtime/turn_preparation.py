@@ -1,14 +1,19 @@
 """Preparation of turns: the history, the options and the interrupted response of the next turn of a task."""
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import anyio
+
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage, TurnReference
 from tailrace.server.runtime.approvals import decided_ids, executing_ids
+from tailrace.server.runtime.conversation_lock import LazyContext
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Turn
 from tailrace.server.runtime.interrupted_responses import interrupted_response
+from tailrace.server.runtime.limits import RateLimitError
 from tailrace.server.runtime.messages import complete_rounds, continues_turn, history_of
 from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of, answers_other_agent
 from tailrace.server.runtime.waiting_turns import reference_of
@@ -38,6 +43,7 @@ class TurnPreparation:
             `WaitingTurns.earlier_messages`.
         external_ids: Derives the ids of turns for other systems.
         max_history: Maximum number of messages of a conversation that a turn receives.
+        max_wait: Maximum time in seconds that a turn waits for other turns of the conversation.
         parallel: True to run turns of different tasks of a conversation in parallel, unless the caller requests otherwise.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
     """
@@ -50,6 +56,7 @@ class TurnPreparation:
         external_ids: ExternalIds,
         *,
         max_history: int,
+        max_wait: float,
         parallel: bool,
         max_event_bytes: int,
     ) -> None:
@@ -58,6 +65,7 @@ class TurnPreparation:
         self._load_earlier = load_earlier
         self._external_ids = external_ids
         self._max_history = max_history
+        self._max_wait = max_wait
         self._parallel = parallel
         self._max_event_bytes = max_event_bytes
 
@@ -70,13 +78,33 @@ class TurnPreparation:
         """Return the identifier of the conversation of a task for other systems."""
         return self._external_ids.context_id(active.owner, active.record.context_id)
 
-    async def load_branch(self, active: ActiveTask) -> None:
-        """If the next turn begins a branch, wait for the end of the turn that the branch follows, and load the earlier messages.
+    async def wait(self, active: ActiveTask, conversation: LazyContext) -> None:
+        """Wait for earlier turns of the conversation, and acquire the lock of the conversation.
+
+        If the next turn begins a branch, also wait for the end of the turn that the branch follows, and load the earlier messages.
+
+        Args:
+            active: The task.
+            conversation: The lock of the conversation.
 
         Raises:
+            RateLimitError: The earlier turns did not end in time.
             TaskNotFoundError: The turn that the branch follows was deleted.
             StoreError: The conversation cannot be read at present.
         """
+        try:
+            with anyio.fail_after(self._max_wait):
+                await conversation.enter()
+                await self._load_branch(active)
+        except TimeoutError:
+            raise RateLimitError(
+                f"earlier tasks of the conversation did not end within {self._max_wait:g} s (TAILRACE_BOUNDS: "
+                "max_context_wait); wait for their end or cancel them, then send the message again",
+                limit="max_context_wait",
+                allowed=math.ceil(self._max_wait),
+            ) from None
+
+    async def _load_branch(self, active: ActiveTask) -> None:
         waiting = active.waiting[0]
         turn = _followed_turn(waiting)
         if turn is not None:

@@ -24,8 +24,13 @@ from tailrace.server.runtime.conversation_lock import LazyContext
 from tailrace.server.runtime.filtered_turn import filtered
 from tailrace.server.runtime.handlers import Item
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
-from tailrace.server.runtime.limits import Permit, RateLimitError
-from tailrace.server.runtime.messages import messages_from_artifacts, open_call_ids, results_in_artifacts
+from tailrace.server.runtime.limits import Permit
+from tailrace.server.runtime.messages import (
+    messages_from_artifacts,
+    open_call_ids,
+    results_in_artifacts,
+    tool_results,
+)
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.served_agents import ServedAgents
 from tailrace.server.runtime.turn_ending import (
@@ -70,7 +75,6 @@ class TurnRunner:
         ledger: Records model calls.
         max_seconds: Maximum duration of a turn in seconds, without the time in which it waits for other turns of the
             conversation.
-        max_wait: Maximum time in seconds that a turn waits for other turns of the conversation.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         observer: Receives a notification of each turn.
 
@@ -91,14 +95,12 @@ class TurnRunner:
         *,
         ledger: UsageLedger,
         max_seconds: float = math.inf,
-        max_wait: float = math.inf,
         max_event_bytes: int = 0,
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self._observer = observer
         self._ledger = ledger
         self._max_seconds = max_seconds
-        self._max_wait = max_wait
         self._max_event = max_event_bytes
         # A text with at most this many characters cannot exceed the limit, because a character has at most 4 bytes in UTF-8.
         self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
@@ -153,7 +155,12 @@ class TurnRunner:
                 ):
                     async for items in batches:
                         if this.cancelling() and active.scope.cancel_called:
-                            break  # the handler ignored its cancellation; ignore its further updates
+                            # Of the updates after a cancellation, only results of tools are used, and only if the turn continues
+                            # later.
+                            if not active.suspended:
+                                break
+                            self.append(active, tool_results(items))
+                            continue
                         if reply is not None and self._answers_directly(active, reply, items):
                             break
                         if items and items[-1].__class__ is not TextDelta:
@@ -239,21 +246,8 @@ class TurnRunner:
                 self.end_log(active)
 
     async def _updates(self, active: ActiveTask, running: "_Turn") -> AsyncGenerator[Sequence[Item]]:
-        """Wait for earlier turns of the conversation, then begin the turn for the oldest waiting message.
-
-        Return the updates that the handler of the message's agent yields.
-        """
-        try:
-            with anyio.fail_after(self._max_wait):
-                await running.conversation.enter()
-                await self._preparation.load_branch(active)
-        except TimeoutError:
-            raise RateLimitError(
-                f"earlier tasks of the conversation did not end within {self._max_wait:g} s (TAILRACE_BOUNDS: "
-                "max_context_wait); wait for their end or cancel them, then send the message again",
-                limit="max_context_wait",
-                allowed=math.ceil(self._max_wait),
-            ) from None
+        """Begin the turn for the oldest waiting message, after earlier turns. Return the updates of its handler."""
+        await self._preparation.wait(active, running.conversation)
         active.scope.deadline = anyio.current_time() + self._max_seconds
         running.number = active.waiting[0].number
         turn = await self._preparation.next_turn(active)

@@ -25,7 +25,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import anyio
-import anyio.to_thread
 import docstring_parser
 import pydantic
 import pydantic_core
@@ -34,6 +33,7 @@ from pydantic.fields import FieldInfo
 from tailrace.streaming.instrumentation import RUN_OBSERVER, ToolCallObservation
 from tailrace.streaming.schemas.structured_output import PlainSchema
 from tailrace.streaming.tools.approvals import ApprovalPolicy, call_digest
+from tailrace.streaming.tools.function_thread import call_in_thread
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 from tailrace.wrappers.messages import json_value
@@ -124,7 +124,7 @@ class Toolset(ABC):
 
 
 class FunctionTool(Tool):
-    """A Python function as a tool. A sync function runs in a thread; a timeout does not stop the thread.
+    """A Python function as a tool. A sync function runs in a thread (`call_in_thread`); a timeout does not stop the thread.
 
     Args:
         function: The function, sync or async. It must not have positional-only parameters, ``*args`` or ``**kwargs``.
@@ -185,7 +185,7 @@ class FunctionTool(Tool):
             given[self._context_name] = context
         if self._is_async:
             return await self._function(**given)
-        result = await anyio.to_thread.run_sync(lambda: self._function(**given), abandon_on_cancel=True)
+        result = await call_in_thread(lambda: self._function(**given))
         return await cast("Awaitable[object]", result) if inspect.isawaitable(result) else result
 
 
@@ -289,6 +289,9 @@ class ToolRunner:
 
         Close the generator (``aclosing``) in the asyncio task that started it. Closing cancels running calls.
 
+        If the asyncio task is cancelled, the generator yields the results of calls that have completed nevertheless (for
+        example in a thread) before it raises the cancellation error. The consumer may ignore them.
+
         Args:
             calls: The calls. The result of a call to an unknown tool is an error.
             others: Names of further tools that the model may call. The error for an unknown tool lists these names
@@ -314,15 +317,20 @@ class ToolRunner:
                 send.send_nowait(watch.result)
 
         with send, receive:
-            async with anyio.create_task_group() as group:
-                for call in calls:
-                    group.start_soon(run_one, call, name=f"tool {call.name}")
-                try:
-                    for _ in calls:
-                        yield await receive.receive()
-                except GeneratorExit:
-                    # Cancel explicitly, because the task group would wrap GeneratorExit in an exception group.
-                    group.cancel_scope.cancel()
+            try:
+                async with anyio.create_task_group() as group:
+                    for call in calls:
+                        group.start_soon(run_one, call, name=f"tool {call.name}")
+                    try:
+                        for _ in calls:
+                            yield await receive.receive()
+                    except GeneratorExit:
+                        # Cancel explicitly, because the task group would wrap GeneratorExit in an exception group.
+                        group.cancel_scope.cancel()
+            except anyio.get_cancelled_exc_class():
+                while receive.statistics().current_buffer_used:
+                    yield receive.receive_nowait()
+                raise
 
     async def _result(
         self,
