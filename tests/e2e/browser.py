@@ -21,13 +21,13 @@ TOLERANCE = 0.02
 PICTURES = Path(__file__).parents[2] / "build/playground"
 
 
-AXE = Path(__file__).parent / "clients/javascript/node_modules/axe-core/axe.min.js"
+AXE = Path(__file__).parent / "ui_streams/javascript/node_modules/axe-core/axe.min.js"
 
 
 async def add_axe(page: "Page") -> None:
     """Add axe-core, a checker of accessibility, to a page; skip the test if it is not installed."""
     if not AXE.exists():
-        pytest.skip("axe-core is not installed: `make e2e` installs it if Node 20 is available")
+        pytest.skip("axe-core is not installed: run `make e2e`")
     await page.evaluate(AXE.read_text(encoding="utf-8"))
 
 
