@@ -221,14 +221,14 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
 
 class ReadWrapper(ChunkWrapper[T], Generic[T], gc=False):
-    """Chunk wrapper that stores its values as attributes. It is the base class for most providers.
+    """Chunk wrapper that stores its values as attributes. It is the base class of the chunk wrappers of most providers.
 
     Attributes:
         text: The visible text.
         reasoning: The reasoning text.
         calls: The fragments of tool calls.
-        finish: The finish reason.
-        usage: The token counts of the request.
+        finish: The finish reason; None while the response continues.
+        usage: The token counts of the request; None if the delta has none.
     """
 
     text: str = ""

@@ -61,10 +61,10 @@ class UpstreamError(TailraceError):
         message: Description of the failure in one line. It can be shown to end users.
         fault: The type of the failure.
         provider: The name of the provider, as in ``provider:model``; empty if unknown.
-        status: The HTTP status of the response; None if no response was received.
+        status: The HTTP status of the response, or the status in the provider's error object; None if there is neither.
         code: The provider's error code or error type, unchanged; None if there is none.
         retry_after: The delay before a retry that the provider requests, in seconds; None if it requests none.
-        tries: The number of attempts to send the request.
+        tries: The number of times that the request was sent.
         details: The error object of the provider. Model clients remove credentials and internal addresses from it (see
             `tailrace.wrappers.redaction.redactor`).
         diagnosis: Further information for the operator's log; may be empty. It contains no credentials, but callers

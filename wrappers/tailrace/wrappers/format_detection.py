@@ -75,7 +75,7 @@ class DetectingDecoder(ResponseDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a body in any supported format.
 
     Bytes are buffered until the format is detected. If no format is detected, the decoder of Chat Completions decodes
-    the body. If the body is not valid, this decoder reports an error.
+    the body, and reports an error if the body is not valid.
 
     Attributes:
         format: The detected format (a key of `FORMATS`); None before the detection.

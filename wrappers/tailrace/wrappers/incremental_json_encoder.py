@@ -50,7 +50,7 @@ class _Steps:
         self._encode = encode
         self._step_types = step_types
         self._name = secrets.token_hex(16)  # random, so that no text can contain a placeholder
-        # By the JSON of a placeholder: the JSON of the large value, as a list of pieces.
+        # The keys are the JSON of placeholders. The values are the JSON of the large values, as lists of pieces.
         self._large: dict[bytes, list[bytes]] = {}
 
     def without_large(self, value: object) -> Any:

@@ -355,7 +355,7 @@ ContentPart = Annotated[
 
 
 class Message(_Model):
-    """One message of a conversation. The results of all tool calls of one response are in one message with the role TOOL.
+    """One message of a conversation. The results of all client tools that a response calls are in one message of the role TOOL.
 
     Attributes:
         role: The author.

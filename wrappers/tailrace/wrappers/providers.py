@@ -373,8 +373,8 @@ def create_model(
     """Create the model for a name ``provider:model``. `Provider.create_model` describes the other arguments.
 
     Raises:
-        ConfigurationError: The name has no provider or no model, the provider is unknown, or the key of the provider
-            is missing.
+        ConfigurationError: The name has no provider or no model, the provider is unknown, or `Provider.create_model`
+            raises this error.
     """
     provider, _, name = model.partition(":")
     if not name:

@@ -1,6 +1,6 @@
 """Options of one request: tools, output format, sampling.
 
-A caller passes `RequestOptions` to `Model.stream`. The options have the same names for all providers. The module
+`Model.stream` has an argument for `RequestOptions`. The options have the same names for all providers. The module
 ``request`` of each provider converts them to members of the provider's request. In contrast, the ``parameters`` of a
 model client have the provider's own names, and are sent with every request. If an option and a parameter conflict, the
 option is used. Tools in the options are added to the tools in the parameters.

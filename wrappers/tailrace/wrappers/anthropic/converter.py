@@ -92,7 +92,7 @@ _RESULT_BLOCKS = frozenset({"browser_state", "document", "image", "search_result
 class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent | Mapping[str, Any]"]):
     """Stateless converter between conversations and messages of the Messages API.
 
-    Ids of tool calls are sent unchanged.
+    Ids of tool calls are sent unchanged. `AnthropicModel` replaces invalid ids before the conversion.
 
     Attributes:
         id_pattern: Regular expression of valid tool call ids.
@@ -143,7 +143,8 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         Args:
             messages: The messages, oldest first. Objects of the ``anthropic`` package are accepted. With newer models,
                 a conversation may contain messages of the role ``system``. Their text is appended to the instructions.
-            system: The member ``system`` of the request, as text or as a list of text blocks.
+            system: The member ``system`` of the request, as text or as a list of text blocks; None if the request has
+                no such member.
 
         Raises:
             ValueError: The API does not define the role of a message, or the content of a message is invalid.

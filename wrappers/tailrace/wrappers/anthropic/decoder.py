@@ -23,8 +23,8 @@ __all__ = ("AnthropicDecoder", "AnthropicEventWrapper", "MessageEvents", "wrap_c
 class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
     """Sans-IO decoder of the body of a streamed Messages response.
 
-    The decoder ignores the names of SSE events, because each JSON object has a member ``type``. The decoder also reads
-    streams of the legacy text completions API, and complete (not streamed) messages.
+    The decoder ignores the names of SSE events other than ``error``, because each JSON object has a member ``type``.
+    The decoder also reads streams of the legacy text completions API, and complete (not streamed) messages.
 
     Args:
         provider: The provider's name in errors.

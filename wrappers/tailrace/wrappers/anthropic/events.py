@@ -57,8 +57,8 @@ class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
 class MessageEvents:
     """Sans-IO reader of the events of one response. Invalid content of an event never causes an exception.
 
-    The reader stores only the start of the open block, and the tool names of at most 64 server tool calls without a
-    result.
+    Of the content, the reader stores only the start of the open block or a buffered block, and the tool names of at
+    most 64 server tool calls without a result.
 
     Args:
         provider: The provider's name in errors.

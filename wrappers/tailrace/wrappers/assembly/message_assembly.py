@@ -190,7 +190,7 @@ class MessageAssembly:
         self._by_id: dict[str, ToolCallAssembly] = {}  # the latest call with each id
         self._by_index: dict[int, ToolCallAssembly] = {}
         self._refusal: list[str] = []
-        # By channel: the first half of a surrogate pair, until the second half arrives.
+        # The keys are channels. The value is the first half of a surrogate pair, until the second half arrives.
         self._buffered: dict[Channel, str] = {}
         self._splitter = ThinkTagSplitter() if think_tags else None  # None if no tag can follow
         # Data about the blocks of buffered text. The text may turn out to be reasoning.

@@ -40,7 +40,8 @@ class BedrockModel(DirectModel):
 
     Args:
         name: The id of the model, or the id or ARN of an inference profile.
-        region: The AWS region; None to use ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or the AWS profile.
+        region: The AWS region; None to use ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or, without an API key, the AWS
+            profile.
         arguments: See `DirectModel`. ``base_url`` is the root URL of the service; None to use
             ``AWS_ENDPOINT_URL_BEDROCK_RUNTIME``, ``AWS_ENDPOINT_URL`` or the endpoint of the region. ``api_key`` is a
             Bedrock API key; None to use ``AWS_BEARER_TOKEN_BEDROCK``. Without an API key, requests are signed with

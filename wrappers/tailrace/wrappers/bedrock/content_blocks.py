@@ -1,4 +1,4 @@
-"""Conversion of Bedrock's content blocks to and from parts: files, tool results, and blocks that only Bedrock has.
+"""Conversion of Bedrock's content blocks to parts: texts, files, tool results, and blocks that only Bedrock has.
 
 A block is a JSON object with one member, whose name is the type of the block: ``{"text": …}``,
 ``{"image": {…}}``.
@@ -109,7 +109,8 @@ def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
 def own_data(kind: str, value: object) -> ContentPartData:
     """Return a data part for a block that only Bedrock has.
 
-    Later requests contain the unchanged block, because the metadata of the part contains the type of the block.
+    The data is the value of the block, and the metadata contains its type. Later requests can therefore contain the
+    unchanged block.
     """
     return ContentPartData(data=plain_json(wire_json(value)), metadata={KEY: {"type": kind}})
 
@@ -165,7 +166,8 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
     elif len(content) == 1 and list(content[0]) == ["json"]:
         output = plain_json(content[0]["json"])
     else:
-        # The original content is stored, because images and documents cannot be restored from the output.
+        # The content is also stored in the metadata. Otherwise, later requests would contain the content as JSON
+        # instead of images and documents.
         output = plain_json(wire_json(content))
         metadata = {KEY: {**metadata.get(KEY, {}), "content": output}}
     return ContentPartToolResult(

@@ -43,7 +43,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
 
     Args:
         provider: The provider's name in errors.
-        max_event_bytes: Maximum size in bytes of one frame, and of one buffered content block.
+        max_event_bytes: Maximum size in bytes of one frame or JSON line, and of one buffered content block.
 
     Attributes:
         done: True after the last event.
@@ -90,7 +90,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[Any]:
-        """Return the chunk wrappers of a decoded frame, an event of boto3, or a bare chunk of an InvokeModel stream.
+        """Return the chunk wrappers of a decoded frame, an event of boto3, a chunk of InvokeModel, or a complete response.
 
         Args:
             fields: The JSON object.

@@ -35,10 +35,10 @@ class RecordingModel(Model):
 
     A recording contains no headers and no URL. Credentials in texts are removed. If a response ends with an exception
     other than an `UpstreamError`, for example because it is cancelled, the response is not recorded. If a file cannot
-    be written, a warning is logged, and the caller still receives the response.
+    be written, a warning is logged, and the response is returned nevertheless.
 
     If the connection breaks during a response, this model offers no continuation, so that the agent requests a new
-    response. Each recording therefore has a complete request and response.
+    response. Each recording therefore belongs to a complete request.
 
     Args:
         model: The other model. Closing this object also closes that model.

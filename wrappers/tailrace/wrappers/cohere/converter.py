@@ -12,12 +12,13 @@ because the API cannot represent it. All other content survives a round trip:
 - Reasoning is sent only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is not preserved.
 - The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool
   calls. Without tool calls, the plan is omitted.
-- Data is sent as JSON in a text. An image loses its name. The media type of an image that is sent with its bytes is
-  normalised. The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file
-  becomes a text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such
-  texts, too. A refusal is sent as text.
-- Every call is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a JSON object, and
-  the text for a custom tool, are sent as ``{"input": text}``.
+- Data is sent as JSON in a text, except a block of Cohere in a message of the model, which is sent unchanged. An image
+  loses its name. The media type of an image that is sent with its bytes is sent in lower case and without parameters.
+  The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file becomes a
+  text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such texts, too.
+  A refusal is sent as text.
+- Every call of a client tool is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a
+  JSON object, and the text for a custom tool, are sent as ``{"input": text}``.
 - A tool's output that is a non-empty object is sent as a document. A list of several objects is sent as documents.
   Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as
   ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.

@@ -94,7 +94,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         self._pending_block: BlockDelta | None = None
         self._planning = False
         self._calls = 0
-        # By the provider's index of a call: the index in the chunk wrappers.
+        # The keys are the provider's indexes of calls, and the values are the indexes in the chunk wrappers.
         self._open_calls: dict[int, int] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[CohereWrapper]:
@@ -119,7 +119,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return wrappers
 
     def wrap_common(self, payload: bytes) -> list[CohereWrapper]:
-        """Return the chunk wrapper of an event with text, thinking, a plan or call arguments; otherwise an empty list."""
+        """Return the chunk wrapper of an event that continues a block, a plan or a call; an empty list for other events."""
         event = read_common_event(payload)
         if type(event) is ContentDelta and self._pending_block is None:
             self._planning = False

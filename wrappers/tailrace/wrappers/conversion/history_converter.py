@@ -38,7 +38,9 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
 
     @abstractmethod
     def from_history(self, history: History) -> list[ProviderMessage]:
-        """Convert a history to messages of the provider: the system message, the context, and then the conversation.
+        """Convert a history to messages of the provider: the context, and then the conversation.
+
+        The system message is the first message, unless the API has a separate member for it.
 
         Raises:
             ValueError: The provider does not accept a part of the history. The error names the part and the reason.

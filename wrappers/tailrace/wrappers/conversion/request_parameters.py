@@ -14,7 +14,7 @@ from tailrace.wrappers.request_options import ToolDefinition
 # but not both of them in one request.
 _TOOLS = frozenset({"functiondeclarations", "tools"})
 
-# Objects that are replaced as a whole: choices and schemas.
+# Objects that are replaced as a whole: tool choices, output formats, schemas, and settings for thinking.
 _ATOMIC = frozenset(
     {
         "format",

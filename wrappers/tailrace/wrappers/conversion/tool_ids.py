@@ -6,10 +6,10 @@ another provider created the ids. Model clients therefore repair the conversatio
 conversation is always repaired in the same way. If no repair is necessary, the functions return the same `History`
 object.
 
-A *round* consists of one or several adjacent messages of the model, and the other messages up to the model's next
-message. A call matches only results in the same round. Two calls with the same id in different rounds are therefore
-different calls. If several results are possible, a result with the same id is preferred to a result without an id.
-Among these results, a result with the same tool name is preferred.
+In this module, a *round* consists of one or several adjacent messages of the model, and the other messages up to the
+model's next message. A call matches only results in the same round. Two calls with the same id in different rounds are
+therefore different calls. If several results are possible, a result with the same id is preferred to a result without
+an id. Among these results, a result with the same tool name is preferred.
 
 Calls of the kind ``"server"`` are an exception. The provider runs the tools, and the calls match only results in
 messages of the model. The result of such a call may be in a later round if it has the same id. A result without an id
@@ -144,7 +144,7 @@ def with_matched_ids(
             the pattern. If None, the ids are ``call00000``, ``call00001``, …, which most providers accept.
 
     Returns:
-        The repaired history; the same object if no id changes.
+        The repaired history; the same object if nothing changes.
 
     Raises:
         ValueError: ``create_id`` returned an id that does not match the pattern, or returned only ids that are in use.

@@ -98,7 +98,7 @@ class ToolNames:
     def __init__(self, rule: NameRule | None) -> None:
         self._rule = rule
         self._originals: dict[str, str] = {}  # original names by replacement
-        # By choice: the buffered call, whose name may be incomplete.
+        # The keys are indexes of choices, and the values are buffered calls, whose names may be incomplete.
         self._pending: dict[int, _PendingCall] = {}
         self._ids: dict[tuple[int, int], str] = {}  # the id of the latest call, by choice and index
 
@@ -111,7 +111,7 @@ class ToolNames:
 
     @property
     def has_changes(self) -> bool:
-        """True if a name has been replaced."""
+        """True if a name must be restored in the response. Replacements of empty names do not count."""
         return bool(self._originals)
 
     def replace_in_history(self, history: History) -> History:

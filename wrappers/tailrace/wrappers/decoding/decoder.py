@@ -225,7 +225,8 @@ class EventDecoder(ResponseDecoder[W]):
 
         Args:
             events: The events.
-            last: True if the body has ended. Incomplete JSON is then truncated.
+            last: True if the body has ended. Incomplete JSON in the last event then means that the response was
+                truncated.
         """
         wrappers: list[W] = []
         for event in events:
@@ -353,7 +354,7 @@ class EventDecoder(ResponseDecoder[W]):
         return rest.encode("utf-8", "surrogatepass")
 
     def _read_done(self) -> None:
-        """End the response because ``[DONE]`` was received. Later data is ignored."""
+        """End the response after ``[DONE]``, or after an event with too many values. Later data is ignored."""
         self._has_event = self.done = self._has_ended = True
         self._sse_decoder = self._json_decoder = None
 

@@ -155,10 +155,10 @@ class PartReader:
         self._separate = separate
         self._opens_block = separate  # True if the next text must not be joined with the previous text
         self._open: _OpenCall | None = None
-        self._server_ids: dict[str, str] = {}  # by name of a server tool: the id of its latest call
+        self._server_ids: dict[str, str] = {}  # ids of the latest calls of server tools, by name of the tool
 
     def read_plain(self, part: Fields) -> GeminiPartWrapper | None:
-        """Return the chunk wrapper of a part with only text or a thought; None for all other parts."""
+        """Return the chunk wrapper of a part that only continues a text or a thought; None for all other parts."""
         text = part.get("text")
         if type(text) is str and not self._opens_block:
             if len(part) == 1:
@@ -172,7 +172,7 @@ class PartReader:
         return self.read_plain(part) or self._read(part)
 
     def end_call(self, *, complete: bool) -> tuple[ToolCallDelta, ...]:
-        """End the current streamed call. Return a fragment with its arguments; empty if there is no streamed call.
+        """End the current streamed call. Return a tuple with a fragment for its arguments; an empty tuple if there is no call.
 
         Args:
             complete: True if the arguments are complete. False if they may be truncated.

@@ -9,8 +9,8 @@ member.
 Results are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
 `tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If the first message
 is the model's, a user message is inserted before it. The first function call of a content must have a thought
-signature. Calls of other providers, and of older Gemini models, have no signature. They get the signature
-``skip_thought_signature_validator``, which Google documents for this purpose
+signature. Calls of other providers, and of older Gemini models, have no signature. If the first call has none, it gets
+the signature ``skip_thought_signature_validator``, which Google documents for this purpose
 (https://ai.google.dev/gemini-api/docs/thought-signatures). Gemini's own signatures, which are in the metadata under
 ``"gemini"``, are sent unchanged in their original position. Signatures of other providers are not sent.
 
@@ -22,7 +22,7 @@ content survives a round trip: ``to_history(from_history(history), system_instru
   without any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An empty system
   prompt becomes None.
 - Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts are omitted.
-- A data part is sent as JSON in a text part.
+- A data part is sent as JSON in a text part. If it contains a part of Gemini's API, this part is sent unchanged.
 - A file loses its name. If a file that is sent with its bytes has no media type, the type is derived from the extension
   of its name; otherwise it is ``application/octet-stream``. The media type of a file with a URL is sent only if it has
   no wildcards. For a data URL, the bytes are sent. If Gemini cannot fetch a URL (not ``http``, ``https`` or ``gs``),
@@ -131,7 +131,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
 
         Args:
             messages: The contents, as JSON objects of the API or as objects of the ``google-genai`` package.
-            system_instruction: The system prompt of the request, as text or as a content.
+            system_instruction: The system prompt of the request, as text or as a content; None for no system prompt.
 
         Raises:
             ValueError: Gemini does not define the role of a content.
@@ -166,7 +166,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         return assemble_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return a list with one content. For each result, the content has a ``functionResponse`` with the id of the call."""
+        """Return a list with one content that has a ``functionResponse`` for each result; an empty list without results."""
         return [{"role": "user", "parts": [_result_part(result) for result in results]}] if results else []
 
     def create_chunk_wrapper(self, chunk: "Part | Mapping[str, Any]") -> GeminiPartWrapper:

@@ -119,7 +119,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         self._interaction: InteractionReader | None = None
 
     def wrap_common(self, payload: bytes) -> list[GeminiPartWrapper]:
-        """Return the chunk wrapper of a chunk with one text or thought. The chunk must have no new fields of the response."""
+        """Return the chunk wrapper of a chunk whose only new content is one text or thought; an empty list for other chunks."""
         if self._interaction is not None:
             return []
         try:
@@ -157,7 +157,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return [wrapper]
 
     def wrap(self, fields: Fields, *, error_event: bool = False) -> list[GeminiPartWrapper]:
-        """Return a chunk wrapper for each part of a chunk. If the chunk has only other content, return one empty wrapper."""
+        """Return a chunk wrapper for each part of a chunk. A chunk without parts has at most one wrapper, for its new fields."""
         if "event_type" in fields or fields.get("object") == "interaction":
             return self._wrap_interaction(fields)
         error = pop_error(fields, self._provider, error_event=error_event)

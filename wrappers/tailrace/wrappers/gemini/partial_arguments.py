@@ -76,7 +76,7 @@ class PartialArguments:
         self._root = _Container(is_list=False)
 
     def update(self, arguments: Mapping[str, Any]) -> None:
-        """Add complete arguments."""
+        """Add complete values, by name of the argument. They replace earlier values."""
         self._root.members.update(arguments)
 
     def add(self, partial: Mapping[str, Any]) -> None:

@@ -85,8 +85,8 @@ class HTTPModel(Model):
         connect_timeout: Maximum number of seconds to open a connection.
         read_timeout: Maximum number of seconds without data, before and within a response.
         max_retries: Maximum number of retries of a request. No request is retried after its response has started.
-        parameters: Further members of every request, with the provider's names. The options of a request take
-            precedence (see `tailrace.wrappers.conversion.request_parameters.merged`).
+        parameters: Further members of every request, with the provider's names; None for no further members. The
+            options of a request take precedence (see `tailrace.wrappers.conversion.request_parameters.merged`).
     """
 
     def __init__(
@@ -333,8 +333,8 @@ class DirectModel(HTTPModel):
     A request is retried after a temporary error status (for example 429 or 503) and after a connection error. The rules
     are those of the official clients. Before a retry, the model waits for the delay that the provider requests. If the
     provider requests none, the delay doubles with each retry. A request is not retried if the provider forbids retries
-    (``x-should-retry: false``), if the provider requests a delay of more than two minutes, or if a response has
-    started. Cancellation ends a delay immediately.
+    (``x-should-retry: false``), if the provider requests a delay of more than two minutes, if the read timeout has
+    expired, or if a response has started. Cancellation ends a delay immediately.
 
     Args:
         name: The model's name.
@@ -376,7 +376,7 @@ class DirectModel(HTTPModel):
     ) -> tuple[str, Mapping[str, str], object]:
         """Return the URL, headers and body of a request. The body is bytes, or a value that is encoded as JSON.
 
-        This method is called for each attempt, because some signatures contain the time.
+        This method is called again for each retry, because some signatures contain the time.
         """
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
@@ -455,7 +455,7 @@ class DirectModel(HTTPModel):
 
         Args:
             cost: The cost of ``encode`` for `run_bounded`.
-            encode: Returns the URL, headers and body for one attempt.
+            encode: Returns the URL, headers and body. Called again for each retry.
             method: The method of the request.
         """
         for attempt in range(self._max_retries + 1):
@@ -529,7 +529,7 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def _should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
-    """Return True if an error status is temporary and the requested delay is not too long."""
+    """Return True if the provider or the error status permits a retry, and the requested delay is not too long."""
     if delay is not None and delay > _MAX_RETRY_AFTER:
         return False
     header = headers.get("x-should-retry")

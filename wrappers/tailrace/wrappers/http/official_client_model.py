@@ -164,7 +164,7 @@ def sent_request(error: Exception) -> tuple[str, Mapping[str, str]]:
 
 
 def tries_of(error: object) -> int:
-    """Return the number of attempts of an official client. The client sends the number of retries in a header.
+    """Return how often an official client has sent a request. The client sends the number of retries in a header.
 
     Args:
         error: The response, or the exception of the client if there is no response.

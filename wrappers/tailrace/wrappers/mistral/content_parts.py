@@ -1,6 +1,7 @@
-"""Conversion of Mistral's content parts: files, and parts that the common format does not have.
+"""Conversion between Mistral's content parts and the common format: texts, files, and parts that only Mistral has.
 
-Images, documents and audio are URLs or data URLs in Mistral's API. In OpenAI's Chat Completions, they are objects.
+In Mistral's API, images and documents are URLs or data URLs, and audio is a URL or base64 text. In OpenAI's Chat
+Completions, they are objects.
 """
 
 import base64
@@ -56,7 +57,7 @@ def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | Co
 
 
 def file_param(file: ContentPartFile) -> dict[str, Any] | None:
-    """Return the content part for a file; None if Mistral does not support the media type."""
+    """Return the content part for a file; None if the file is empty, or if Mistral does not support the media type."""
     own = own_fields(file.metadata, KEY)
     media_type = bare_media_type(file.media_type)
     if file.url is not None and file.url.startswith(_FILE_ID):

@@ -293,7 +293,10 @@ def _read_content(message: Mapping[str, Any], position: int) -> tuple[ContentPar
 
 
 def _with_own_metadata(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Return a message in which the ``"openai"`` metadata has the key ``"mistral"``. Other metadata is dropped."""
+    """Return a message with new content. Its ``"openai"`` metadata, and that of its tool results, gets the key ``"mistral"``.
+
+    Other metadata of the message and of its tool results is dropped.
+    """
     parts = tuple(
         part.model_copy(update={"metadata": _own_metadata(part.metadata)})
         if isinstance(part, ContentPartToolResult)

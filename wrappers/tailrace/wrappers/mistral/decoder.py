@@ -87,8 +87,8 @@ class MistralDecoder(ChatCompletionsDecoder):
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # By choice: the type of the latest content. It is "text", "reasoning", "cited" (text with references), "calls"
-        # or "part".
+        # The keys are indexes of choices. Each value is the type of the latest content: "text", "reasoning", "cited"
+        # (text with references), "calls" or "part".
         self._open: dict[int, str] = {}
         self._is_thinking = False  # True if the latest block is thinking
         # The id, the model and the presence of ``created`` in the previous chunk. The defaults mean that the next chunk

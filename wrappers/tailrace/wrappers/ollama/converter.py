@@ -13,9 +13,9 @@ because the API cannot represent it. All other content survives a round trip:
 - The bytes of an image are sent. In ``to_history``, the image follows the text and has no name, and its media type is
   detected from its bytes. Any other file, and an image with a URL, becomes a text: ``[name](url)`` for a URL, otherwise
   ``[file name, media type, size]``.
-- Every call is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool, are sent
-  as ``{"input": text}``. Because arguments are JSON objects in the API, white space, escapes and repeated keys in the
-  arguments of another provider's model are not preserved.
+- Every call of a client tool is sent as a function call. Arguments that are not a JSON object, and the text for a
+  custom tool, are sent as ``{"input": text}``. Because arguments are JSON objects in the API, white space, escapes and
+  repeated keys in the arguments of another provider's model are not preserved.
 - Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). ``synthetic_id`` is not
   preserved.
 - Tool output that is not text is sent as JSON. The output of a failed tool is sent as ``{"error": output}``.
@@ -110,7 +110,8 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         The messages may be JSON objects or objects of the ``ollama`` package.
 
         Raises:
-            ValueError: ``/api/chat`` does not define the role or the content of a message.
+            ValueError: ``/api/chat`` does not define the role or the content of a message, or an image is not valid
+                base64.
         """
         return _HistoryReader(self).read(messages)
 

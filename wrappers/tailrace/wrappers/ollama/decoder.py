@@ -114,7 +114,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return [wrapper]
 
     def wrap_common(self, payload: bytes) -> list[OllamaWrapper]:
-        """Return the chunk wrapper of a line that contains only text or reasoning, and no other new fields."""
+        """Return the chunk wrapper of a line whose only new content is text or reasoning; an empty list for other lines."""
         model = self._model
         if model is None:
             return []

@@ -126,7 +126,7 @@ class ChatCompletionsModel(DirectModel):
         Args:
             text: The text.
             thresholds: The minimum score for which a text is flagged, by category. The thresholds replace the decisions
-                of the API about these categories.
+                of the API about these categories. None to use only the decisions of the API.
 
         Raises:
             UpstreamError: See `stream`. Also raised if the response has no result.

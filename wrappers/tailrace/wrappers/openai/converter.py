@@ -22,7 +22,7 @@ content survives a round trip: ``to_history(from_history(history)) == history``.
   `to_history` returns both as text, and gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
 - Calls of tools that a provider ran itself (``kind`` ``"server"``), and their results, are omitted, because the API has
-  no such tools. A model's message without text and calls is omitted, because servers reject empty messages.
+  no such tools. A model's message without other content is omitted, because servers reject empty messages.
 - Metadata is not sent, with three exceptions: sealed reasoning, the ``refusal`` of a model, and ``metadata["openai"]``
   of a message or part. ``metadata["openai"]`` contains further fields of the API's object, for example the thought
   signature of a call, which are sent unchanged. A call that was received as a legacy ``function_call`` is sent as a

@@ -45,7 +45,7 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     Attributes:
         model_extra: Fields that OpenAI does not document, and fields whose values have another type than documented,
-            both unchanged; None if there are no such fields.
+            both unchanged; None or empty if there are no such fields.
     """
 
     role: str | None = None

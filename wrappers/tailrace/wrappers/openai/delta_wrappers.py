@@ -73,8 +73,9 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
     """Chunk wrapper for one ``ChoiceDelta``: an object of the ``openai`` package, or a struct of the decoder.
 
     Attributes:
-        finish_reason: The ``finish_reason`` of the choice that contains the delta.
-        usage: The unchanged usage object of the chunk.
+        finish_reason: The ``finish_reason`` of the choice that contains the delta, or None.
+        usage: The unchanged usage object of the chunk or choice, or None. If a chunk has several choices, only the
+            first one has the usage of the chunk.
     """
 
     finish_reason: str | None = None
@@ -101,7 +102,7 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
     @property
     def reasoning_origin(self) -> Mapping[str, Any] | None:
-        """The name of the field that contained the reasoning; None if the reasoning was a part of ``content``."""
+        """Metadata with the name of the field with the reasoning; None for reasoning in ``content`` or ``reasoning_details``."""
         delta = self.delta
         # If `read_delta` moved the reasoning from another field, ``model_extra`` still contains that field.
         unmapped = delta.model_extra or {}

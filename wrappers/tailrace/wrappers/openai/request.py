@@ -8,7 +8,7 @@ from tailrace.wrappers.request_options import OutputFormat, RequestOptions, Tool
 
 
 def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> dict[str, Any]:
-    """Convert request options to members of ``POST /chat/completions``. The API has a member for every option.
+    """Convert request options to members of ``POST /chat/completions``. Only ``native_tools`` are not sent.
 
     Schemas are sent unchanged. In strict mode, the API rejects a schema if a property is optional, or if additional
     properties are allowed.

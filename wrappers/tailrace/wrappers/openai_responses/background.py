@@ -47,7 +47,7 @@ class BackgroundStream(ChunkStream):
 
     @property
     def has_ended(self) -> bool:
-        """True if the response has ended, or the connection was lost."""
+        """True if the response has ended, or the stream has ended early, for example because the connection was lost."""
         return self._has_ended or self._events.done
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:

@@ -1,9 +1,9 @@
 """Models served by the OpenAI Responses API or a compatible server.
 
-By default, the provider does not store the response. Every request contains the complete conversation, including the
-reasoning, which the provider has returned in encrypted form. The parameters ``store`` and ``include`` change this
-behaviour. With ``background`` and ``store``, the provider stores the response while it is generated. If the connection
-is lost, the rest is read with another connection (see `tailrace.wrappers.openai_responses.background`).
+Every request contains the complete conversation. By default, the provider does not store the response, and returns
+reasoning in encrypted form, so that the next request can contain it. The parameters ``store`` and ``include`` replace
+these defaults. With ``background`` and ``store``, the provider stores the response while it is generated. If the
+connection is lost, the rest is read with another connection (see `tailrace.wrappers.openai_responses.background`).
 """
 
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ class ResponsesModel(DirectModel):
             OpenAI's public URL if that variable is not set. ``parameters`` may contain any member of the request, for
             example ``tools``, ``reasoning`` and ``max_output_tokens``. By default, ``store`` is False, and ``include``
             requests encrypted reasoning. If the model rejects ``include``, the request is repeated without this member.
-            ``background`` requires ``store``. If the caller closes a background response before its end, the response
-            is cancelled at the provider (see `MAY_CANCEL`).
+            ``background`` requires ``store``. If the context of a background response is exited before the response has
+            ended, the response is cancelled at the provider, unless `MAY_CANCEL` forbids this.
 
     Raises:
         ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
@@ -112,7 +112,7 @@ class ResponsesModel(DirectModel):
     def attachment(
         self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return a request for the rest of a background response; None for any other response. See `Model.attachment`."""
+        """Return a request for the rest of a background response whose id is known; otherwise None. See `Model.attachment`."""
         if isinstance(broken, str):
             return AsyncResource(partial(self._attach_stored, broken, options))
         if not isinstance(broken, BackgroundStream) or not broken.response_id:
@@ -157,7 +157,10 @@ class ResponsesModel(DirectModel):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Close the connection. Cancel the response if it is not complete, because the provider would continue it otherwise."""
+        """Close the connection, and cancel a response that has not ended, because the provider would continue it otherwise.
+
+        After a lost connection, the response is not cancelled, because its rest can still be read.
+        """
         try:
             return await close_body(kind, error, trace)
         finally:

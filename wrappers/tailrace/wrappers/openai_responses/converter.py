@@ -1,9 +1,9 @@
 """Conversion between the common history and Responses input items.
 
 `ResponsesModel` uses `ResponsesConverter` for requests. The provider does not store the conversation, so each request
-contains the complete conversation. Encrypted reasoning and other items are sent in their original positions. The first
-item is a message with the instructions. Its role is ``system``, because all servers accept this role. A request may
-also have the parameter ``instructions``.
+contains the complete conversation. Encrypted reasoning and other items are sent in their original positions. If the
+history has a system message, it becomes the first item. Its role is ``system``, because all servers accept this role. A
+request may also have the parameter ``instructions``.
 
 The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
 content survives a round trip: ``to_history(from_history(history)) == history``.
@@ -20,13 +20,14 @@ content survives a round trip: ``to_history(from_history(history)) == history``.
 - Calls of built-in tools that the application ran (computer, shell, patch, …) are also sent unchanged. The API has its
   own format for the result of each of these tools. If a result is not valid in this format, the call and the result are
   sent as a function call and its output.
-- A data part is sent as JSON in a text part, unless its metadata contains an item of this API. The item is then sent.
+- A data part is sent as JSON in a text part. If the metadata of a model's data part contains an item of this API, the
+  item is sent instead.
 - A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their
-  names. The media type of a URL is preserved only if the file extension in the URL has this type. A file without a name
-  or media type gets a default name or media type. A model's file becomes a text part: ``[name](url)`` for a URL,
-  otherwise ``[file name, media type, size]``.
-- A model's messages without text, and its empty texts, are omitted. Adjacent messages of the model are merged. A
-  refusal is sent after all other content.
+  names. The media type of a URL is preserved only if it is an image type, and the file extension in the URL has this
+  type. A file without a name or media type gets a default name or media type. Any other file of a model becomes a text
+  part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
+- Empty texts of a model, and its messages without other content, are omitted. Adjacent messages of the model are
+  merged. A refusal is sent after all other content.
 - If the arguments of a function call are not a JSON object, they are sent as ``{"input": text}``, because some servers
   parse the arguments and would reject the conversation.
 - Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed
@@ -112,7 +113,8 @@ class ResponsesConverter(
         """Convert the input items of a request to the common history. The items may be objects of the ``openai`` package.
 
         Raises:
-            ValueError: A message has a role, or a content part has a type, that the API does not define.
+            ValueError: An item or a content part is invalid. For example, the API does not define the role of a
+                message.
         """
         return _HistoryReader().read(messages)
 
@@ -138,10 +140,10 @@ class ResponsesConverter(
     def tool_result_messages(
         self, results: Sequence[ContentPartToolResult]
     ) -> "list[ResponseInputItemParam]":
-        """Return one ``function_call_output`` for each result.
+        """Return one item for each result: the original item if the metadata contains it, otherwise a ``function_call_output``.
 
-        The result for a custom tool or a built-in tool depends on its call, which this method does not have. To convert
-        such results, use `from_history` with a history that contains the calls.
+        The type of the item for the result of a custom tool or a built-in tool depends on the call, which this method
+        does not have. To convert such results, use `from_history` with a history that contains the calls.
         """
         return cast("list[ResponseInputItemParam]", [output_item(result) for result in results])
 

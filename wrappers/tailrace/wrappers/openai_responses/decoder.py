@@ -111,7 +111,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._progress = ResponseProgress()
         self._metadata = ResponseMetadata()
-        # By tool: the id of its latest call, for results without a call id.
+        # The keys are names of tools, and the values are the ids of their latest calls, for results without a call id.
         self._latest_calls: dict[str, str] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ResponsesEventWrapper]:
@@ -142,7 +142,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return ResponsesEventWrapper({}, details=ChunkDetails(error=error))
 
     def _read_other(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of an event that starts or ends a response, an item or a part."""
+        """Return the chunk wrappers of any event except text deltas and the last event; an empty list if it has no content."""
         spec = DONE_EVENTS.get(kind)
         if spec is not None:
             return self._end_part(self._progress.part(event, *spec[:2]), event, event.get(spec[2]), event)

@@ -29,7 +29,8 @@ from tailrace.wrappers.openai_responses.tool_items import KEY, call_id, is_clien
 from tailrace.wrappers.openai_responses.tool_results import function_output, result_item
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ids
-# Metadata fields of messages, reasoning and function calls that are not copied to the item. Some of them are set here.
+# Metadata fields of messages, reasoning and function calls that are not copied to the item. This module itself sets
+# some of these fields.
 _OMITTED = ("annotations", "id", "status", "type")
 
 

@@ -79,7 +79,7 @@ class ResponseMetadata:
         self.usage: dict[str, Any] = {}
 
     def update(self, event: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of the response and of the event that are new or have changed.
+        """Store the fields and the usage of an event and its response. Return the fields that are new or have changed.
 
         Args:
             event: The event.
@@ -137,7 +137,7 @@ def is_final(outcome: str) -> bool:
 
 
 def response_finish(outcome: str, response: Mapping[str, Any]) -> FinishMessage | None:
-    """Return the finish message of a response; None if the response failed or continues."""
+    """Return the finish message of a response; None if the response failed, was cancelled, or continues."""
     if outcome == "completed":
         return FinishMessage(FinishReason.STOP, outcome)
     if outcome != "incomplete":
@@ -148,7 +148,7 @@ def response_finish(outcome: str, response: Mapping[str, Any]) -> FinishMessage 
 
 
 def response_error(outcome: str, response: Mapping[str, Any], provider: str) -> UpstreamError | None:
-    """Return the error of a failed response; None for any other response."""
+    """Return the error of a failed or cancelled response; None for any other response."""
     if outcome not in ("cancelled", "failed"):
         return None
     if response.get("error"):

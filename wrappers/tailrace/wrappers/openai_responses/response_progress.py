@@ -27,11 +27,12 @@ _PARTS = {
     "response.code_interpreter_call_code": (CODE, "", "code"),
 }
 DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
-"""By name of a delta event: the type of the part, and the field with the index of the part."""
+"""The keys are names of delta events. Each value is the type of the part, and the field with the index of the part."""
 DONE_EVENTS = {f"{name}.done": place for name, place in _PARTS.items()}
-"""By name of an event that ends a part: the type of the part, the field with its index, and the field with its complete text."""
+"""The keys are names of events that end a part. Each value is the type, the index field and the text field of the part."""
 
-# The type of the item by type of its part. Needed for servers that omit the index of the item.
+# The keys are types of parts, and the values are the types of their items. They are needed for events without the index
+# of the item.
 _ITEM_KINDS = {
     TEXT: "message",
     REFUSAL: "message",
@@ -117,8 +118,8 @@ class ResponseProgress:
 
     Attributes:
         single: See the argument.
-        open_text: The part of the latest text block.
-        open_reasoning: The part of the latest reasoning block.
+        open_text: The part of the latest text block, or None.
+        open_reasoning: The part of the latest reasoning block, or None.
     """
 
     __slots__ = (
@@ -158,7 +159,10 @@ class ResponseProgress:
         return {kind: iter(items) for kind, items in self._items_by_kind.items()}
 
     def item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """Return the item whose index is in the event. If the event has no index, return the latest item of the type ``kind``."""
+        """Return the item to which an event belongs. Add a missing item.
+
+        If the event has no index of an item, return the latest item of the type ``kind``.
+        """
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else self._last_by_kind.get(kind)
         return known or self.new_item(kind, index)

@@ -1,8 +1,9 @@
 """Conversion of tool calls, their results and other items of the Responses API, except messages and reasoning.
 
-Each built-in tool has its own item types, and OpenAI often adds new types. The conversion therefore depends only on the
-name of the type: ``…_call`` is a call, ``…_output`` is the result of a call, and any other item is structured data. The
-metadata of the content part contains the complete item, so that later requests can contain the item unchanged.
+Each built-in tool has its own item types, and OpenAI often adds new types. With few exceptions, the conversion
+therefore depends only on the name of the type: ``…_call`` is a call, ``…_output`` is the result of a call, and any
+other item is structured data. The metadata of the content part contains the complete item, so that later requests can
+contain the item unchanged.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ _MORE_CALLS = frozenset({"mcp_approval_request", "mcp_list_tools", "program"})
 # Item types of built-in tools that the application runs. The API rejects a call of these tools if the next request has
 # no result for it.
 _CLIENT_CALLS = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "mcp_approval_request"})
-# By item type: the field that shows whether the application runs the tool.
+# The keys are item types. The value is the field that shows whether the application runs the tool.
 _RUNNER_FIELDS = {"shell_call": "environment", "tool_search_call": "execution"}
 _OUTPUTS = ("output", "outputs", "results", "tools")
 # Fields of a call item that are not arguments.
@@ -125,7 +126,7 @@ def call_kind(kind: str, item: Mapping[str, Any] | None = None) -> str:
 
 
 def call_name(item: Mapping[str, Any]) -> str:
-    """Return the name of the called tool. For a built-in tool, this is the type of the tool."""
+    """Return the name of the called tool. For a built-in tool, this is the item type without ``_call``."""
     kind = as_text(item.get("type"))
     return as_text(item.get("name")) if kind == "mcp_call" else kind.removesuffix("_call")
 
@@ -136,7 +137,7 @@ def call_id(item: Mapping[str, Any]) -> str:
 
 
 def call_arguments(item: Mapping[str, Any]) -> Fields | str:
-    """Return the arguments of a call. They are text if the item contains text, otherwise an object."""
+    """Return the arguments of a call: JSON text if the API has a member for them, otherwise an object of the other fields."""
     arguments = item.get("arguments")
     if item.get("type") in ("mcp_call", "tool_search_call") and arguments is not None:
         return arguments if isinstance(arguments, str) else json_text(arguments)

@@ -57,7 +57,7 @@ class PrintableRecords(logging.Filter):
     """Logging filter that makes the arguments and the traceback of each record printable. It never drops a record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape the arguments of the record that are not numbers. In tailrace, the message itself is always a constant."""
+        """Escape the traceback, and the arguments that are not numbers. In tailrace, the message itself is always a constant."""
         arguments: Any = record.args
         if isinstance(arguments, tuple):
             record.args = tuple(_printable(each) for each in cast("tuple[object, ...]", arguments))

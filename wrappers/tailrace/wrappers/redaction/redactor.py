@@ -129,11 +129,11 @@ class Redactor:
         return cls(secrets=secrets, hosts=[host])
 
     def for_log(self, text: str, limit: int = MAX_MESSAGE) -> str:
-        """Remove credentials from a text. Addresses are not removed, because operators need them."""
+        """Remove credentials from a text, and shorten it to ``limit``. Addresses are not removed, because operators need them."""
         return _bounded(self._remove_credentials(text[: limit * _READ_FACTOR]), limit)
 
     def for_callers(self, text: str, limit: int = MAX_MESSAGE) -> str:
-        """Remove credentials and internal addresses from a text."""
+        """Remove credentials and internal addresses from a text, and shorten it to ``limit`` characters."""
         text = _URL.sub(_remove_internal, self._remove_credentials(text[: limit * _READ_FACTOR]))
         if self._hosts is not None:
             text = self._hosts.sub(ADDRESS, text)
