@@ -1,9 +1,9 @@
 """The store of a node: PostgreSQL for the authoritative state, and the streams of the broker for most events.
 
 A write that has more than events (a snapshot, messages, webhooks, an idempotency key or usage) is written to PostgreSQL, with its
-events. The events of all writes are added to the streams of the tasks. PostgreSQL is written first. If the node dies before it
-adds the events to the stream, every subscriber reads these events from PostgreSQL. While the broker is not available, all
-events are written to PostgreSQL, and subscribers read them there.
+events. The events of all writes are added to the streams of the tasks. A write to PostgreSQL is complete before its events are
+added to the stream. If the node dies between these two steps, every subscriber reads the events from PostgreSQL. While the broker
+is not available, all events are written to PostgreSQL, and subscribers read them there.
 """
 
 from collections.abc import Collection, Sequence
@@ -324,7 +324,7 @@ class ClusterStore(Store):
 
         Raises:
             EventsDropped: Neither the stream nor PostgreSQL has the next event.
-            StoreError: The stream or PostgreSQL cannot be read, although it may have the next event.
+            StoreError: The stream or PostgreSQL may have the next event, but cannot be read.
         """
         failure: BrokerError | None = None
         first = 0

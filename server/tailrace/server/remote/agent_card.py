@@ -20,7 +20,7 @@ from tailrace.wrappers import UpstreamError, UpstreamFault
 from tailrace.wrappers.redaction.log_escaping import printable
 
 if TYPE_CHECKING:
-    from a2a.types import a2a_pb2  # an extra
+    from a2a.types import a2a_pb2  # requires the extra `sdk`
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 """Well-known paths of an agent card: the path since A2A 0.3, and the earlier path."""
@@ -200,7 +200,7 @@ def read_card(
 
 
 def credentials(card: RemoteCard, token: str) -> dict[str, str]:
-    """Return the header that contains a token, in the form that the card's security schemes require.
+    """Return the header that contains a token, in the form that the card's security schemes require; empty without a token.
 
     If all security schemes of the card are API keys, the token is sent in the first header or cookie that the schemes define.
     Otherwise, the token is sent as a bearer token.

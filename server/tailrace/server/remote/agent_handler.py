@@ -156,7 +156,7 @@ class RemoteAgentHandler(Handler):
                 received it.
         """
         if turn.interrupted is None:
-            await turn.persisted()  # so that the message is not sent again after a crash
+            await turn.persisted()  # after a crash, the server then knows that the message may have been sent
         elif not (self._resend or (await self._agent.card()).numbered):
             raise UpstreamError(
                 "the server stopped before the agent confirmed the message, which is not sent again: the agent may have "
@@ -268,7 +268,10 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
 
 
 def _request_metadata(turn: Turn) -> Mapping[str, Any]:
-    """Return the metadata of the request without the idempotency key, which is valid only for this server."""
+    """Return the metadata of the request with the caller's options, and without the idempotency key.
+
+    The idempotency key is valid only for this server.
+    """
     fields = extension_metadata(turn.caller_options.to_metadata())
     metadata = without_extension_metadata(turn.metadata, "idempotencyKey")
     return with_extension_metadata(metadata, **fields) if fields else metadata

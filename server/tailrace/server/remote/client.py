@@ -46,7 +46,7 @@ from tailrace.wrappers.concurrency.worker_thread import json_cost, json_text_cos
 from tailrace.wrappers.model import REQUEST_HEADERS
 
 if TYPE_CHECKING:
-    from tailrace.server.remote.grpc_calls import GrpcCalls  # an extra
+    from tailrace.server.remote.grpc_calls import GrpcCalls  # requires the extra `grpc`
 
 _Model = TypeVar("_Model", bound=A2AModel)
 
@@ -458,7 +458,7 @@ class AgentClient:
     async def _connected(self) -> "HttpCalls | GrpcCalls":
         session, card = self._session, await self.card()
         if self._calls is None and card.binding == "GRPC":
-            from tailrace.server.remote.grpc_calls import GrpcCalls  # an extra
+            from tailrace.server.remote.grpc_calls import GrpcCalls  # requires the extra `grpc`
 
             self._calls = GrpcCalls(card)
         elif self._calls is None:

@@ -206,7 +206,7 @@ class RemoteAgent:
 
         Args:
             stream: The events.
-            active: Id of the task; empty until the first event arrives.
+            active: Id of the task; empty if it is known only after the first event.
         """
         authorizing = False
 

@@ -131,7 +131,7 @@ class AgentExecutor(SdkAgentExecutor):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Hold the resources of the handler (connections, tools) during the block. Use this in the lifespan of the server."""
+        """Keep the resources of the handler (connections, tools) open during the block. Use this in the lifespan of the server."""
         async with self._handler.running():
             yield self
 
@@ -302,7 +302,7 @@ class _Run:
         return None
 
     def _add_message(self, message: Message) -> None:
-        """Add a message to the conversation. It contains the content of the artifacts so far."""
+        """Add a message to the conversation. It replaces a message with the content of the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
         self._messages.append(message.model_copy(update=ids))
         self.record.take_changed()

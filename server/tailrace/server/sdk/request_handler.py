@@ -80,7 +80,7 @@ class RequestHandler(SdkRequestHandler):
     def on_subscribe_to_task(
         self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SubscribeToTask: return the task and its further events. With a cursor, return only the events after the cursor."""
+        """SubscribeToTask: return the task and its further events. With ``Last-Event-ID``, return only the events after this event."""
         return self._stream(Operation.SUBSCRIBE_TO_TASK, params, context)
 
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
@@ -180,7 +180,7 @@ def _raising_sdk_errors() -> Generator[None]:
 
 
 def _cursor_of(context: ServerCallContext) -> int | None:
-    """Return the number of the event after which a subscription resumes."""
+    """Return the number of the event after which a subscription resumes; None without the header ``Last-Event-ID``."""
     return parse_cursor(_sent_with(context).get(CURSOR_HEADER, ""), "Last-Event-ID")
 
 

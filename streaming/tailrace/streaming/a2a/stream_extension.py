@@ -46,7 +46,7 @@ def turn_continues(metadata: Mapping[str, Any]) -> bool:
 def provider_text(members: Mapping[str, Any]) -> str:
     """Encode a JSON object of the provider as text. The data of the extension has this text in a member ``raw``.
 
-    In A2A, member names must be camelCase (A2A 1.0, section 5.5). The providers' names are not.
+    In A2A, member names must be camelCase (A2A 1.0, section 5.5). The names in the JSON of most providers are snake_case.
     """
     return msgspec.json.encode(members).decode()
 

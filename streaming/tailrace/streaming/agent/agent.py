@@ -95,8 +95,8 @@ class Agent(Generic[T]):
         model: ``provider:model``, with the API key in an environment variable; or a model object, which the agent
             closes.
         tools: Functions, tools and toolsets.
-        instructions: The system message of every request. If the history has a system message too, the instructions come
-            first.
+        instructions: The system message of every request; None for none. If the history has a system message too, the
+            instructions come first.
         output_type: The type of the structured output (`ChatResult.output`): a pydantic model, a dataclass, a
             ``TypedDict``, a list or a union of these, or any other type that pydantic supports. None or ``str`` for
             text. For a union, annotate the variable: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
@@ -172,7 +172,7 @@ class Agent(Generic[T]):
         """Connect the toolsets.
 
         Raises:
-            ConfigurationError: A requirement of a toolset is missing, or two tools have the same name.
+            ConfigurationError: A package or program that a toolset needs is missing, or two tools have the same name.
             UpstreamError: The server of a toolset cannot be reached.
         """
         async with AsyncExitStack() as stack:
@@ -211,8 +211,8 @@ class Agent(Generic[T]):
             AgentError: The turn exceeded ``max_rounds``, a response reached its length limit in the middle of a tool
                 call, or the output does not match ``output_type``. The attribute ``messages`` contains the new
                 messages of the run.
-            ConfigurationError: A tool of the caller has the same name as a tool of the agent, or a requirement of a
-                toolset is missing.
+            ConfigurationError: A tool of the caller has the same name as a tool of the agent, or a package or program
+                that a toolset needs is missing.
             UpstreamError: The server of a toolset cannot be reached.
             ProtocolError: A tool result in the prompt matches no open call of the history, or the provider does not
                 support a part of the conversation or an option.

@@ -124,7 +124,7 @@ if the message begins a branch, the turn after which the branch begins."""
 
 
 def without_caller_options(message: Message) -> Message:
-    """Return the message without `REQUEST_METADATA_KEYS`, which are not sent to a model."""
+    """Return the message without `REQUEST_METADATA_KEYS` in its metadata. These keys are not sent to a model."""
     if extension_metadata(message.metadata).keys().isdisjoint(REQUEST_METADATA_KEYS):
         return message
     return message.model_copy(

@@ -3,7 +3,7 @@
 A response that breaks off is requested again from the same model, up to `ContinuationPolicy.attempts` times, and then
 once from each fallback model. Each further attempt continues the response by one of several methods, its *route* (`Route`).
 `ResponseAttempts` decides on the attempts of one response, and the driver (`tailrace.streaming.agent.driver.TurnDriver`)
-performs the IO. Each model has a `CircuitBreaker`, which stops requests to a provider that fails every time.
+performs the IO. Each model has a `CircuitBreaker`, which stops requests to a provider that fails repeatedly.
 """
 
 import math
@@ -116,8 +116,10 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
         has_provider_tool: True if the provider had started a tool of its own. The response must then not begin again.
         attempts: The attempts of the response; empty if no part of the response was published. The last attempt, which was
             interrupted when the process stopped, has no error.
-        calls: The names and ids of the tool calls of which a part was published. A new response keeps these ids.
-        published_messages: If the agent is a remote agent, the ids of its messages that the statuses of the task contain.
+        calls: The names and ids of the tool calls of which a part was published. If a new response calls the same tool at the
+            same position, its call gets the published id.
+        published_messages: If the agent is a remote agent, the ids of its messages that the statuses of the task contain;
+            otherwise empty.
     """
 
     text: str = ""

@@ -194,7 +194,7 @@ def recorded_decisions(message: Message) -> list[RecordedDecision]:
 
 
 def recorded_turn(message: Message) -> int:
-    """Return the number of the turn that requested the approvals about which a message has recorded decisions."""
+    """Return the number of the turn that requested the approvals that a message of the caller decides."""
     return _recorded(message).get("turn", 1)
 
 

@@ -65,7 +65,7 @@ class StreamConversion:
 
     @property
     def unreadable(self) -> UpstreamError | None:
-        """The error if no part of the body is a stream in the format of the decoder; None if a part of the body was readable."""
+        """The error if the decoder could not read any part of the body; otherwise None."""
         error = self.accumulator.error
         if error is not None and error.fault is UpstreamFault.INVALID and not self.accumulator.choices:
             return error

@@ -92,7 +92,7 @@ class ToolServerClient:
         self.tools = connection.tools
 
     def close(self) -> None:
-        """Reject further calls. The connection is closed when the current task next waits."""
+        """Reject further calls. The connection is closed when the current asyncio task next waits."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()
