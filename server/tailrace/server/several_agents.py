@@ -89,8 +89,9 @@ def create_several_agents_app(
 
     Args:
         config: The content of the file.
-        load_config: Reads the file again on SIGHUP, in a thread; None to ignore the signal. Streams continue: a running turn
-            completes with the agent that began it. If the file is not valid, one line is logged, and nothing changes.
+        load_config: Reads the file again on SIGHUP, in a thread; None to leave the handling of SIGHUP unchanged. Streams
+            continue: a running turn completes with the agent that began it. If the file is not valid, one line is logged, and
+            nothing changes.
         tracer_provider: As for `tailrace.server.create_app`.
 
     Raises:

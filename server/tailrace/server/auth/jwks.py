@@ -171,8 +171,8 @@ class IssuerKeys:
         """Return the key with an id and an algorithm; None if the issuer publishes no such key.
 
         An unknown key id causes a fetch, because the issuer may have published a new key. There is at most one such fetch in
-        `PAUSE` seconds, so that clients cannot cause load with invented ids. Cancellation of this method ends the wait, but not
-        the fetch.
+        `PAUSE` seconds, so that clients cannot cause load with invented ids. While `running` is active, cancellation of this
+        method ends the wait, but not the fetch.
 
         Raises:
             OverloadedError: The issuer is unavailable. The error contains the time to wait before a retry.

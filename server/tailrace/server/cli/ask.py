@@ -55,7 +55,7 @@ def ask(
     """Send a message, print the response, and return the exit status.
 
     Args:
-        url: The agent.
+        url: The URL of the agent.
         prompt: The text of the message; ``-`` to read the text from standard input.
         context: The id of the conversation; a new conversation if empty.
         task: The id of the task that the message continues; a new task if empty.
@@ -71,7 +71,7 @@ def ask(
         as_json: Print each event as a line of JSON.
 
     Raises:
-        ConfigurationError: The arguments contradict each other.
+        ConfigurationError: The arguments contradict each other, an argument is missing, or ``arguments`` is not valid JSON.
         TailraceError: As for `AgentClient.stream`.
     """
     if prompt == "-":
@@ -158,7 +158,7 @@ def decision_message(approve: str, reject: str, reason: str, arguments: str) -> 
         arguments: As for `ask`.
 
     Raises:
-        ConfigurationError: The arguments are not valid JSON.
+        ConfigurationError: ``arguments`` is not valid JSON.
     """
     entry: dict[str, Any] = {"digest": approve or reject, "decision": "approve" if approve else "reject"}
     if arguments:
@@ -186,11 +186,11 @@ async def ask_agent(
 ) -> int:
     """Send a message, print the response, and return the exit status.
 
-    When this function is cancelled, it sends a request to cancel the task, and waits up to two seconds for the result of this
-    request.
+    When this function is cancelled while a task is running, it sends a request to cancel the task, and waits up to two seconds
+    for the result of this request.
 
     Args:
-        url: The agent.
+        url: The URL of the agent.
         prompt: The message or its text; empty to send no message.
         screen: Prints the response.
         context_id: As ``context`` of `ask`.

@@ -133,9 +133,10 @@ def demo(
 ) -> None:
     """Run a small real model on this machine behind an A2A server, send a prompt, and show the events as they stream.
 
-    Requires no key. Without the packages of tailrace[demo], the command replays a recorded response. The server runs until
-    Ctrl-C, unless --once is given. Exit status: 0 if the task completed and was fetched again, 130 if the command was interrupted
-    before the response was complete, 1 otherwise.
+    Requires no key. If the model cannot run (for example, without the packages of tailrace[demo]), the command replays a recorded
+    response. The server runs until Ctrl-C, unless --once is given. Exit status: 0 if the task completed and GetTask returned an
+    equal task, 130 if the command was interrupted before the response was complete, 2 after an error (for example, if the port is
+    in use), 1 otherwise.
     """
     run = import_command("demo")
     raise typer.Exit(run(prompt, port=port, store=store, recorded=recorded, cut=cut, once=once))
@@ -215,8 +216,8 @@ def serve(
         typer.Option(
             "--filter",
             metavar="FILE",
-            help="File of words and /regular expressions/ that are removed from all output, or request-schema to enforce the "
-            "JSON schemas of requests; can be repeated. [TAILRACE_FILTERS; default: none]",
+            help="File of words and /regular expressions/; matches are replaced with [blocked] in all output. request-schema "
+            "instead enforces the JSON schemas of requests. Can be repeated. [TAILRACE_FILTERS; default: none]",
         ),
     ] = None,
     input_filters: Annotated[
@@ -394,7 +395,8 @@ def ask(
 
     The response is printed unchanged to standard output, and everything else to standard error. On a terminal, the Markdown of
     the response is rendered. After a lost connection, the stream is resumed. Ctrl-C cancels the task. Exit status: 0 completed, 1
-    failed, canceled or rejected, 2 the agent cannot be reached, 3 the agent waits for input, 130 interrupted.
+    failed, canceled, rejected or no response, 2 invalid arguments or an error (for example, the agent cannot be reached), 3 the
+    agent waits for input, an approval or a login, 130 interrupted.
     """
     run = import_command("ask")
     status = run(

@@ -22,7 +22,7 @@ class CuttingRelay(anyio.AsyncContextManagerMixin):
         cut_after: The number of bytes of a response after which the relay closes its connection, once.
 
     Attributes:
-        base_url: The base URL of the relay.
+        base_url: The base URL of the relay; empty before the context is entered.
     """
 
     def __init__(self, base_url: str, cut_after: int = CUT_AFTER) -> None:

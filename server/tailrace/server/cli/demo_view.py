@@ -32,7 +32,7 @@ _STYLES = {TaskState.COMPLETED: "bold green", TaskState.FAILED: "bold red", Task
 
 
 class DemoView:
-    """Prints a demo, in the order of the method calls.
+    """Prints the output of a demo. Each method prints one part.
 
     Args:
         console: The output.
@@ -55,7 +55,7 @@ class DemoView:
         self._print(Styled(f"  {label:<{_LABEL}}", "dim"), Styled(for_terminal(value), style))
 
     def begin_events(self) -> None:
-        """Start the clock, immediately before the message is sent."""
+        """Print an empty line, and start the clock. Call this method immediately before the message is sent."""
         self._print()
         self._pace = Pace()
 
@@ -81,7 +81,7 @@ class DemoView:
                 self._end_text()
 
     def summary(self, transcript: Transcript) -> None:
-        """Print an excerpt of the complete message, its tokens, and the tokens per second."""
+        """Print an excerpt of the response, its tokens, the tokens per second, and the finish reason."""
         self._end_text()
         self._print()
         response_text = transcript.response_text

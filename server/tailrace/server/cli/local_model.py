@@ -4,8 +4,8 @@ The model is SmolLM2-135M-Instruct (Apache-2.0), a file in the wheel ``llm-smoll
 wheel ``xllamacpp``. Both wheels are optional: if `unavailable_reason` returns a reason, the demo uses
 `tailrace.server.cli.replay_server` instead.
 
-The engine runs in a child process, which runs this file. The engine holds the GIL while it loads, and it logs directly to the
-file descriptors. Parent and child communicate over:
+The engine runs in a child process, which runs this file, because the engine holds the GIL while it loads, and logs directly to
+the file descriptors. Parent and child communicate over:
 
 - the child's stdin: when the parent ends, even by a crash, stdin is closed, and the child exits;
 - the child's stdout: one JSON object per line, ``{"fraction", "text"}`` during loading, then ``{"address"}`` or ``{"error"}``;
@@ -51,13 +51,13 @@ STOP_TIMEOUT = 5.0
 """Seconds between SIGTERM and SIGKILL for the child process."""
 
 SLOTS = 4
-"""Responses that are generated concurrently; further requests wait for a free slot."""
+"""Maximum number of responses that are generated concurrently; further requests wait for a free slot."""
 
 CONTEXT = 2048
-"""Tokens of one conversation: prompt and response together."""
+"""Maximum number of tokens of one conversation: prompt and response together."""
 
 MAX_TOKENS = 512
-"""Tokens of one response, unless the request sets a limit."""
+"""Maximum number of tokens of one response, unless the request sets another limit."""
 
 Progress = Callable[[float | None, str], None]
 """A function that receives the completed fraction (0 to 1; None if unknown) and a short description."""
@@ -67,14 +67,14 @@ _ENGINE_WHEEL = "xllamacpp>=2026.10"  # the same requirement as in the dependenc
 
 
 def missing_engine_reason() -> str | None:
-    """Return the reason why the engine cannot run here; None if it can. Nothing is imported or started."""
+    """Return a message if the engine is not installed; otherwise None. Nothing is imported or started."""
     if importlib.util.find_spec(_ENGINE) is None:
         return f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_install_hint()}"
     return None
 
 
 def unavailable_reason() -> str | None:
-    """Return the reason why the local model cannot run here; None if it can. Nothing is imported or started."""
+    """Return a message if the engine or the model is not installed; otherwise None. Nothing is imported or started."""
     missing = missing_engine_reason()
     if missing is None and model_file() is None:
         return f"the model is not installed: {_install_hint()}"
@@ -110,8 +110,8 @@ class LocalModel(anyio.AsyncContextManagerMixin):
     the model exits by itself.
 
     Args:
-        on_progress: Called while the model loads.
-        chat_template: A Jinja chat template that replaces the model's own template, which does not support tools.
+        on_progress: Called while the model loads; None to report no progress.
+        chat_template: A Jinja chat template; None for the model's own template, which does not support tools.
         start_timeout: Seconds within which the model must be loaded.
         stop_timeout: Seconds between SIGTERM and SIGKILL.
 
@@ -123,8 +123,8 @@ class LocalModel(anyio.AsyncContextManagerMixin):
 
     Raises:
         ConfigurationError: On entering the context: a wheel is missing (see `unavailable_reason`).
-        UpstreamError: On entering the context: the server ended (fault ``connection_failed``; ``details`` has its output), or was
-            not ready in time (fault ``timeout``).
+        UpstreamError: On entering the context: the server ended before it was ready (fault ``connection_failed``; ``details`` has
+            the end of its output), or was not ready in time (fault ``timeout``).
     """
 
     def __init__(
@@ -268,7 +268,7 @@ def main() -> None:
 def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
     """Read the file into the page cache, and yield the fraction that has been read.
 
-    With a cold disk, reading takes most of the loading time. Only this part of loading has a measurable progress.
+    If the file is not in the page cache yet, reading takes most of the loading time. The progress of the rest cannot be measured.
     """
     size = file.stat().st_size
     done = 0
@@ -279,7 +279,7 @@ def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
 
 
 def _is_gguf(file: Path) -> bool:
-    """Return whether a file begins like a GGUF file. The engine does not always write its own error before it ends."""
+    """Return whether a file begins like a GGUF file. With another file, the engine may end without an error message."""
     with file.open("rb") as model:
         return model.read(4) == b"GGUF"
 

@@ -1,7 +1,8 @@
 """An OpenAI-compatible server that replays a recorded response, for a demo where the model cannot run.
 
-The stream was recorded from `tailrace.server.cli.local_model`, and is replayed at its original pace. Every chunk has the model
-name ``smollm2-135m-instruct (recorded)``. All requests get the same response, which was recorded for :data:`PROMPT`.
+The stream was recorded from `tailrace.server.cli.local_model`. It is replayed with the average number of tokens per second of the
+recording. Every chunk has the model name ``smollm2-135m-instruct (recorded)``. All requests get the same response, which was
+recorded for :data:`PROMPT`.
 """
 
 import json
@@ -30,7 +31,7 @@ RECORDED_MODEL = f"{MODEL} (recorded)"
 """The model name in requests and in every chunk of the replayed stream."""
 
 TOKENS_PER_SECOND = 90.0
-"""The pace of a recording without timing."""
+"""The pace of a recording that does not contain the speed of the model."""
 
 MAX_REQUEST_BYTES = 10 * 1024 * 1024
 """Maximum size of a request in bytes: enough for a long conversation with images."""
@@ -97,7 +98,7 @@ def create_replay_app(
     Args:
         recording: The recording.
         tokens_per_second: Events per second; the pace of the recording if None.
-        closing: An event that ends open streams early.
+        closing: An event that ends open streams early; None to send all streams completely.
 
     Raises:
         ConfigurationError: The pace is not positive.
@@ -153,11 +154,11 @@ def _refused(message: str) -> Response:
 class ReplayModel(anyio.AsyncContextManagerMixin):
     """Runs a server that replays a recorded response while the context is open. It is used like ``LocalModel``.
 
-    The server runs in this process and event loop, on a free port of the loopback interface. Exiting the context, or cancelling it, ends
-    open streams and closes the port.
+    The server runs in this process and event loop, on a free port of the loopback interface. Exiting the context, or cancelling
+    it, ends open streams and closes the port.
 
     Args:
-        on_progress: Called once, when the server is ready.
+        on_progress: Called once, when the server is ready; None to report nothing.
         recording: The recording; the recording of the package if None.
         tokens_per_second: Events per second; the pace of the recording if None.
 

@@ -63,7 +63,8 @@ def serve(env_file: Path | None, config_file: Path | None = None, **options: Any
 
     Raises:
         ConfigurationError: A setting is invalid, or the server cannot listen on its address. Nothing was started.
-        SystemExit: The server could not start.
+        TailraceError: See `run_app`.
+        SystemExit: See `run_app` and `run_workers`.
     """
     announce_env_file(env_file)
     if config_file is not None and hasattr(signal, "SIGHUP"):  # not on Windows
@@ -157,7 +158,7 @@ def _work(config: ServerConfig, read: LoadConfig, listeners: Sequence[socket.soc
 
 
 def _refuse_open_access(settings: Settings) -> None:
-    """Reject an address that is not loopback without authentication, because every client could read all tasks."""
+    """Raise an error if `is_open_to_others` returns True, because every client could then read all tasks."""
     if is_open_to_others(settings):
         raise ConfigurationError(
             f"{settings.host} can be reached by other machines: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWT to "
@@ -231,6 +232,7 @@ def run_app(
 
     Raises:
         TailraceError: A resource of the application (for example the store) is not available.
+        SystemExit: The server ended after a signal (status 0), or could not start (`STARTUP_FAILURE`).
     """
     most = settings.bounds.max_connections
     most = default_max_connections() if most is None else most
@@ -328,7 +330,8 @@ def _settle() -> None:
     """Freeze the objects created at startup (`gc.freeze`), trim the heap, and collect garbage less often.
 
     Each full collection would traverse these objects, and pause all streams for tens of milliseconds. The heap has unused memory
-    after the imports, which glibc returns only on request. Fewer collections are enough, because tokens create no reference cycles.
+    after the imports, which glibc returns only on request. Fewer collections are enough, because tokens create no reference
+    cycles.
     """
     gc.collect()
     gc.freeze()
@@ -350,8 +353,8 @@ def _ours(error: Exception) -> TailraceError | None:
 class _Server(uvicorn.Server):
     """Ends immediately after a second signal. Aborts a connection that is being closed if the client receives no data.
 
-    uvicorn closes a connection when all data has been sent. If the client receives nothing, the data is never sent, and the socket
-    would remain open without limit.
+    uvicorn closes a connection when all data has been sent. If the client receives nothing, the data is never sent, and the
+    socket would remain open without limit.
     """
 
     def __init__(

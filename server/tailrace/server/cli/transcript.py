@@ -14,7 +14,7 @@ from tailrace.wrappers import ContentPartText
 from tailrace.wrappers.conversion.text_joining import BLANK_LINE, belong_to_one_text
 
 ANSWER = "text"
-"""The channel of the response itself. Other channels are ``reasoning`` and ``refusal``."""
+"""The channel of the response itself. Artifacts of agents without the stream extension also count as this channel."""
 
 # C0 and C1 control characters, except tab and line feed. They are escaped, because a text must not control the terminal.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
@@ -26,7 +26,7 @@ class Text:
 
     Attributes:
         source: The id of the artifact or message.
-        channel: The kind of text: `ANSWER`, ``reasoning`` or ``refusal``.
+        channel: The channel of the artifact: `ANSWER`, or another channel such as ``reasoning``, ``refusal`` or ``tool_call``.
         text: The new text; never empty.
         again: Whether the text replaces all earlier text of the artifact.
     """
@@ -74,7 +74,7 @@ class Transcript:
     Attributes:
         task_id: The id of the task; empty until it is known.
         context_id: The id of the conversation; empty until it is known.
-        status: The status of the task; COMPLETED after a direct message; None before the first event.
+        status: The status of the task; COMPLETED after a direct message; None before the first status.
         metadata: The agent's metadata for tailrace's extension, for example ``usage`` and ``finishReason``.
     """
 

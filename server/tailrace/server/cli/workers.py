@@ -45,7 +45,7 @@ def run_workers(
     count: int,
     reload: Callable[[], Work] | None = None,
 ) -> None:
-    """Run processes until SIGTERM or SIGINT. The processes receive SIGTERM.
+    """Run processes until SIGTERM or SIGINT. After either signal, the processes receive SIGTERM.
 
     Args:
         work: The function of each process.
@@ -56,7 +56,7 @@ def run_workers(
             SIGHUP unchanged.
 
     Raises:
-        SystemExit: A process could not start; the exit status is that of the process.
+        SystemExit: The first process that ended could not start. The exit status is that of the process.
     """
     workers = _Workers(work, listeners, reload)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -68,7 +68,7 @@ class Uploads:
             raise RequestTimeoutError(self._timeout)
 
     async def discard(self, request: Request) -> None:
-        """Read and discard the body of a rejected request.
+        """Read and discard the body of a request that the endpoint does not need, for example of a GET request.
 
         The body is read, because the client might not receive the response if the server closed the connection with unread data.
         Reading ends at the deadline, or when the client disconnects.

@@ -1,8 +1,9 @@
 """The format of the server's log: text, or one JSON object per line.
 
-If a record belongs to a task, a conversation or a trace, it has their ids. The content of messages and responses is never logged.
-Both formats escape control characters, and limit the length of messages (`tailrace.wrappers.redaction.log_escaping`). In the text
-format, a record is one line, followed by the indented lines of its traceback.
+A JSON object has the ids of the task, the conversation and the trace to which the record belongs. The content of messages and
+responses is never logged. Both formats escape control characters, and limit the length of a record's message
+(`tailrace.wrappers.redaction.log_escaping`). In the text format, a record is one line, followed by the indented lines of its
+traceback.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Creates spans that follow OpenTelemetry's conventions for generative AI.
 
-There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). If no tracer provider is configured, no span is recorded, but the trace headers of a request are still sent to the provider.
+There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). If no tracer
+provider is configured, no span is recorded, but the trace headers of a request are still sent to the provider.
 """
 
 from collections.abc import Generator, Mapping
@@ -102,12 +103,12 @@ def current_trace() -> SpanContext | None:
 
 
 def parent_context(origin: SpanContext | None) -> Context:
-    """Return a context that contains only the parent span."""
+    """Return a context that contains only the parent span; an empty context if ``origin`` is None."""
     return set_span_in_context(NonRecordingSpan(origin), _EMPTY) if origin is not None else _EMPTY
 
 
 def within(span: Span, parent: Context | None = None) -> Context:
-    """Return a context in which a span is the current span. If the id of the span is not valid, return the parent context unchanged.
+    """Return a context in which a span is the current span. If the id of the span is not valid, return the context to extend.
 
     Args:
         span: The span.

@@ -213,7 +213,8 @@ class ChatEndpoint:
     async def conversation(self, key: str, caller: Caller) -> tuple[Task | None, Sequence[Message]]:
         """Return the newest task of a conversation, and the messages of the task's context.
 
-        If the task is running, the messages after the caller's last message are omitted, because they are an incomplete response.
+        If the task is running, the messages after the caller's message to which the task responds are omitted, because they are
+        an incomplete response.
 
         Args:
             key: The key of the conversation.

@@ -155,7 +155,7 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
         param: The name of the member that contains the conversation.
 
     Raises:
-        OpenAIError: There is no new message.
+        OpenAIError: There is no new message, or the conversation has more than `MAX_MESSAGES` messages.
     """
     if len(history.conversation) > MAX_MESSAGES:
         raise OpenAIError(

@@ -1,8 +1,8 @@
 """Comparison of a client's copy of a conversation with the stored conversation.
 
-Both conversations are normalised to a list of sides. A side joins consecutive messages of the caller or of the agent. The
-comparison ignores reasoning, calls of the agent's tools, and the division of a response into messages, because clients do not
-reliably send them back. It also ignores white space in a response and around a caller's message, because clients trim it.
+Each conversation is converted to a list of sides. A side joins consecutive messages of the caller or of the agent. The comparison
+ignores reasoning, calls of the agent's tools, and the division of a response into messages, because clients do not reliably send
+them back. It also ignores white space in a response and around a caller's message, because clients change it.
 """
 
 import json

@@ -36,7 +36,8 @@ from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 MAX_BRANCHES = 20
-"""Maximum number of contexts for one key (the client's id of the conversation). Each context is a branch of the conversation."""
+"""Maximum number of contexts that are searched for one key (the client's id of the conversation): the conversation and its
+branches."""
 
 _FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
 
@@ -56,7 +57,7 @@ class AssignedMessage:
         message: The message.
         preceding: The messages with which a new conversation or branch begins; otherwise empty.
         call_ids: The ids of all calls of the conversation.
-        follows: The turn that a new branch continues, if that turn has not ended; None otherwise.
+        follows: The turn after which a new branch begins, if this turn has not ended; otherwise None.
     """
 
     message: Message
@@ -145,7 +146,7 @@ class _Assignment:
     caller: Caller
 
     async def continue_by_key(self) -> AssignedMessage:
-        """Continue the first context of the key that contains the request's earlier messages, or start a new context."""
+        """Continue the first context of the key whose messages equal the request's earlier messages, or start a new context."""
         for context_id in branch_context_ids(self.request.key):
             stored = await self.stored(context_id)
             if not stored:
@@ -314,7 +315,7 @@ class _Assignment:
         return await run_bounded(self._cost(stored, task), assigned)
 
     def _is_receivers(self, stored: Sequence[Message], task: Task) -> bool:
-        """Return whether a task belongs to the agent that receives the message. The stored messages contain the names of agents."""
+        """Return whether a task belongs to the agent that receives the message. The stored messages name the agent of a task."""
         agents = {agent_name_of(each) for each in stored if each.task_id == task.id and is_callers(each)}
         return agents <= {self.caller.receiver}
 

@@ -26,7 +26,7 @@ class Encoder(ABC):
 
     Attributes:
         translator: Translates the events of the task.
-        failed: True after an error if the response has several choices, so that no further choice is streamed.
+        failed: True if the stream ends with an error, so that no further choice is streamed. Only encoders of choices set it.
     """
 
     def __init__(self, translator: EventTranslator) -> None:
@@ -47,7 +47,10 @@ class Encoder(ABC):
 
 
 class UiEncoder(Encoder):
-    """Encodes a response as frames with JSON payloads. For each event of the task, the last frame has the event's number as ``id``."""
+    """Encodes a response as frames with JSON payloads.
+
+    Of the frames for one event of the task, the last frame has the number of the event as ``id``.
+    """
 
     def __init__(self, translator: EventTranslator) -> None:
         super().__init__(translator)

@@ -1,7 +1,8 @@
 """Translates the events of a task to chat events (`ui_events`) for all protocols except A2A. The code does no IO.
 
 The translation of a delta takes a few microseconds. Agents without the stream extension are supported: their artifacts contain
-text, files and data. If no artifact has text, or if the task waits for the caller, the response includes the text of the last status.
+text, files and data. If no artifact has text, or if the task waits for the caller, the response includes the text of the last
+status.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -52,8 +53,8 @@ class EventTranslator:
         tools: The names of the tools that the client declared.
         known_ids: The ids of earlier calls of the conversation. A new call with one of these ids is reported only when it is
             complete, because the agent then gives the call another id.
-        full_response: Whether the response also includes the turns before the newest turn. It includes an earlier turn only if all
-            later messages of the caller contain only tool results and decisions about calls.
+        full_response: Whether the response also includes the turns before the newest turn. It includes an earlier turn only if
+            all later messages of the caller contain only tool results and decisions about calls.
         texts: Translates the texts; `ParallelTexts` by default.
         with_approvals: Whether the protocol supports approval requests. If not, the status text describes them.
 
@@ -237,7 +238,7 @@ class EventTranslator:
         return [] if self._is_deferred(call, call_id) else self._start_call(call, call_id)
 
     def _is_deferred(self, call: _Call, call_id: str) -> bool:
-        """Return whether a call is reported only at the end of the response."""
+        """Return whether a call is not reported while the turn runs, but only if it is pending at the end of the turn."""
         is_live = self._texts.is_live and call.declared and call_id not in self._known_ids
         return self._texts.only_pending_calls and not is_live
 

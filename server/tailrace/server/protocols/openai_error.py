@@ -36,16 +36,16 @@ class OpenAIError(TailraceError):
     Args:
         status: The HTTP status.
         message: The message.
-        code: The machine-readable error code.
-        param: The invalid member of the request.
-        kind: The ``type`` of the error; derived from the status by default.
+        code: The machine-readable error code; None if there is none.
+        param: The invalid member of the request; None if the error is not about a member.
+        kind: The ``type`` of the error; derived from the status if empty.
         headers: Headers of the response.
-        upstream: The error of a provider or remote agent.
+        upstream: The error of a provider or remote agent; None for an error of this server or of the request.
 
     Attributes:
         status: The HTTP status.
         headers: Headers of the response.
-        code: The machine-readable error code.
+        code: The machine-readable error code; None if there is none.
     """
 
     def __init__(
@@ -185,8 +185,8 @@ def reject_invalid(prefix: str = "") -> Generator[None]:
 def server_stopping_error(path: str = "", *, has_key: bool = False) -> OpenAIError:
     """Return the error (503) for a response that ends before its turn, because the server stops.
 
-    The turn continues after the restart. A client must not repeat a request without an idempotency key, because the message would be
-    processed twice.
+    The turn continues after the restart. A client must not repeat a request without an idempotency key, because the message would
+    be processed twice.
 
     Args:
         path: The path of the stored response; empty if the client cannot retrieve the response.

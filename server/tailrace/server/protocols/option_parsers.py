@@ -70,7 +70,7 @@ def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
 
 
 def create_caller_options(**fields: object) -> CallerOptions:
-    """Return the options of a request. Options that are None or empty are omitted.
+    """Return the options of a request. Options that are None or an empty tuple are omitted.
 
     Raises:
         OpenAIError: A value is invalid.

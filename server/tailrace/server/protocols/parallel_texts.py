@@ -128,8 +128,8 @@ class ParallelTexts:
 
     Attributes:
         is_live: Whether texts are reported as they grow. If not, they are reported at the end.
-        only_pending_calls: Whether only calls that wait for the client are reported: at the end of the response, or as they grow if
-            the client declared the tool.
+        only_pending_calls: Whether only calls that wait for the client are reported: at the end of the response, or as they grow
+            if the client declared the tool.
     """
 
     is_live = True

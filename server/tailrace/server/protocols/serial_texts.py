@@ -1,7 +1,7 @@
 """Joins artifacts, which grow in parallel and can be replaced, into text to which clients only append.
 
-The module is for protocols with one text per channel. In each channel, the first incomplete artifact is sent as it grows. The next
-artifact is sent after the first one is complete. Files and data become Markdown.
+The module is for protocols with one text per channel. In each channel, the first incomplete artifact is sent as it grows. The
+next artifact is sent after the first one is complete. Files and data become Markdown.
 """
 
 from tailrace.server.protocols import ui_events
@@ -117,7 +117,7 @@ class SerialChannel:
 
 
 class _BufferedText:
-    """The text of a round. It is held back until the round is known to be the last round or an earlier one."""
+    """The text of a round. It is held back until it is known whether the round is the last one."""
 
     __slots__ = ("first", "is_complete", "texts")
 

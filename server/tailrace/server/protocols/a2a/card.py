@@ -57,10 +57,10 @@ def build_card(
     Args:
         settings: Settings for the content of the card.
         url: Base URL of the interfaces, with a slash at the end. The JSON-RPC endpoint has this URL.
-        schemes: Security schemes by name. A caller must use one of them.
+        schemes: Security schemes by name. A caller must use one of them. None or empty if no authentication is required.
         grpc_port: Port of the gRPC server on the host of ``url``; None if there is no gRPC server. ``settings.card.grpc_url``
             overrides the host and the port.
-        capabilities: Capabilities of the agent.
+        capabilities: Capabilities of the agent; None for an agent with default capabilities.
         has_extended: True if there is an extended card for authenticated callers.
     """
     capabilities = capabilities or Capabilities()
@@ -102,7 +102,7 @@ def _grpc_address(address: str | None, url: str, port: int) -> str:
     """Return the address of the gRPC server as ``host:port``. The official clients of A2A 1.0 and 0.3 support this format.
 
     Args:
-        address: The address in the settings, with or without a scheme.
+        address: The address in the settings, with or without a scheme; None to use the host of ``url`` and ``port``.
         url: Base URL of the other interfaces.
         port: Port of the gRPC server.
     """
@@ -119,7 +119,7 @@ class CardEndpoint:
     """Serves the card in the format of the requested version.
 
     If a request for `CARD_PATH` names no version, ``settings.card.protocol_version`` selects the format. The default is ``both``:
-    one card with the members of both versions. If the server signs its cards, the format of 1.0 replaces ``both``, because a
+    one card with the members of 1.0 and of 0.3. If the server signs its cards, the format of 1.0 replaces ``both``, because a
     signature does not cover members of 0.3.
 
     Args:

@@ -76,7 +76,8 @@ class Grpc03(GrpcVersion):
         elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
             fields |= _config_ids(fields.pop("name", ""))
         elif operation in (Operation.CREATE_PUSH_CONFIG, Operation.LIST_PUSH_CONFIGS):
-            # In the proto's HTTP rule for creation, ``parent`` ends with the name of the collection, so clients may send this name.
+            # In the proto's HTTP rule for creation, ``parent`` ends with the name of the collection, so clients may send this
+            # name.
             fields |= {"taskId": _task_id(fields.pop("parent", "").removesuffix(_CONFIGS), "parent")}
         return self._dialect.read_request(operation, fields)
 

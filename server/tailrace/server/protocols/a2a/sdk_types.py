@@ -26,7 +26,7 @@ P = TypeVar("P", bound=ProtoMessage)
 M = TypeVar("M", bound=A2AModel)
 
 _MAX_LEVELS = 90
-"""Maximum protobuf levels of a JSON value. Parsers accept 100 levels, and the message that contains the value uses some of them."""
+"""Maximum protobuf levels of a JSON value. Parsers accept 100 levels. The message that contains the value uses some of them."""
 _OBJECT_LEVELS = 3  # Struct, entry of the Struct, Value of the entry
 _LIST_LEVELS = 2  # ListValue, Value of the item
 

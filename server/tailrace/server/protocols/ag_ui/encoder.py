@@ -44,7 +44,7 @@ class AgUiEncoder(UiEncoder):
         thread_id: The client's id of the conversation.
         run_id: The client's id of the run.
         messages: The earlier messages in the format of AG-UI, if the client joins the thread; None for other requests.
-        has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 0.x reject outcomes: they treat a run
+        has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 0.x reject outcomes. They treat a run
             without an outcome as successful, and read the pending calls from the stream.
     """
 

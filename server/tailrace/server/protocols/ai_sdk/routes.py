@@ -1,7 +1,7 @@
 """The routes for Vercel's AI SDK. ``useChat`` needs only the URL ``/ai-sdk``.
 
-The id of a chat is the key of the conversation. The AI SDK defines no request that stops a response; for this purpose, tailrace has
-the route ``DELETE /ai-sdk/{chat_id}/stream``.
+The id of a chat is the key of the conversation. The AI SDK defines no request that stops a response; for this purpose, tailrace
+has the route ``DELETE /ai-sdk/{chat_id}/stream``.
 """
 
 from fastapi import APIRouter, Request, Response

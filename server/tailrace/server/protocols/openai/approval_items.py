@@ -41,7 +41,8 @@ class Decisions(NamedTuple):
     """The approval decisions in the input of a request.
 
     Attributes:
-        items: The input without approval items. If there are decisions, also without the earlier conversation.
+        items: The input without the approval items of this server. If there are decisions, the input up to the last item of the
+            model is also omitted, except for system and developer messages.
         decisions: The decisions about pending calls; may be empty.
         response: The id of the response that requested the decisions; empty if ``decisions`` is empty.
     """
@@ -52,7 +53,7 @@ class Decisions(NamedTuple):
 
 
 def pending_items(task: Task) -> list[Fields]:
-    """Return the items for the approval requests that a task waits for."""
+    """Return an item for each approval request of a task that has no decision yet."""
     turn = sum(map(is_callers, task.history))
     prefix = f"{REQUEST_PREFIX}_{task.id}_{turn}"
     return [{"id": f"{prefix}_{each.digest}", **approval_item(each)} for each in waiting_requests(task)]

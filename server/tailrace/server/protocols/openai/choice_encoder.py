@@ -77,7 +77,7 @@ class ChoiceEncoder(Encoder):
         return b"".join(map(self.encode, self.translator.feed(event)))
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last frame of a stream whose turn has not ended."""
+        """Encode an error as the last frame of the stream."""
         self.failed = True
         return b"data: " + error.body() + b"\n\n"
 

@@ -66,9 +66,9 @@ class _Item(NamedTuple):
     Attributes:
         fields: The JSON of the item.
         message: The message that contains the item.
-        at: The position of the item among the current items of the message; -1 for an item of an approval, because its request and
-            decision are not parts of the message.
-        number: The position of the item among all items of the message, including deleted items.
+        at: The position of the item among the current items of the message; -1 for an approval request or a decision, because
+            they are not parts of the message.
+        number: The position of the item among all items of the message, including deleted items; -1 if ``at`` is -1.
         has_calls: True if the message contains tool calls.
         has_results: True if the message contains tool results.
     """
@@ -182,7 +182,7 @@ class StoredConversations:
         return await json_response(_conversation(name, record))
 
     async def _has_ended(self, task_id: str | None, caller: Caller) -> bool:
-        """Return whether the task of a message has ended. Return True if the task does not exist: its messages can still exist."""
+        """Return whether the task of a message has ended, or no longer exists. Its messages can still exist then."""
         try:
             task = await self._operations.snapshot(task_id or "", caller)
         except TaskNotFoundError:

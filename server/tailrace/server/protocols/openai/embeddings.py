@@ -80,7 +80,10 @@ def _invalid(reason: str) -> OpenAIError:
 
 
 def encode_embeddings(body: bytes, model: str, provider: str) -> tuple[bytes, Usage | None, str]:
-    """Encode the response for the client. Return the JSON, the usage, and the model that the provider reported.
+    """Encode the response for the client.
+
+    Return the JSON, the usage that the provider reported (None if it reported none), and the model that the provider reported
+    (empty if it reported none).
 
     Args:
         body: The provider's response.

@@ -72,7 +72,10 @@ def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[M
 
 
 def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the messages without options of the request and without approval decisions."""
+    """Yield the messages without the options of their requests and without approval decisions.
+
+    A message that contains only decisions is omitted.
+    """
     for message in messages:
         rest = without_decisions(message)
         if rest is not None:

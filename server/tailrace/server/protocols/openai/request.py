@@ -204,7 +204,7 @@ class _TextRequest(_CompletionRequest):
 def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
     """Validate a request for text completions, and return one request for each choice.
 
-    Each prompt is the message of a separate conversation.
+    Each of these requests begins a separate conversation.
 
     Args:
         body: The JSON of the request.
@@ -385,6 +385,7 @@ def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any
     """Return the items after the last item reference, and the id of the response that contains the referenced item.
 
     Items before the reference repeat the stored conversation up to this response. They are dropped, except for instructions.
+    Without a reference, return all items and an empty id.
 
     Raises:
         OpenAIError: The reference does not refer to an item of a response.

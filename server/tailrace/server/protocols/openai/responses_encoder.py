@@ -145,7 +145,7 @@ class ResponsesEncoder(Encoder):
 
     Attributes:
         response: The current state of the response; empty before the first event.
-        error: The error that ended the response; None if there is none.
+        error: The error that ended the response, also after a cancellation; None if there is none.
     """
 
     def __init__(self, request: StoredRequest, *, after: float = -1, live: bool = True) -> None:
@@ -213,8 +213,9 @@ class ResponsesEncoder(Encoder):
     def fail(self, error: OpenAIError) -> bytes:
         """Return the last frame of a stream whose turn has not ended.
 
-        The response is not failed: its turn may continue, for example after a restart. The event ``error`` repeats the number of
-        the previous event, so that a client can resume the stream after this number. For a background response, there is no event.
+        The response has not failed: its turn may continue, for example after a restart. The event ``error`` repeats the number of
+        the previous event, so that a client can resume the stream after this number. For a background response, there is no
+        event.
         """
         if self._request.background:
             return b""
@@ -342,7 +343,7 @@ class ResponsesEncoder(Encoder):
         ) + self._event("response.output_item.done", output_index=place["output_index"], item=item)
 
     def _abandon_calls(self) -> None:
-        """Mark all calls in the output as incomplete. The response is incomplete."""
+        """Mark all calls in the output as incomplete, because the response is incomplete."""
         for call in self._calls.values():
             call.item[call.kind.text] = "".join(call.deltas)
             call.item["status"] = "incomplete"

@@ -131,7 +131,8 @@ class StoredResponses:
     async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
         """Stream a stored response.
 
-        If the events are no longer stored, the stream is created from a snapshot of the task. Its events have other numbers.
+        If the events are no longer stored, the stream is created from a snapshot of the task. The events of this stream have
+        other numbers.
 
         Raises:
             OpenAIError: The events are no longer stored, and the client has already received some of them.
@@ -154,8 +155,8 @@ class StoredResponses:
     async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
         """Return the current state of a response.
 
-        After the turn, the result is the response in the last event of the stream. There is one exception. If the agent replaced text
-        that was already streamed, the stream ends with an error, but this method returns the response with the new text.
+        After the turn, the result is the response in the last event of the stream. There is one exception. If the agent replaced
+        text that was already streamed, the stream ends with an error, but this method returns the response with the new text.
         """
         if stored.turn_has_ended:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)

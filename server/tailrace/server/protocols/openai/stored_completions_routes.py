@@ -165,7 +165,7 @@ class StoredCompletions:
         )
 
     async def _delete(self, request: Request) -> Response:
-        """Delete the task of a completion. If the request had several choices, also delete the conversations of the other choices."""
+        """Delete the task of a completion. If the request had several choices, also delete the conversations of other choices."""
         stored, caller = await self._find(request)
         for context_id in await run_bounded(turn_cost(stored), further_contexts, stored.task.history):
             await self._operations.delete_conversation(context_id, caller)

@@ -66,7 +66,7 @@ _USAGE_PARAMETERS = (
 
 
 def other_operations() -> dict[Address, Json]:
-    """Return these operations, each for GET and HEAD."""
+    """Return the operations that belong to no protocol, each for GET and HEAD."""
     card = content({"anyOf": [schema_reference("AgentCard"), _OBJECT]})
     html, script = content(string_schema(), "text/html"), content(string_schema(), "text/javascript")
     health = content({"type": "object", "required": ["status"]})
