@@ -45,7 +45,7 @@ def respond(turn: TurnAccumulator, *deltas: Delta, error: UpstreamError | None =
 
 def answer_calls(turn: TurnAccumulator, output: object = "ok") -> None:
     """Results for all open calls."""
-    turn.add_results(*(result(each.id, output, each.name) for each in turn.unanswered_calls))
+    turn.add_results(*(result(each.id, output, each.name) for each in turn.calls_without_result))
 
 
 def result(id: str, output: object = "ok", name: str = "f") -> ContentPartToolResult:
@@ -76,7 +76,7 @@ def test_a_turn_of_one_answer() -> None:
     respond(turn, think("hm"), say("Hi"), say(" there"), end())
     assert (turn.output, turn.reasoning, turn.finish_reason) == ("Hi there", "hm", FinishReason.STOP)
     assert turn.messages == (HELLO, model_message(ContentPartReasoning(text="hm"), text_part("Hi there")))
-    assert turn.unanswered_calls == ()
+    assert turn.calls_without_result == ()
     assert turn.error is None
 
 
@@ -84,23 +84,28 @@ def test_before_anything_came_there_is_nothing() -> None:
     turn = TurnAccumulator()
     assert (turn.output, turn.reasoning, turn.messages, turn.files, turn.links) == ("", "", (), (), ())
     assert (turn.metadata, turn.id, turn.usage, turn.total_usage) == ({}, "", None, None)
-    assert (turn.finish_reason, turn.error, turn.response, turn.unanswered_calls) == (None, None, None, ())
+    assert (turn.finish_reason, turn.error, turn.response, turn.calls_without_result) == (
+        None,
+        None,
+        None,
+        (),
+    )
     assert turn.history == History()
-    assert not turn.take_new()
+    assert not turn.pop_delta()
 
 
 def test_what_is_new_is_given_out_once() -> None:
     turn = TurnAccumulator(HELLO)
-    assert turn.take_new() == TurnDelta(messages=(HELLO,))
+    assert turn.pop_delta() == TurnDelta(messages=(HELLO,))
     turn.add(say("Hi"))
     turn.add(say(" there"))
-    assert turn.take_new() == TurnDelta(output="Hi there")
+    assert turn.pop_delta() == TurnDelta(output="Hi there")
     turn.add(think("hm"))
-    assert turn.take_new() == TurnDelta(reasoning="hm")
-    assert not turn.take_new()
+    assert turn.pop_delta() == TurnDelta(reasoning="hm")
+    assert not turn.pop_delta()
     respond(turn, say("!"), end())
-    assert turn.take_new() == TurnDelta(output="!", messages=turn.messages[1:])
-    assert not turn.take_new()
+    assert turn.pop_delta() == TurnDelta(output="!", messages=turn.messages[1:])
+    assert not turn.pop_delta()
     assert turn.output == "Hi there!"
 
 
@@ -144,7 +149,7 @@ def test_a_line_break_parts_texts_between_which_tools_ran(responses: list[list[D
     for deltas in responses:
         for delta in deltas:
             turn.add(delta)
-            shown += turn.take_new().output
+            shown += turn.pop_delta().output
         respond(turn, end())
         answer_calls(turn)
     assert (turn.output, shown) == (output, output)
@@ -163,7 +168,7 @@ def test_a_tool_of_the_provider_puts_no_line_break() -> None:
     search = call("{}", index=0, id="s", name="search", type="server")
     respond(turn, say("a"), search, whole(result("s")), say("b"), end())
     assert turn.output == "ab"
-    assert turn.unanswered_calls == ()
+    assert turn.calls_without_result == ()
     assert turn.finish_reason is FinishReason.STOP
 
 
@@ -192,13 +197,13 @@ def test_the_messages_of_a_turn_with_tools_stand_in_order_and_are_given_out_once
     before = History(system_message="Be brief.", conversation=(HELLO, model_message(text_part("Hi"))))
     turn = TurnAccumulator(HELLO, history=before)
     respond(turn, say("Let me see."), CALL, call("{}", index=1, id="b", name="g"), end())
-    calls = turn.unanswered_calls
+    calls = turn.calls_without_result
     assert [(each.id, each.name) for each in calls] == [("a", "f"), ("b", "g")]
-    new = turn.take_new().messages
+    new = turn.pop_delta().messages
     turn.add_results(result("b", 2, "g"), result("a", 1))
-    new += turn.take_new().messages
+    new += turn.pop_delta().messages
     respond(turn, say("Done."), end())
-    new += turn.take_new().messages
+    new += turn.pop_delta().messages
     expected = (
         HELLO,
         model_message(text_part("Let me see."), *calls, finish="tool_calls"),
@@ -249,7 +254,7 @@ def test_an_answer_that_broke_off_keeps_its_words_and_its_calls_are_not_run() ->
     assert turn.messages == (
         model_message(text_part("Let me"), ContentPartToolCall(id="a", name="f"), finish=None),
     )
-    assert turn.unanswered_calls == ()
+    assert turn.calls_without_result == ()
 
 
 def test_the_next_response_has_an_error_of_its_own() -> None:
@@ -267,13 +272,13 @@ def test_the_next_response_has_an_error_of_its_own() -> None:
 def test_calls_are_to_be_run_whatever_the_finish_reason(reason: FinishReason) -> None:
     turn = TurnAccumulator()
     respond(turn, CALL, end(reason))
-    assert [each.id for each in turn.unanswered_calls] == ["a"]
+    assert [each.id for each in turn.calls_without_result] == ["a"]
 
 
 def test_calls_with_invalid_arguments_have_an_error() -> None:
     turn = TurnAccumulator()
     respond(turn, call('{"a', index=0, id="a", name="f"), end(FinishReason.LENGTH))
-    (broken,) = turn.unanswered_calls
+    (broken,) = turn.calls_without_result
     assert broken.arguments_text == '{"a'
     assert broken.arguments_error
 
@@ -282,9 +287,9 @@ def test_calls_are_answered_by_their_results() -> None:
     turn = TurnAccumulator()
     respond(turn, together(CALL, call("{}", index=1, id="b", name="g")), end())
     turn.add_results(result("b"))
-    assert [each.id for each in turn.unanswered_calls] == ["a"]
+    assert [each.id for each in turn.calls_without_result] == ["a"]
     turn.add(say("on"))
-    assert turn.unanswered_calls == ()
+    assert turn.calls_without_result == ()
 
 
 @pytest.mark.parametrize("ids", [["x"], [""], ["a", "a"], ["a", "x"]])
@@ -314,7 +319,7 @@ def test_calls_have_ids_that_are_unique_in_the_turn_and_in_the_conversation() ->
     ids: list[str] = []
     for _ in range(3):
         respond(turn, CALL, call("{}", name="g"), end())
-        ids += [each.id for each in turn.unanswered_calls]
+        ids += [each.id for each in turn.calls_without_result]
         answer_calls(turn)
     assert len({"a", *ids}) == 7
     assert [each.id for message in turn.messages for each in message.tool_results] == ids
@@ -325,7 +330,7 @@ def test_an_id_that_is_unique_stays() -> None:
     turn = TurnAccumulator()
     for id in ("a", "tool_name0"):
         respond(turn, call("{}", index=0, id=id, name="f"), end())
-        assert [each.id for each in turn.unanswered_calls] == [id]
+        assert [each.id for each in turn.calls_without_result] == [id]
         answer_calls(turn)
 
 
@@ -335,16 +340,16 @@ def test_an_id_that_is_unique_stays() -> None:
 def test_metadata_is_merged_over_responses_and_never_repeated() -> None:
     turn = TurnAccumulator()
     turn.add(facts(id="1", model="m", tier="x"))
-    assert turn.take_new() == TurnDelta(metadata={"id": "1", "model": "m", "tier": "x"})
+    assert turn.pop_delta() == TurnDelta(metadata={"id": "1", "model": "m", "tier": "x"})
     turn.add(facts(id="1", model="m"))
-    assert not turn.take_new()
+    assert not turn.pop_delta()
     turn.add(facts(id="2", model="n"))
-    assert turn.take_new() == TurnDelta(metadata={"model": "n"})
+    assert turn.pop_delta() == TurnDelta(metadata={"model": "n"})
     respond(turn, CALL, end())
     answer_calls(turn)
-    turn.take_new()
+    turn.pop_delta()
     respond(turn, facts(id="3", model="n", timings=[1]), say("a"), facts(timings=[1, 2]), end())
-    assert turn.take_new().metadata == {"id": "3", "timings": [1, 2]}
+    assert turn.pop_delta().metadata == {"id": "3", "timings": [1, 2]}
     assert turn.metadata == {"id": "3", "model": "n", "tier": "x", "timings": [1, 2]}
 
 
@@ -380,7 +385,7 @@ def test_usage_is_that_of_the_last_response_and_the_sum_of_all() -> None:
 def test_usage_that_came_with_nothing_else_is_kept() -> None:
     turn = TurnAccumulator()
     turn.add(*count(Usage(1, 2, 3)))
-    assert (turn.usage, turn.output, turn.take_new()) == (Usage(1, 2, 3), "", TurnDelta())
+    assert (turn.usage, turn.output, turn.pop_delta()) == (Usage(1, 2, 3), "", TurnDelta())
 
 
 def test_usage_that_was_not_reported_is_none() -> None:
@@ -395,10 +400,10 @@ def test_usage_that_was_not_reported_is_none() -> None:
 def test_files_and_links_are_collected_over_responses_and_given_out_once() -> None:
     turn = TurnAccumulator()
     respond(turn, whole(PNG), say("a"), CALL, end())
-    assert turn.take_new().files == (PNG,)
+    assert turn.pop_delta().files == (PNG,)
     answer_calls(turn)
     respond(turn, whole(LINK, result("s"), PNG), end())
-    new = turn.take_new()
+    new = turn.pop_delta()
     assert (new.files, new.links) == ((PNG,), (LINK,))
     assert (turn.files, turn.links) == ((PNG, PNG), (LINK,))
     assert [part for message in turn.messages for part in message.content if part in (PNG, LINK)] == [
@@ -414,7 +419,7 @@ def test_files_and_links_are_collected_over_responses_and_given_out_once() -> No
 def test_a_response_that_restarts_before_it_is_read_has_only_its_new_content() -> None:
     turn = TurnAccumulator()
     respond(turn, say("no"), whole(PNG), restart(), say("yes"), end())
-    new = turn.take_new()
+    new = turn.pop_delta()
     assert (new.output, new.files, new.replaces) == ("yes", (), False)
     assert turn.messages == (model_message(text_part("yes")),)
 
@@ -423,15 +428,15 @@ def test_a_restarted_response_replaces_the_published_content() -> None:
     turn = TurnAccumulator()
     respond(turn, think("a"), say("one"), CALL, end())
     answer_calls(turn)
-    assert turn.take_new().output == "one"
+    assert turn.pop_delta().output == "one"
     for delta in (say("no"), think("b"), whole(LINK)):
         turn.add(delta)
-    assert turn.take_new().output == "\nno"
+    assert turn.pop_delta().output == "\nno"
     respond(turn, restart(), say("yes"), end())
-    assert turn.take_new() == TurnDelta(
+    assert turn.pop_delta() == TurnDelta(
         output="one\nyes", reasoning="a", messages=turn.messages[-1:], replaces=True
     )
-    assert not turn.take_new()
+    assert not turn.pop_delta()
     assert (turn.output, turn.reasoning, turn.links) == ("one\nyes", "a", ())
 
 
@@ -442,7 +447,7 @@ def test_folding_and_reading_new_text_do_not_join_earlier_text() -> None:
     turn = TurnAccumulator()
     for _ in range(20_000):
         turn.add(say("ab"))
-        assert turn.take_new().output == "ab"
+        assert turn.pop_delta().output == "ab"
     assert len(turn._output._text) == 40_000  # pyright: ignore[reportPrivateUsage] — the structure is the point
     assert turn.output == "ab" * 20_000
 
@@ -474,14 +479,14 @@ def test_what_is_new_adds_up_to_the_whole_for_any_turn(taken_steps: list[Delta |
         if isinstance(step, Delta):
             turn.add(step)
         elif step == "take":
-            news.append(turn.take_new())
+            news.append(turn.pop_delta())
         elif step in ("end", "break"):
             turn.end_response(BROKEN if step == "break" else None)
         elif turn.messages[-1].role is Role.MODEL:
-            calls = turn.unanswered_calls if step == "answer" else turn.unanswered_calls[1:]
+            calls = turn.calls_without_result if step == "answer" else turn.calls_without_result[1:]
             turn.add_results(*(result(each.id) for each in calls))
     turn.end_response()
-    news.append(turn.take_new())
+    news.append(turn.pop_delta())
     assert_adds_up(turn, news)
     assert turn.output == expected_output(turn.messages[1:])
     assert turn.reasoning == "".join(message.reasoning for message in turn.messages)

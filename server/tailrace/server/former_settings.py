@@ -74,18 +74,18 @@ def reject_replaced(names: Iterable[str], bounds: Iterable[str]) -> None:
     """Reject settings of `REPLACED`, and members of ``bounds`` that are set outside of ``bounds``.
 
     Args:
-        names: The names of the given settings, without ``TAILRACE_``.
+        names: The names of the present settings, without ``TAILRACE_``.
         bounds: The names of all members of the setting ``bounds``.
 
     Raises:
-        ConfigurationError: At least one of these names was given.
+        ConfigurationError: At least one of these names was present.
     """
-    given = set(names)
+    present = set(names)
     found = [
         f"{_variable(name)} is no longer a setting: {REPLACED[name]}"
-        for name in sorted(given & REPLACED.keys())
+        for name in sorted(present & REPLACED.keys())
     ]
-    members = given & (set(bounds) - MOVED.keys())
+    members = present & (set(bounds) - MOVED.keys())
     found += [
         f"{_variable(name)} is not a setting of its own: set TAILRACE_BOUNDS='{{\"{name}\": …}}'"
         for name in sorted(members)

@@ -520,10 +520,12 @@ class Settings(BaseSettings):
             ConfigurationError: A source sets a former setting that was replaced, or sets a member of ``bounds`` outside of
                 ``bounds``.
         """
-        given = [(source, _values(source)) for source in (init_settings, env_settings, dotenv_settings)]
-        reject_replaced((name for _, values in given for name in values), Bounds.model_fields)
+        values_of_sources = [
+            (source, _values(source)) for source in (init_settings, env_settings, dotenv_settings)
+        ]
+        reject_replaced((name for _, values in values_of_sources for name in values), Bounds.model_fields)
         sources: list[PydanticBaseSettingsSource] = []
-        for source, values in given:
+        for source, values in values_of_sources:
             sections = sections_of(values)
             if sections and source is init_settings:
                 groups = {

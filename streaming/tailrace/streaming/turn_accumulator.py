@@ -10,12 +10,12 @@ call models or tools itself::
             async for chunks in batches:
                 for chunk in chunks:
                     turn.add(chunk)
-                yield turn.take_new()
+                yield turn.pop_delta()
         turn.end_response()
-        if not turn.unanswered_calls:
+        if not turn.calls_without_result:
             break
-        turn.add_results(*await run(turn.unanswered_calls))
-    yield turn.take_new()
+        turn.add_results(*await run(turn.calls_without_result))
+    yield turn.pop_delta()
 """
 
 from collections.abc import Callable, Iterable
@@ -97,14 +97,14 @@ class _ResponseItems(Generic[T]):
         del self.items[self._response :]
         return self._given > len(self.items)
 
-    def take_new(self) -> list[T]:
+    def pop_new(self) -> list[T]:
         """Return the items since the last call."""
         new = self.items[self._given :]
         self._given = len(self.items)
         return new
 
     def repeat_all(self) -> None:
-        """Return all items in the next `take_new`."""
+        """Return all items in the next `pop_new`."""
         self._given = 0
 
 
@@ -131,7 +131,7 @@ class _ResponseText:
     def full(self) -> str:
         return from_utf8(self._text)
 
-    def take_new(self) -> str:
+    def pop_new(self) -> str:
         new = from_utf8(self._text[self._given :])
         self._given = len(self._text)
         return new
@@ -153,7 +153,7 @@ class TurnAccumulator:
             the same id.
         think_tags: True to separate reasoning in ``<think>`` tags from the text; see `Accumulator`.
         merge_choices: See `Accumulator`.
-        collect_output: True to collect the text and the files of all responses for `take_new`, `output`, `reasoning`, `files` and
+        collect_output: True to collect the text and the files of all responses for `pop_delta`, `output`, `reasoning`, `files` and
             `links`. With False, no second copy of the text is stored, for callers that use only the returned changes.
 
     Attributes:
@@ -162,6 +162,7 @@ class TurnAccumulator:
 
     __slots__ = (
         "_before",
+        "_calls_without_result",
         "_collects_output",
         "_files",
         "_given_messages",
@@ -180,7 +181,6 @@ class TurnAccumulator:
         "_separate_before",
         "_spent",
         "_think_tags",
-        "_unanswered",
         "response",
     )
 
@@ -211,7 +211,7 @@ class TurnAccumulator:
         self._separate_before = False  # the value of _separate at the start of the last response
         self._spent: Usage | None = None  # usage of the responses before the last one
         self._receiving: Accumulator | None = None
-        self._unanswered: tuple[ContentPartToolCall, ...] = ()
+        self._calls_without_result: tuple[ContentPartToolCall, ...] = ()
         self.response: Accumulator | None = None
         self._metadata: dict[str, Any] = {}
         self._id = ""
@@ -222,7 +222,7 @@ class TurnAccumulator:
         """Begin the next response, and return the accumulator for its chunks. Call `end_response` at its end."""
         self._spent = self.total_usage
         self._separate_before = self._separate
-        self._unanswered = ()
+        self._calls_without_result = ()
         for growing in (self._output, self._reasoning, self._files, self._links):
             growing.begin_response()
         if self._collects_output:
@@ -247,7 +247,7 @@ class TurnAccumulator:
     def end_response(self, error: UpstreamError | None = None, *, keep_empty: bool = True) -> list[Change]:
         """End the response, add its message to `messages`, and return the changes for text that was still buffered.
 
-        The message of an interrupted response is incomplete, and its tool calls are not in `unanswered_calls`. An
+        The message of an interrupted response is incomplete, and its tool calls are not in `calls_without_result`. An
         empty message of an interrupted response is not added.
 
         Args:
@@ -269,36 +269,42 @@ class TurnAccumulator:
             message = self._with_own_ids(message)
         self._messages.append(message)
         if response.error is None:
-            self._unanswered = tuple(call for call in message.tool_calls if call.kind != "server")
+            self._calls_without_result = tuple(call for call in message.tool_calls if call.kind != "server")
         return changes
 
     def resume_calls(self, calls: Iterable[ContentPartToolCall]) -> None:
-        """Begin the turn with ``calls`` of the last response in the history. They become `unanswered_calls`."""
-        self._unanswered = tuple(calls)
+        """Begin the turn with ``calls`` of the last response in the history. They become `calls_without_result`."""
+        self._calls_without_result = tuple(calls)
 
     def add_results(self, *results: ContentPartToolResult) -> None:
         """Add results for calls of the last response, as one message with the role TOOL.
 
-        Calls without a result remain in `unanswered_calls`.
+        Calls without a result remain in `calls_without_result`.
 
         Raises:
-            ValueError: A result matches none of `unanswered_calls`, two results match the same call, or the results of
+            ValueError: A result matches none of `calls_without_result`, two results match the same call, or the results of
                 the last response were already added.
         """
         has_results = self._messages and self._messages[-1].role is Role.TOOL
-        open_ids = [] if has_results else [call.id for call in self._unanswered]
+        open_ids = [] if has_results else [call.id for call in self._calls_without_result]
         for result in results:
             if result.id not in open_ids:
                 raise ValueError(f"the last response has no open call {result.id!r}")
             open_ids.remove(result.id)
         if results:
             self._messages.append(Message(role=Role.TOOL, content=results))
-            self._unanswered = tuple(call for call in self._unanswered if call.id in open_ids)
+            self._calls_without_result = tuple(
+                call for call in self._calls_without_result if call.id in open_ids
+            )
             self._separate = bool(self._output.full())
 
     # --- output --------------------------------------------------------------------------------------------------------
 
     def take_new(self) -> TurnDelta:
+        """Deprecated name of `pop_delta`; to be removed in 0.3."""
+        return self.pop_delta()
+
+    def pop_delta(self) -> TurnDelta:
         """Return the content since the last call of this method. The time is proportional to the length of that content."""
         messages = tuple(self._messages[self._given_messages :])
         self._given_messages = len(self._messages)
@@ -306,12 +312,12 @@ class TurnAccumulator:
         metadata, self._new_metadata = self._new_metadata, {}
         replaces, self._replaces = self._replaces, False
         return TurnDelta(
-            output=self._output.take_new(),
-            reasoning=self._reasoning.take_new(),
+            output=self._output.pop_new(),
+            reasoning=self._reasoning.pop_new(),
             messages=messages,
             metadata=metadata,
-            files=tuple(self._files.take_new()),
-            links=tuple(self._links.take_new()),
+            files=tuple(self._files.pop_new()),
+            links=tuple(self._links.pop_new()),
             replaces=replaces,
         )
 
@@ -365,9 +371,14 @@ class TurnAccumulator:
         return tuple(self._links.items)
 
     @property
-    def unanswered_calls(self) -> tuple[ContentPartToolCall, ...]:
+    def calls_without_result(self) -> tuple[ContentPartToolCall, ...]:
         """The calls of the last response that have no result yet; empty if the response is incomplete."""
-        return self._unanswered
+        return self._calls_without_result
+
+    @property
+    def unanswered_calls(self) -> tuple[ContentPartToolCall, ...]:
+        """Deprecated name of `calls_without_result`; to be removed in 0.3."""
+        return self.calls_without_result
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -442,7 +453,7 @@ class TurnAccumulator:
 
 
 class _CollectedResponse(Accumulator):
-    """A response whose changes are collected for `TurnAccumulator.take_new`."""
+    """A response whose changes are collected for `TurnAccumulator.pop_delta`."""
 
     __slots__ = ("_collect",)
 

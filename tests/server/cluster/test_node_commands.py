@@ -9,7 +9,7 @@ from support.valkey import ValkeyServer
 from tailrace.server.cluster import node_commands
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.message_authentication import Authentication
-from tailrace.server.cluster.node_commands import Cancel, Command, Commands, NoReply, NotHere
+from tailrace.server.cluster.node_commands import Cancel, Command, Commands, NoReply, WrongNodeError
 from tailrace.server.store.secret_keys import SecretKeys
 
 CANCEL = Cancel("t", "ann")
@@ -98,7 +98,7 @@ async def test_a_repeated_request_is_carried_out_once(
 
 async def test_a_refusal_of_a_node_is_raised_at_the_sender(node: Make) -> None:
     async def refuse(_: Command) -> bytes:
-        raise NotHere
+        raise WrongNodeError
 
     asker, receiver = node(refuse), node(refuse)
     with anyio.fail_after(10):
@@ -106,7 +106,7 @@ async def test_a_refusal_of_a_node_is_raised_at_the_sender(node: Make) -> None:
             group.start_soon(asker.run, "a")
             group.start_soon(receiver.run, "b")
             await anyio.wait_all_tasks_blocked()
-            with pytest.raises(NotHere):
+            with pytest.raises(WrongNodeError):
                 await asker.send_request("b", CANCEL)
             group.cancel_scope.cancel()
 

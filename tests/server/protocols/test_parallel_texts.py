@@ -11,14 +11,14 @@ from tailrace.server.protocols.serial_texts import SerialChannel
 def test_a_text_that_is_replaced_is_gone_on_with() -> None:
     text = GrowingText()
     text.feed("Hello")
-    assert text.take_new() == "Hello"
+    assert text.pop_new() == "Hello"
     text.feed("", append=False)
-    assert text.take_new() == ""
+    assert text.pop_new() == ""
     text.feed("Hel")
-    assert text.take_new() == ""
+    assert text.pop_new() == ""
     text.feed("He", append=False)
     text.feed("llo you")
-    assert text.take_new() == " you"
+    assert text.pop_new() == " you"
     text.check_complete()
     assert text.sent == "Hello you"
 
@@ -27,10 +27,10 @@ def test_a_text_that_is_replaced_is_gone_on_with() -> None:
 def test_a_text_that_is_replaced_by_another_is_an_error(other: str) -> None:
     text = GrowingText()
     text.feed("Hello")
-    text.take_new()
+    text.pop_new()
     text.feed(other, append=False)
     with pytest.raises(DivergedError):
-        text.take_new()
+        text.pop_new()
 
 
 def test_a_text_that_is_replaced_by_a_shorter_one_is_an_error_once_it_is_complete() -> None:

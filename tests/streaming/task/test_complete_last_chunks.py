@@ -70,7 +70,7 @@ def test_a_replayed_task_is_the_same_after_every_event(ending: list[Update]) -> 
         replayed.replay(event)
         assert replayed.snapshot() == live.snapshot()
     assert replayed.closing_updates() == live.closing_updates() == []
-    assert replayed.take_changed() == live.take_changed() != []
+    assert replayed.pop_changed_artifacts() == live.pop_changed_artifacts() != []
 
 
 def test_a_copy_does_not_add_the_text_to_the_conversation_again() -> None:
@@ -80,16 +80,16 @@ def test_a_copy_does_not_add_the_text_to_the_conversation_again() -> None:
     for event in (live.apply(chunk("river")), live.apply(TextDelta("a", " to"))):
         replayed.replay(event)
     for record in (live, replayed):
-        record.take_changed()  # the message is recorded
+        record.pop_changed_artifacts()  # the message is recorded
     replayed.replay(live.apply(TextDelta("a", "", last=True)))
-    assert replayed.take_changed() == live.take_changed() == []
+    assert replayed.pop_changed_artifacts() == live.pop_changed_artifacts() == []
 
 
 def test_an_artifact_that_a_later_turn_repeats_is_changed() -> None:
     record, _ = record_for({})
     for _ in range(2):
         record.apply(chunk("river", last=True))
-        assert len(record.take_changed()) == 1
+        assert len(record.pop_changed_artifacts()) == 1
 
 
 def test_a_very_large_artifact_is_not_repeated() -> None:

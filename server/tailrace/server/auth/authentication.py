@@ -149,8 +149,8 @@ class ApiKeys(Authenticator):
 
     def __init__(self, keys: Mapping[str, str | Sequence[str]]) -> None:
         users: dict[bytes, str] = {}
-        for user, given in keys.items():
-            for key in (given,) if isinstance(given, str) else given:
+        for user, user_keys in keys.items():
+            for key in (user_keys,) if isinstance(user_keys, str) else user_keys:
                 if not user:
                     # Unauthenticated callers have the empty name. A caller with a key and this name would own the tasks of these
                     # callers.
@@ -168,12 +168,12 @@ class ApiKeys(Authenticator):
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         """Return the caller who has the API key. All keys are compared, so that the duration discloses no key."""
-        given = credentials.api_key
-        digest = _digest(given)
+        api_key = credentials.api_key
+        digest = _digest(api_key)
         found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
-        if not given or not found:
-            problem = "the API key is not known" if given else f"an API key is required in {API_KEY_HEADER}"
-            raise AuthError(problem, challenge=_KEY_CHALLENGE, presented=bool(given))
+        if not api_key or not found:
+            problem = "the API key is not known" if api_key else f"an API key is required in {API_KEY_HEADER}"
+            raise AuthError(problem, challenge=_KEY_CHALLENGE, presented=bool(api_key))
         return Identity(found[0])
 
     def schemes(self) -> Mapping[str, Any]:

@@ -26,11 +26,11 @@ from tailrace.server.cluster.node_commands import (
     DeleteWebhook,
     GetSnapshot,
     NoReply,
-    NotHere,
     RemoveFromMemory,
     Send,
     Sent,
     SetWebhook,
+    WrongNodeError,
 )
 from tailrace.server.cluster.store import ClusterStore, TaskLocation, conversation_claim
 from tailrace.server.cluster.task_follower import TaskFollower
@@ -119,7 +119,7 @@ class ClusterEngine(Engine):
                 answer = await self._request_from_node(
                     location, Send(location.task_id, owner, request.to_json(), call)
                 )
-            except NotHere:
+            except WrongNodeError:
                 continue
             sent = msgspec.msgpack.decode(answer, type=Sent)
             active = await self._tasks.find(sent.task_id, owner)
@@ -154,7 +154,7 @@ class ClusterEngine(Engine):
                 return Task.model_validate_json(
                     await self._request_from_node(location, Cancel(location.task_id, owner))
                 )
-            except NotHere:
+            except WrongNodeError:
                 continue
         raise _moving_error()
 
@@ -175,7 +175,7 @@ class ClusterEngine(Engine):
                 return TaskPushNotificationConfig.model_validate_json(
                     await self._request_from_node(location, command)
                 )
-            except NotHere:
+            except WrongNodeError:
                 continue
         raise _moving_error()
 
@@ -191,7 +191,7 @@ class ClusterEngine(Engine):
                 return await super().delete_webhook(task_id, config_id, owner)
             try:
                 await self._request_from_node(location, DeleteWebhook(location.task_id, owner, config_id))
-            except NotHere:
+            except WrongNodeError:
                 continue
             return None
         raise _moving_error()
@@ -252,13 +252,13 @@ class ClusterEngine(Engine):
         """Execute the command of another node.
 
         Raises:
-            NotHere: This node does not run the task.
+            WrongNodeError: This node does not run the task.
         """
         if isinstance(command, RemoveFromMemory):
             await self._forget_here(command.task_id, command.owner)
             return b""
         if await self._locate(command.task_id, command.owner) is not None:
-            raise NotHere
+            raise WrongNodeError
         match command:
             case Cancel():
                 return (await super().cancel_task(command.task_id, command.owner)).to_json()
@@ -275,7 +275,7 @@ class ClusterEngine(Engine):
                 request = SendMessageRequest.model_validate_json(command.request)
                 started = await self.start(request, command.owner, command.call)
                 if isinstance(started, Message):  # the handler replied without a task
-                    raise NotHere
+                    raise WrongNodeError
                 first = started.first.body if started.first is not None else None
                 sent = Sent(started.task_id, started.after, first, started.repeats)
                 return msgspec.msgpack.encode(sent)

@@ -152,8 +152,12 @@ _ERRORS: dict[str, type[A2AError]] = {
 }
 
 
-class NotHere(TailraceError):
+class WrongNodeError(TailraceError):
     """The requested node does not run the task. Another node may run it."""
+
+
+_WRONG_NODE = "NotHere"
+"""The name of `WrongNodeError` in messages between nodes, which is the same in all versions."""
 
 
 class NoReply(OverloadedError):
@@ -191,7 +195,7 @@ class Commands:
         """Send a request to another node, and return the reply.
 
         Raises:
-            NotHere: The node does not run the task.
+            WrongNodeError: The node does not run the task.
             NoReply: The node cannot be reached, or did not reply.
             A2AError: The node replied with this error.
             StoreError: The node replied with this error.
@@ -323,6 +327,8 @@ def _fault(error: Exception) -> _ErrorReply:
     if isinstance(error, A2AError):
         violations = [(each.field, each.description) for each in error.violations]
         return _ErrorReply(type(error).__name__, error.detail, error.metadata, violations)
+    if isinstance(error, WrongNodeError):
+        return _ErrorReply(_WRONG_NODE, str(error))
     if isinstance(error, TailraceError):
         return _ErrorReply(type(error).__name__, str(error))
     return _ErrorReply("InternalError", "the server that works on the task failed")
@@ -331,8 +337,8 @@ def _fault(error: Exception) -> _ErrorReply:
 def _raised(fault: _ErrorReply) -> TailraceError:
     kind = _ERRORS.get(fault.kind)
     if kind is None:
-        if fault.kind == NotHere.__name__:
-            return NotHere(fault.detail)
+        if fault.kind == _WRONG_NODE:
+            return WrongNodeError(fault.detail)
         return StoreError(fault.detail) if fault.kind != "InternalError" else InternalError(fault.detail)
     if issubclass(kind, LimitError):
         known = fault.metadata

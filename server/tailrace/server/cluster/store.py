@@ -125,31 +125,33 @@ class ClusterStore(Store):
             raise StoreError(
                 f"this node could not write a heartbeat within {self._node.ttl:g} s, so it may not write"
             )
-        bound_ids = {write.task_id for write in writes_beyond_events(writes)}
-        bound_ids |= {write.task_id for write in writes if write.task_id not in self._own_tasks}
+        database_ids = {write.task_id for write in writes_beyond_events(writes)}
+        database_ids |= {write.task_id for write in writes if write.task_id not in self._own_tasks}
         refused: dict[str, StoreError] = {}
-        bound = [write for write in writes if write.task_id in bound_ids]
-        free = _additions([write for write in writes if write.task_id not in bound_ids], self._own_tasks)
-        if bound:
+        database_writes = [write for write in writes if write.task_id in database_ids]
+        additions = _additions(
+            [write for write in writes if write.task_id not in database_ids], self._own_tasks
+        )
+        if database_writes:
             failure: list[StoreError] = []
             async with anyio.create_task_group() as group:
-                if free:
-                    group.start_soon(self._add, free, refused)
+                if additions:
+                    group.start_soon(self._add, additions, refused)
                 try:
-                    await self._write_bound(bound)
+                    await self._write_to_database(database_writes)
                 except StoreError as error:
                     failure.append(error)
-            if failure and free and failure[0].temporary:
-                raise TasksNotWrittenError(dict.fromkeys(bound_ids, failure[0]), temporary=True)
+            if failure and additions and failure[0].temporary:
+                raise TasksNotWrittenError(dict.fromkeys(database_ids, failure[0]), temporary=True)
             if failure:
                 raise failure[0]
             for task_id in self._taken_over_tasks:
                 refused[task_id] = NotOwnedError("another node has taken over the task")
             self._abandoned -= self._taken_over_tasks
-            await self._add(self._stream_additions(bound), refused, are_kept=True)
+            await self._add(self._stream_additions(database_writes), refused, are_kept=True)
         else:
-            await self._add(free, refused)
-        for write in bound:
+            await self._add(additions, refused)
+        for write in database_writes:
             if write.snapshot is not None and not _is_running(write.snapshot.status.state):
                 self._own_tasks.pop(write.task_id, None)
         self._persisted.clear()
@@ -159,13 +161,13 @@ class ClusterStore(Store):
                 self._own_tasks.pop(task_id, None)
             raise TasksNotWrittenError(refused)
 
-    async def _write_bound(self, bound: list[TaskWrite]) -> None:
-        """Write to PostgreSQL, in one transaction, those writes of a batch that must be there (``bound``).
+    async def _write_to_database(self, writes: list[TaskWrite]) -> None:
+        """Write to PostgreSQL, in one transaction, those writes of a batch that must be there (``writes``).
 
         If the batch is retried, skip writes that PostgreSQL already has.
         """
         persisted = set(map(id, self._persisted))
-        missing = [write for write in bound if id(write) not in persisted]
+        missing = [write for write in writes if id(write) not in persisted]
         if missing:
             await super().commit(missing)
             self._persisted += missing
@@ -192,16 +194,16 @@ class ClusterStore(Store):
             if write.snapshot is not None and not _is_running(write.snapshot.status.state):
                 _release(connection, write.owner, conversation_claim(write.context_id), node)
 
-    def _stream_additions(self, bound: list[TaskWrite]) -> list[Addition]:
+    def _stream_additions(self, writes: list[TaskWrite]) -> list[Addition]:
         additions = _additions(
-            [write for write in bound if write.task_id not in self._taken_over_tasks], self._own_tasks
+            [write for write in writes if write.task_id not in self._taken_over_tasks], self._own_tasks
         )
-        for write in bound:
+        for write in writes:
             if write.task_id and write.task_id not in self._taken_over_tasks:
                 self._own_tasks.setdefault(write.task_id, False)
         ended = {
             write.task_id: write.snapshot.status.state.terminal
-            for write in bound
+            for write in writes
             if write.snapshot is not None
         }
         return [
@@ -437,8 +439,10 @@ class ClusterStore(Store):
             The webhooks of the task, to which this node delivers from now on; None if another node claimed the task first.
         """
         node = self._node.id
-        free = or_(tasks.c.node.is_(None), tasks.c.node == node, ~exists().where(nodes.c.id == tasks.c.node))
-        where = (tasks.c.id == task_id, tasks.c.state.in_(_WAITING), ~has_running_turn(), free)
+        is_claimable = or_(
+            tasks.c.node.is_(None), tasks.c.node == node, ~exists().where(nodes.c.id == tasks.c.node)
+        )
+        where = (tasks.c.id == task_id, tasks.c.state.in_(_WAITING), ~has_running_turn(), is_claimable)
 
         def work(connection: Connection) -> list[PushConfig] | None:
             if not connection.execute(update(tasks).where(*where).values(node=node)).rowcount:
@@ -460,8 +464,8 @@ class ClusterStore(Store):
         some = select(tasks.c.id).where(has_running_turn(), orphaned).limit(TAKE_OVER_BATCH)
         if not await self._read(some):
             return [], []
-        free = some.with_for_update(skip_locked=True).scalar_subquery()
-        change = update(tasks).where(tasks.c.id.in_(free)).values(node=node)
+        unlocked = some.with_for_update(skip_locked=True).scalar_subquery()
+        change = update(tasks).where(tasks.c.id.in_(unlocked)).values(node=node)
         taken = change.returning(tasks.c.id, tasks.c.owner)
 
         def work(connection: Connection) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
@@ -496,11 +500,11 @@ class ClusterStore(Store):
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)
         # NOT IN instead of EXISTS, because SQLAlchemy would not correlate EXISTS with the existing row.
-        free = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
+        is_claimable = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
         if task_id is not None:
-            free &= (claims.c.task_id == task_id) | ~_is_claimed()
+            is_claimable &= (claims.c.task_id == task_id) | ~_is_claimed()
         change = {"node": node, "task_id": task_id}
-        taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_=change, where=free)
+        taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_=change, where=is_claimable)
         mine = taken.returning(claims.c.node)
         return await self._database.write(lambda connection: connection.scalar(mine)) == node
 

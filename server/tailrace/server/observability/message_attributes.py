@@ -42,9 +42,9 @@ def arguments(call: ContentPartToolCall) -> str:
     return call.arguments_text or _text(call.arguments)
 
 
-def result(given: ContentPartToolResult) -> str:
+def result(tool_result: ContentPartToolResult) -> str:
     """Return the attribute ``gen_ai.tool.call.result``."""
-    return given.output if isinstance(given.output, str) else _text(given.output)
+    return tool_result.output if isinstance(tool_result.output, str) else _text(tool_result.output)
 
 
 def _message(message: Message) -> dict[str, Any]:

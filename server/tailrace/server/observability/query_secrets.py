@@ -30,10 +30,10 @@ def redact_query(scope: Scope) -> str | None:
     if len(query) > MAX_QUERY_BYTES:  # the request is rejected without parsing the query
         scope[_EXTENSION], scope["query_string"] = query, b"REDACTED"
         return "REDACTED"
-    given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    if not any(name in _SECRETS for name, _ in given):
+    parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    if not any(name in _SECRETS for name, _ in parameters):
         return None
-    redacted = urlencode([(name, "REDACTED" if name in _SECRETS else value) for name, value in given])
+    redacted = urlencode([(name, "REDACTED" if name in _SECRETS else value) for name, value in parameters])
     scope[_EXTENSION] = query
     scope["query_string"] = redacted.encode("ascii")
     return redacted

@@ -91,7 +91,7 @@ class _Side:
 
 
 def is_same_conversation(
-    given: Iterable[Message],
+    received: Iterable[Message],
     stored: Sequence[A2AMessage],
     status_texts: Mapping[str, str] | None = None,
     waiting: Collection[str] = (),
@@ -99,23 +99,23 @@ def is_same_conversation(
     """Return whether the earlier messages of a request are equal to the stored conversation.
 
     Args:
-        given: The client's messages.
+        received: The client's messages.
         stored: The stored conversation.
         status_texts: Status texts, by the id of the stored message that precedes the status.
         waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive these calls.
     """
     own = calls_run_here(stored) | frozenset(waiting)
-    given_sides = _joined(_given_sides(given, own))
+    given_sides = _joined(_given_sides(received, own))
     stored_sides = _joined(_stored_sides(stored, status_texts or {}, own))
     return len(given_sides) == len(stored_sides) and all(map(_agree, given_sides, stored_sides))
 
 
-def _agree(given: _Side, stored: _Side) -> bool:
-    if given.is_callers != stored.is_callers:
+def _agree(received: _Side, stored: _Side) -> bool:
+    if received.is_callers != stored.is_callers:
         return False
-    if given.is_callers:
-        return given.message() == stored.message()
-    return given.calls == stored.calls and bool(given.texts() & stored.texts())
+    if received.is_callers:
+        return received.message() == stored.message()
+    return received.calls == stored.calls and bool(received.texts() & stored.texts())
 
 
 def calls_run_here(stored: Iterable[A2AMessage]) -> frozenset[str]:
@@ -146,9 +146,9 @@ def without_calls(message: Message, call_ids: Collection[str]) -> Message:
 def _given_sides(messages: Iterable[Message], ran_here: Collection[str]) -> Iterable[_Side]:
     # Clients of some protocols receive the calls of the agent's tools and send them back.
     for message in messages:
-        given = without_calls(message, ran_here)
-        if given.content or not message.content:
-            yield _side_of(given)
+        remaining = without_calls(message, ran_here)
+        if remaining.content or not message.content:
+            yield _side_of(remaining)
 
 
 def _stored_sides(

@@ -381,17 +381,17 @@ def response_id(task_id: str, turn: int) -> str:
     return f"resp_{task_id}_{turn}"
 
 
-def response_id_of_item(given: str) -> str:
+def response_id_of_item(item_id: str) -> str:
     """Return the response id that the id of an output item contains; empty if this server did not create the id."""
-    response = f"resp_{given.partition('_')[2].rpartition('_')[0]}"
+    response = f"resp_{item_id.partition('_')[2].rpartition('_')[0]}"
     return response if all(read_response_id(response)) else ""
 
 
-def read_response_id(given: str) -> tuple[str, int]:
+def read_response_id(value: str) -> tuple[str, int]:
     """Return the task id and the turn in a response id. The task id is empty if this server did not create the response id."""
-    task_id, _, turn = given.removeprefix("resp_").rpartition("_")
+    task_id, _, turn = value.removeprefix("resp_").rpartition("_")
     is_number = turn.isascii() and turn.isdigit() and len(turn) < 10 and turn[0] != "0"
-    if not given.startswith("resp_") or not is_number:
+    if not value.startswith("resp_") or not is_number:
         return "", 0
     return task_id, int(turn)
 

@@ -40,9 +40,9 @@ class _Call:
         self.is_started = False
         self.is_ended = False
 
-    def take_new(self) -> list[ui_events.UiEvent]:
+    def pop_events(self) -> list[ui_events.UiEvent]:
         """Return a list with one event for the arguments that have not been reported; empty if there are none."""
-        text = self.text.take_new() if self.is_started else ""
+        text = self.text.pop_new() if self.is_started else ""
         return [ui_events.ArgumentsAdded(self.id, text)] if text else []
 
 
@@ -229,7 +229,7 @@ class EventTranslator:
         text = "".join(part.text or "" for part in artifact.parts)
         if call is not None:
             call.text.feed(text, append=update.append)
-            return call.take_new()
+            return call.pop_events()
         call = self._calls[artifact.artifact_id] = _Call(artifact.name, declared=artifact.name in self._tools)
         call.text.feed(text)
         call_id = extension_metadata(artifact.metadata).get("callId")
@@ -249,7 +249,7 @@ class EventTranslator:
         return [
             *self._texts.start_call(),
             ui_events.CallStarted(call_id, call.name, call.declared),
-            *call.take_new(),
+            *call.pop_events(),
         ]
 
     def _end_call(
@@ -274,7 +274,7 @@ class EventTranslator:
             raise DivergedError
         if not call.text.sent:
             call.text.feed(arguments_text(complete))
-            events += call.take_new()
+            events += call.pop_events()
         call.is_ended = True
         as_written = task_events.is_same_arguments(call.text.sent, complete)
         return [*events, ui_events.CallEnded(complete, call.declared, as_written)]

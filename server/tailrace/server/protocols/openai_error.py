@@ -111,12 +111,12 @@ class OpenAIError(TailraceError):
             return cls(409, message or "the task was canceled", code="task_canceled", headers=_NO_RETRY)
         if state is TaskState.REJECTED:
             return cls(400, message or "the agent rejected the request", code="task_rejected")
-        given = fields.get("error")
-        if not isinstance(given, Mapping):
+        error_fields = fields.get("error")
+        if not isinstance(error_fields, Mapping):
             return cls(
                 500, message or "the agent failed", kind="agent_error", code="task_failed", headers=_NO_RETRY
             )
-        return cls._of_upstream(message, cast("Mapping[str, Any]", given))
+        return cls._of_upstream(message, cast("Mapping[str, Any]", error_fields))
 
     @classmethod
     def from_upstream(cls, error: UpstreamError) -> "OpenAIError":
@@ -127,17 +127,17 @@ class OpenAIError(TailraceError):
             "code": error.code,
             "retryAfter": error.retry_after,
         }
-        given = {name: fact for name, fact in fields.items() if fact is not None}
-        return cls._of_upstream(error.message, given)
+        details = {name: fact for name, fact in fields.items() if fact is not None}
+        return cls._of_upstream(error.message, details)
 
     @classmethod
-    def _of_upstream(cls, message: str, given: Mapping[str, Any]) -> "OpenAIError":
-        fault, status, code = given.get("type"), given.get("status"), given.get("code")
+    def _of_upstream(cls, message: str, error_fields: Mapping[str, Any]) -> "OpenAIError":
+        fault, status, code = error_fields.get("type"), error_fields.get("status"), error_fields.get("code")
         details: dict[str, Any] = {"code": code if isinstance(code, str) else str(fault)}
         if fault in tuple(UpstreamFault):
-            details["upstream"] = given  # other values of `fault` are limits of this server
+            details["upstream"] = error_fields  # other values of `fault` are limits of this server
         if status == 429:
-            pause = given.get("retryAfter")
+            pause = error_fields.get("retryAfter")
             headers = {"Retry-After": str(math.ceil(pause))} if isinstance(pause, int | float) else {}
             return cls(429, message, headers=headers, **details)
         if status in _CALLERS_FAULT:

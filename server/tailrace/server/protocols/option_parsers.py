@@ -75,9 +75,9 @@ def create_caller_options(**fields: object) -> CallerOptions:
     Raises:
         OpenAIError: A value is invalid.
     """
-    given = {name: fact for name, fact in fields.items() if fact is not None and fact != ()}
+    options = {name: fact for name, fact in fields.items() if fact is not None and fact != ()}
     with reject_invalid():
-        return CallerOptions.model_validate(given)
+        return CallerOptions.model_validate(options)
 
 
 def function_definition(fields: Mapping[str, Any], where: str) -> ToolDefinition:
@@ -123,8 +123,8 @@ def tool_choice(choice: object, name: object, param: str) -> ToolChoice | None:
     if choice in ("auto", "none", "required"):
         return ToolChoice.model_validate({"mode": choice})
     if isinstance(choice, str) or not isinstance(name, str) or not name:
-        where, given = (f"{param}.type", choice.get("type")) if is_mapping(choice) else (param, choice)
-        raise unsupported(where, f"The {where} {shortened(given)}")
+        where, value = (f"{param}.type", choice.get("type")) if is_mapping(choice) else (param, choice)
+        raise unsupported(where, f"The {where} {shortened(value)}")
     return ToolChoice(mode="tool", name=name)
 
 

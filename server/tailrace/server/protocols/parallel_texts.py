@@ -39,7 +39,7 @@ class GrowingText:
             self._pending.clear()
         self._pending.append(text)
 
-    def take_new(self) -> str:
+    def pop_new(self) -> str:
         """Return the text to send now.
 
         Raises:
@@ -97,8 +97,8 @@ class _Text:
     def is_started(self) -> bool:
         return self._sections > 0
 
-    def take_new(self) -> list[ui_events.UiEvent]:
-        text = self.text.take_new()
+    def pop_events(self) -> list[ui_events.UiEvent]:
+        text = self.text.pop_new()
         if not text:
             return []
         if self.is_open:
@@ -176,7 +176,7 @@ class ParallelTexts:
             kind: ui_events.Channel = "reasoning" if channel == "reasoning" else "text"
             known = self._texts[artifact_id] = _Text(artifact_id, kind)
         known.text.feed(text, append=update.append)
-        events = known.take_new()
+        events = known.pop_events()
         if events and known.channel == "text" and self._reasoning:
             events = [*self.start_call(), *events]
         elif events and known.channel == "reasoning" and known not in self._reasoning:

@@ -71,7 +71,7 @@ class SerialChannel:
         if entry.position < self._current:
             # A complete artifact has changed. Resume with this artifact, unless text of later artifacts was already sent.
             if any(other.is_started for other in self._order[entry.position + 1 :]):
-                if entry.text.take_new():
+                if entry.text.pop_new():
                     raise DivergedError
                 return ""
             self._current = entry.position
@@ -102,7 +102,7 @@ class SerialChannel:
         texts: list[str] = []
         while self._current < len(self._order):
             entry = self._order[self._current]
-            text = entry.text.take_new()
+            text = entry.text.pop_new()
             if text:
                 if not entry.is_started and not self.is_empty:
                     texts.append(self._between_rounds if entry.is_round else _BETWEEN)

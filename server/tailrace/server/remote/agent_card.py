@@ -286,11 +286,11 @@ def _age(version: str) -> int | None:
 def _skills(skills: Iterable[dict[str, Any]]) -> Iterator[AgentSkill]:
     """Yield the skills without their security requirements, and with defaults for members that `AgentSkill` requires."""
     for at, skill in enumerate(islice(skills, _MAX_SKILLS)):
-        given = {key: value for key, value in skill.items() if value and key != "securityRequirements"}
-        name = given.get("name") or given.get("id") or f"skill {at + 1}"
+        members = {key: value for key, value in skill.items() if value and key != "securityRequirements"}
+        name = members.get("name") or members.get("id") or f"skill {at + 1}"
         try:
             yield AgentSkill.model_validate(
-                {"id": name, "name": name, "description": name, "tags": ["agent"], **given}
+                {"id": name, "name": name, "description": name, "tags": ["agent"], **members}
             )
         except ValidationError:
             continue

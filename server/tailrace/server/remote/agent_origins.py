@@ -69,11 +69,11 @@ class AgentOrigins:
     def __init__(self, url: str, allowed: Iterable[str] = ()) -> None:
         self.configured = origin_of(url)
         self._allowed = {self.configured}
-        for given in allowed:
-            origin = origin_of(given)
-            if not origin or urlsplit(given).path.strip("/") or "@" in given:
+        for entry in allowed:
+            origin = origin_of(entry)
+            if not origin or urlsplit(entry).path.strip("/") or "@" in entry:
                 raise ConfigurationError(
-                    f"TAILRACE_AGENT_ORIGINS: {given!r} is not an origin: write https://HOST or https://HOST:PORT"
+                    f"TAILRACE_AGENT_ORIGINS: {entry!r} is not an origin: write https://HOST or https://HOST:PORT"
                 )
             self._allowed.add(origin)
 

@@ -219,8 +219,8 @@ class AgentClient:
     def headers(self) -> dict[str, str]:
         """Headers of every request. When the agent card is known, credentials have the form that the card requires."""
         bearer = {"authorization": f"Bearer {self._token}"} if self._token else {}
-        given = bearer if self._card is None else credentials(self._card, self._token)
-        return {**given, **self._headers, "accept-encoding": "identity"}
+        credential_headers = bearer if self._card is None else credentials(self._card, self._token)
+        return {**credential_headers, **self._headers, "accept-encoding": "identity"}
 
     async def stream(
         self,

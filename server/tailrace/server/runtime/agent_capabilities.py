@@ -63,8 +63,8 @@ class Capabilities:
         Raises:
             ExtensionSupportRequiredError: The request does not activate a required extension.
         """
-        given = set(activated)
-        missing = [each.uri for each in self.extensions if each.required and each.uri not in given]
+        active = set(activated)
+        missing = [each.uri for each in self.extensions if each.required and each.uri not in active]
         if missing:
             uris = ", ".join(missing)
             raise ExtensionSupportRequiredError(
@@ -103,10 +103,15 @@ class Capabilities:
         if not accepted or not self.output_modes:
             return
         wanted = [mode if "/" in mode or mode == "*" else f"{mode}/*" for mode in accepted]
-        if not any(fits(given, mode) or fits(mode, given) for given in self.output_modes for mode in wanted):
-            given = ", ".join(self.output_modes)
+        if not any(
+            fits(supported, mode) or fits(mode, supported)
+            for supported in self.output_modes
+            for mode in wanted
+        ):
+            supported = ", ".join(self.output_modes)
             raise ContentTypeNotSupportedError(
-                f"configuration.acceptedOutputModes has none of: {given}", metadata={"supportedTypes": given}
+                f"configuration.acceptedOutputModes has none of: {supported}",
+                metadata={"supportedTypes": supported},
             )
 
 

@@ -44,8 +44,8 @@ def check_file_urls(message: Message, schemes: Sequence[str]) -> None:
             continue
         found = _SCHEME.match(part.url)
         if found is None or found[1].lower() not in schemes:
-            given = f"the scheme {found[1][:_MAX_SHOWN]!r}" if found else "a URL without a scheme"
-            description = f"{given} is not accepted; allowed: {', '.join(schemes)} (TAILRACE_FILE_SCHEMES)"
+            actual = f"the scheme {found[1][:_MAX_SHOWN]!r}" if found else "a URL without a scheme"
+            description = f"{actual} is not accepted; allowed: {', '.join(schemes)} (TAILRACE_FILE_SCHEMES)"
             field = f"message.parts[{at}].url"
             raise InvalidParamsError(
                 f"{field}: {description}", violations=[FieldViolation(field, description)]

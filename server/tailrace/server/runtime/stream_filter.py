@@ -175,13 +175,13 @@ class FilterChain:
     async def close(self) -> str:
         """Return the text that the filters still hold back."""
         text = join_surrogates(self._half)
-        for given, stream in zip(self.filters, self._streams, strict=True):
+        for stream_filter, stream in zip(self.filters, self._streams, strict=True):
             if text:
                 text = await stream.feed(text)
             try:
                 text += await stream.close()
             except BlockedError as error:
-                if given.scope != "output":
+                if stream_filter.scope != "output":
                     raise
                 self.output_error = error
         return self._unpublished(text)

@@ -352,7 +352,7 @@ class TurnRunner:
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
         )
         active.round_calls = open_call_ids((message,))
-        record.take_changed()
+        record.pop_changed_artifacts()
 
     def end(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn: complete open artifacts, then store the last status with the messages of the turn."""
@@ -360,7 +360,7 @@ class TurnRunner:
         for update in record.closing_updates():
             self.persist(active, (record.apply(update),))
         last = record.apply(ending)
-        made = record.take_changed()
+        made = record.pop_changed_artifacts()
         results = results_in_artifacts(made, active.round_calls)
         if results is not None:
             self._add_message(active, results)

@@ -305,7 +305,7 @@ class _Run:
         """Add a message to the conversation. It replaces a message with the content of the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
         self._messages.append(message.model_copy(update=ids))
-        self.record.take_changed()
+        self.record.pop_changed_artifacts()
 
     def _changes_nothing(self, item: Update) -> bool:
         return (
@@ -319,7 +319,7 @@ class _Run:
         """End the turn with the last update of the handler. If the update is invalid, fail the task."""
         for update in self.record.closing_updates():
             await self._publisher.apply(update)
-        message = messages_from_artifacts(self.record.take_changed(), self.record)
+        message = messages_from_artifacts(self.record.pop_changed_artifacts(), self.record)
         try:
             await self._publisher.apply(ending)
         except Exception:

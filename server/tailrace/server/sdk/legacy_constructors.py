@@ -44,19 +44,19 @@ class OlderObject:
             **(conversions or {}),
         }
 
-    def __call__(self, *args: Any, **given: Any) -> Any:
+    def __call__(self, *args: Any, **members: Any) -> Any:
         """Return an object of the SDK's class.
 
         Raises:
             TypeError: A keyword argument exists neither in A2A 1.0 nor before it.
             ValueError: An enum has no such value.
         """
-        fields = {name: value for name, value in given.items() if name in self._known}
-        for name in given.keys() - fields.keys():
+        fields = {name: value for name, value in members.items() if name in self._known}
+        for name in members.keys() - fields.keys():
             if name not in self._conversions:
                 known = ", ".join(sorted(self._known))
                 raise TypeError(f"{self._kind.__name__} has no {name!r} in A2A 1.0; it has {known}")
-        for name, value in given.items():
+        for name, value in members.items():
             if name not in self._known:
                 form, convert = self._conversions[name]
                 warn_older(f"{self._kind.__name__}({name}=…)", form)

@@ -226,7 +226,7 @@ class Agent(Generic[T]):
             async for _ in steps:
                 pass
         self._raise_for(turn)
-        result = _result(turn, turn.take_new(), last=True)
+        result = _result(turn, turn.pop_delta(), last=True)
         if self.reader is None or result.open_calls:
             return cast("ChatResult[T]", result)
         return cast("ChatResult[T]", _with_output(result, self._read_output(turn)))
@@ -262,11 +262,11 @@ class Agent(Generic[T]):
                 # Yield nothing while tools run. Otherwise, a caller that leaves the loop without closing the generator
                 # would keep the cancel scope of the tools open.
                 if not isinstance(step, ResponseBegun | ToolEnded):
-                    delta = turn.take_new()
+                    delta = turn.pop_delta()
                     if delta:
                         yield _result(turn, delta)
         self._raise_for(turn)
-        yield _result(turn, turn.take_new(), last=True)
+        yield _result(turn, turn.pop_delta(), last=True)
 
     def steps(
         self,
@@ -321,7 +321,7 @@ class Agent(Generic[T]):
 
         Close the generator (``aclosing``) in the asyncio task that started the generator. Closing the generator, or
         cancelling this asyncio task, stops the request and the tools. If the provider fails, no exception is raised: see
-        `TurnAccumulator.error`. The calls that the caller must run are in `TurnAccumulator.unanswered_calls`.
+        `TurnAccumulator.error`. The calls that the caller must run are in `TurnAccumulator.calls_without_result`.
 
         Args:
             accumulator: The accumulator of the turn, which contains the conversation. The method adds the responses and

@@ -224,9 +224,9 @@ class AgentTurn:
     def end_round(self) -> None:
         """End a round. Add the results of its calls as one message, in the order of the calls."""
         assert isinstance(self._action, RunTools)  # noqa: S101 — the driver has just run tools
-        calls = [call for call in self.accumulator.unanswered_calls if call.id in self._results]
+        calls = [call for call in self.accumulator.calls_without_result if call.id in self._results]
         self.accumulator.add_results(*(self._results.pop(call.id) for call in calls))
-        unanswered = self.accumulator.unanswered_calls
+        unanswered = self.accumulator.calls_without_result
         self._may_repeat = True
         choice = self._options.tool_choice
         if choice is not None and choice.mode in _FORCED:
@@ -244,7 +244,7 @@ class AgentTurn:
         if self._may_repeat and is_empty:
             self._may_repeat = False
             return None
-        calls = accumulator.unanswered_calls
+        calls = accumulator.calls_without_result
         if not calls:
             return Done()
         known = self._has_tools or bool(self._callers_tools)
@@ -261,10 +261,10 @@ class AgentTurn:
 def has_truncated_call(accumulator: TurnAccumulator) -> bool:
     """Return True if the last response reached its length limit within a tool call, so that the call cannot run."""
     return accumulator.finish_reason is FinishReason.LENGTH and any(
-        call.arguments_error is not None for call in accumulator.unanswered_calls
+        call.arguments_error is not None for call in accumulator.calls_without_result
     )
 
 
 def open_calls(accumulator: TurnAccumulator) -> tuple[ContentPartToolCall, ...]:
     """Return the calls that the caller must run or approve after a turn; none if a filter stopped the last response."""
-    return () if accumulator.finish_reason in _REFUSED else accumulator.unanswered_calls
+    return () if accumulator.finish_reason in _REFUSED else accumulator.calls_without_result

@@ -141,7 +141,7 @@ class TurnTranslator:
         elif isinstance(step, ToolEnded):
             items.append(self._response.result(step.result))
         self._complete = len(self._accumulator.messages)
-        if isinstance(step, ResponseEnded) and self._accumulator.unanswered_calls and items:
+        if isinstance(step, ResponseEnded) and self._accumulator.calls_without_result and items:
             # Persist the messages before the tools run. After a crash, the server then knows that the tools may have
             # run.
             items[-1:] = [*self._new_messages(), items[-1]]

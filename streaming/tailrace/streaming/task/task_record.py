@@ -182,7 +182,7 @@ class TaskRecord:
         return artifact_id in self._artifacts and self._artifacts[artifact_id].open
 
     def is_changed(self, artifact_id: str) -> bool:
-        """Return True if an artifact was created, replaced or extended after the last call of `take_changed`.
+        """Return True if an artifact was created, replaced or extended after the last call of `pop_changed_artifacts`.
 
         For a task that was loaded from the store, only changes after the stored snapshot count. The store saves a snapshot
         at the end of each complete turn.
@@ -264,6 +264,10 @@ class TaskRecord:
         return updates
 
     def take_changed(self) -> list[Artifact]:
+        """Deprecated name of `pop_changed_artifacts`; to be removed in 0.3."""
+        return self.pop_changed_artifacts()
+
+    def pop_changed_artifacts(self) -> list[Artifact]:
         """Return the artifacts that were created, replaced or extended since the last call, with all content so far."""
         changed = [record for record in self._artifacts.values() if record.changed]
         for record in changed:

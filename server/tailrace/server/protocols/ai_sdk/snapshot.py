@@ -103,7 +103,7 @@ class _Snapshot:
             yield {"type": "text", "text": refusal, "state": "done"}
 
     def _call(self, call: ContentPartToolCall) -> Fields:
-        given = call.arguments_text if call.arguments_text is not None else call.arguments
+        arguments = call.arguments_text if call.arguments_text is not None else call.arguments
         part: Fields = {"type": f"tool-{call.name}", "toolCallId": call.id}
         if call.id in self._ran_here:
             part = {
@@ -112,7 +112,7 @@ class _Snapshot:
                 "toolCallId": call.id,
                 "providerExecuted": True,
             }
-        part |= {"state": "input-available", "input": given}
+        part |= {"state": "input-available", "input": arguments}
         if call.arguments_error:
             part |= {"state": "output-error", "errorText": call.arguments_error}
         self._calls[call.id] = part

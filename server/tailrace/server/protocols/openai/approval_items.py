@@ -121,12 +121,12 @@ def _is_models(item: Mapping[str, Any]) -> bool:
 
 def _is_ours(item: Mapping[str, Any]) -> bool:
     """Return whether an item belongs to an approval that this server requested."""
-    given: object = item.get(
+    item_id: object = item.get(
         {_REQUEST: "id", _RESPONSE: "approval_request_id"}.get(str(item.get("type")), "")
     )
-    if not isinstance(given, str):
+    if not isinstance(item_id, str):
         return False
-    response, _, digest = given.rpartition("_")
+    response, _, digest = item_id.rpartition("_")
     prefix, _, turn = response.partition("_")
     task_id, _, number = turn.rpartition("_")
     is_response = prefix == REQUEST_PREFIX and task_id[:1] not in ("", "_") and number.isdecimal()

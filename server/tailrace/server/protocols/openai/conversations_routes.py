@@ -330,11 +330,11 @@ def _deleted_items(message: Message) -> Sequence[object]:
     return cast("list[object]", deleted) if isinstance(deleted, list) else ()
 
 
-def _find_item(items: Sequence[_Item], given: str) -> _Item:
+def _find_item(items: Sequence[_Item], item_id: str) -> _Item:
     for item in items:
-        if item.fields["id"] == given:
+        if item.fields["id"] == item_id:
             return item
-    raise OpenAIError(404, f"Item with id '{given}' not found.", param="item_id")
+    raise OpenAIError(404, f"Item with id '{item_id}' not found.", param="item_id")
 
 
 def _is_of_handled_calls(item: _Item, items: Iterable[_Item]) -> bool:

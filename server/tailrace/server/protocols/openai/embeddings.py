@@ -58,10 +58,10 @@ def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
         request = EmbeddingRequest.model_validate(body)
     except ValidationError as error:
         raise OpenAIError.from_validation_error(error) from None
-    given: object = request.input
-    if isinstance(given, str) and given:
+    texts: object = request.input
+    if isinstance(texts, str) and texts:
         return request
-    inputs = cast("list[object]", given) if isinstance(given, list) else []
+    inputs = cast("list[object]", texts) if isinstance(texts, list) else []
     if len(inputs) > MAX_INPUTS and not _are_tokens(inputs):
         raise _invalid(f"{len(inputs)} inputs; the maximum is {MAX_INPUTS}. Send several requests.")
     is_list_of_texts = all(isinstance(each, str) and each for each in inputs)

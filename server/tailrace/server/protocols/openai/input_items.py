@@ -90,8 +90,8 @@ def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
         suffix: A part of each item's id, which makes the ids unique.
     """
     common = map(to_common_message, shown_messages(messages))
-    given = input_items(History(conversation=tuple(common)), add_missing_results=False)
-    return [_with_id(item, at, suffix) for at, item in enumerate(given)]
+    items = input_items(History(conversation=tuple(common)), add_missing_results=False)
+    return [_with_id(item, at, suffix) for at, item in enumerate(items)]
 
 
 def _with_id(item: Fields, at: int, suffix: str) -> Fields:

@@ -281,12 +281,12 @@ class _ResponseRequest(_ConversationRequest):
 
 
 def _conversation_key(metadata: Mapping[str, Any] | None, header: str, user: str | None) -> str:
-    given = metadata or {}
+    fields = metadata or {}
     return conversation_key(
         {
             "X-Conversation-Id": header,
-            "metadata.conversation_id": given.get("conversation_id"),
-            "metadata.context_id": given.get("context_id"),
+            "metadata.conversation_id": fields.get("conversation_id"),
+            "metadata.context_id": fields.get("context_id"),
             "user": user,
         }
     )
@@ -428,10 +428,10 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     Raises:
         OpenAIError: The metadata exceeds a limit of the API, or a value is not a text.
     """
-    given = metadata or {}
-    if len(given) > MAX_PAIRS:
-        raise _invalid_metadata(f"{len(given)} pairs; the maximum is {MAX_PAIRS}")
-    for name, value in given.items():
+    fields = metadata or {}
+    if len(fields) > MAX_PAIRS:
+        raise _invalid_metadata(f"{len(fields)} pairs; the maximum is {MAX_PAIRS}")
+    for name, value in fields.items():
         if len(name) > MAX_NAME_LENGTH:
             raise _invalid_metadata(f"a name has {len(name)} characters; the maximum is {MAX_NAME_LENGTH}")
         if not isinstance(value, str):
@@ -457,9 +457,9 @@ def _check_choices(count: int, param: str) -> None:
         )
 
 
-def _texts(given: str | list[str] | None) -> tuple[str, ...] | None:
+def _texts(value: str | list[str] | None) -> tuple[str, ...] | None:
     """Return the texts of a member that is one text or a list of texts."""
-    return ((given,) if isinstance(given, str) else tuple(given)) if given else None
+    return ((value,) if isinstance(value, str) else tuple(value)) if value else None
 
 
 def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:

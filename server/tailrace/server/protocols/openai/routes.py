@@ -302,8 +302,8 @@ def _credentials(request: Request) -> Credentials:
 
     Bearer tokens are also read as API keys, because OpenAI's clients send API keys as bearer tokens.
     """
-    given = credentials_of(request)
-    if given.bearer and not given.headers.get(_KEY_HEADER):
-        headers = {**given.headers, _KEY_HEADER: given.bearer}
-        return Credentials(headers, given.query, reads=given.reads)
-    return given
+    credentials = credentials_of(request)
+    if credentials.bearer and not credentials.headers.get(_KEY_HEADER):
+        headers = {**credentials.headers, _KEY_HEADER: credentials.bearer}
+        return Credentials(headers, credentials.query, reads=credentials.reads)
+    return credentials

@@ -66,9 +66,9 @@ class StoredTurn(NamedTuple):
         return (snapshot_of_turn if self.turn_has_ended else snapshot_of_running_turn)(self.task, self.turn)
 
 
-def not_found(given: str, kind: Kind) -> OpenAIError:
+def not_found(object_id: str, kind: Kind) -> OpenAIError:
     """Return the error for a response or completion that does not exist or belongs to another caller."""
-    return OpenAIError(404, f"{_NOUNS[kind]} with id '{given}' not found.", param="id")
+    return OpenAIError(404, f"{_NOUNS[kind]} with id '{object_id}' not found.", param="id")
 
 
 def turn_id(task_id: str, turn: int, kind: Kind) -> str:
@@ -76,24 +76,24 @@ def turn_id(task_id: str, turn: int, kind: Kind) -> str:
     return f"{_PREFIXES[kind]}{task_id}{'_' if kind == 'response' else '-'}{turn}"
 
 
-def read_turn_id(given: str, kind: Kind) -> tuple[str, int]:
+def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
     """Return the task id and the number of the turn in the id of a response or completion.
 
     The task id is empty if this server did not create the id.
     """
     prefix = _PREFIXES[kind]
-    if not given.startswith(prefix):
+    if not object_id.startswith(prefix):
         return "", 0
-    task_id, _, turn = given.removeprefix(prefix).rpartition("_" if kind == "response" else "-")
+    task_id, _, turn = object_id.removeprefix(prefix).rpartition("_" if kind == "response" else "-")
     return read_response_id(f"resp_{task_id}_{turn}")
 
 
-async def find_turn(operations: Operations, given: str, caller: Caller, kind: Kind) -> StoredTurn:
+async def find_turn(operations: Operations, object_id: str, caller: Caller, kind: Kind) -> StoredTurn:
     """Return a stored response or completion of the caller.
 
     Args:
         operations: Reads the task.
-        given: The id of the response or completion.
+        object_id: The id of the response or completion.
         caller: The caller.
         kind: The API that created it.
 
@@ -101,13 +101,13 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
         OpenAIError: The caller has no such stored response or completion.
         StoreError: The task cannot be read.
     """
-    task_id, turn = read_turn_id(given, kind)
+    task_id, turn = read_turn_id(object_id, kind)
     if not task_id:
-        raise not_found(given, kind)
+        raise not_found(object_id, kind)
     try:
         task = await operations.snapshot(task_id, caller)
     except TaskNotFoundError:
-        raise not_found(given, kind) from None
+        raise not_found(object_id, kind) from None
     messages = [message for message in task.history if is_callers(message)]
     message = messages[turn - 1] if 0 < turn <= len(messages) else None
     request = None
@@ -115,12 +115,12 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
         cost = json_cost(message.metadata)
         request = await run_bounded(cost, read_stored_request, message.metadata)
     if message is None or request is None or request.kind != kind or task.id != task_id:
-        raise not_found(given, kind)
+        raise not_found(object_id, kind)
     state = task.status.state
     turn_has_ended = state.terminal or state.interrupted
     if not turn_has_ended and turn < len(messages):
         turn_has_ended = await _has_ended(operations, task, turn, caller)
-    return StoredTurn(given, task, turn, message, request, turn_has_ended)
+    return StoredTurn(object_id, task, turn, message, request, turn_has_ended)
 
 
 async def _has_ended(operations: Operations, task: Task, turn: int, caller: Caller) -> bool:

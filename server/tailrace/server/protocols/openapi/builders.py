@@ -118,9 +118,9 @@ def operation(
         public: True if the operation never requires authentication.
     """
     described: Json = {"operationId": name, "summary": summary, "tags": [tag], "responses": responses}
-    given = list(parameters)
-    if given:
-        described["parameters"] = given
+    all_parameters = list(parameters)
+    if all_parameters:
+        described["parameters"] = all_parameters
     if body is not None:
         described["requestBody"] = {"required": body_required, "content": content(body)}
     if public:

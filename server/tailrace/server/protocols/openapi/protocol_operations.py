@@ -359,7 +359,7 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
     def on(
         name: str,
         summary: str,
-        given: Json,
+        parameter: Json,
         result: Json,
         *further: Json,
         more: Json | None = None,
@@ -368,7 +368,7 @@ def _stored_responses(tag: str) -> dict[Address, Json]:
         errors_of = errors("OpenAIError") if body else failed
         responses = {"200": response(f"{summary}: the result.", result), **errors_of, **(more or {})}
         sent = schema_reference(body) if body else None
-        return operation(name, summary, responses, tag=tag, parameters=[given, *further], body=sent)
+        return operation(name, summary, responses, tag=tag, parameters=[parameter, *further], body=sent)
 
     one = parameter("response_id", string_schema(), "path")
     completion = parameter("completion_id", string_schema(), "path")
@@ -424,10 +424,10 @@ def _conversations(tag: str) -> dict[Address, Json]:
         parameter("after", string_schema(), description="The `id` before the page."),
     ]
 
-    def on(name: str, summary: str, *given: Json, result: Json = _OBJECT, body: str = "") -> Json:
+    def on(name: str, summary: str, *parameters: Json, result: Json = _OBJECT, body: str = "") -> Json:
         responses = {"200": response(f"{summary}: the result.", content(result)), **failed}
         sent = schema_reference(body) if body else None
-        return operation(name, summary, responses, tag=tag, parameters=list(given), body=sent)
+        return operation(name, summary, responses, tag=tag, parameters=list(parameters), body=sent)
 
     one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
     listed = schema_reference("OpenAIList")
