@@ -3,13 +3,15 @@
 The page of a server process is measured in a headless Chromium, as the browser reports it:
 
 - long tasks (`PerformanceObserver`, tasks of the main thread over 50 ms) while a response of 5,000 tokens arrives at 400 tokens per
-  second: Markdown with code in several languages, tables, lists and math, and one block of code of the same length;
+  second: Markdown with code in several languages, tables, lists and math, and one block of code of the same length; and the CPU time of
+  the longest task, from a trace;
 - the compressed bytes of the first load, and its first contentful paint, without a cache;
 - a conversation of 200 messages: opened in a page, and loaded with a page.
 
-A busy machine delays all times. The worst of all runs is therefore only meaningful on an idle machine.
+A busy machine delays everything except the CPU times. The worst of all runs is therefore only meaningful on an idle machine.
 """
 
+import json
 import os
 import re
 import shutil
@@ -255,35 +257,46 @@ def stream_figures(browser: "Browser", url: str, kind: str, number: int, runs: i
     Raises:
         RuntimeError: The page did not receive the complete text.
     """
-    longest: list[float] = []
     counts: list[float] = []
+    longest: list[float] = []
+    longest_cpu: list[float] = []
     busy: list[float] = []
     rates: list[float] = []
     for _ in range(runs):
         with _new_page(browser, url) as page:
-            session: Any = page.context.new_cdp_session(page)
-            session.send("Performance.enable")
             page.evaluate("document.querySelector('tailrace-chat').opened")
-            before = _task_seconds(session)
+            browser.start_tracing(page=page, categories=["-*", "disabled-by-default-devtools.timeline"])
             found = page.evaluate(_STREAM, f"{kind} {number}")
-            if found["text"] != "".join(tokens(kind, number)):
-                raise RuntimeError("the text on the page is not complete")
-            busy.append(100 * (_task_seconds(session) - before) / (found["seconds"] + 0.5))
-            longest.append(max(found["longTasks"], default=0))
-            counts.append(len(found["longTasks"]))
-            rates.append(number / found["seconds"])
+            times = _cpu_times(json.loads(browser.stop_tracing())["traceEvents"])
+        if found["text"] != "".join(tokens(kind, number)):
+            raise RuntimeError("the text on the page is not complete")
+        counts.append(len(found["longTasks"]))
+        longest.append(max(found["longTasks"], default=0))
+        longest_cpu.append(max(times))
+        busy.append(sum(times) / found["seconds"] / 10)
+        rates.append(number / found["seconds"])
     content = "Markdown with code, tables and math" if kind == "markdown" else "one block of code"
     what = f"{number:,} tokens at {statistics.median(rates):.0f} per second, {content}"
     return [
         Figure(f"{what}: long tasks (over 50 ms)", "", counts, 0),
         Figure("the longest of these tasks (0: none)", "ms", longest),
-        Figure("use of the main thread", "%", busy),
+        Figure("CPU time of the longest task", "ms", longest_cpu, 50),
+        Figure("CPU time of all tasks", "% of a core", busy),
     ]
 
 
-def _task_seconds(session: Any) -> float:
-    metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
-    return metrics["TaskDuration"]
+def _cpu_times(events: Sequence[dict[str, Any]]) -> list[float]:
+    """Return the CPU time of each task of the page's main thread, in milliseconds."""
+    threads = {
+        (each["pid"], each["tid"])
+        for each in events
+        if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+    }
+    return [
+        each["tdur"] / 1000
+        for each in events
+        if each["name"] == "RunTask" and "tdur" in each and (each["pid"], each["tid"]) in threads
+    ]
 
 
 def load_figures(browser: "Browser", url: str, runs: int) -> list[Figure]:

@@ -22,7 +22,7 @@ def test_the_chat_is_measured() -> None:
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("|")]
-    assert len(rows) == 12
+    assert len(rows) == 14
     assert {len(row) for row in rows[2:]} == {5}
     page = put(PAGE.read_text(encoding="utf-8"), done.stdout)
     assert page.count(rows[-1][0]) == 2  # of both responses
