@@ -53,8 +53,8 @@ class Addition(msgspec.Struct, frozen=True):
     Attributes:
         task_id: The id of the task.
         events: The events in order.
-        is_first: True if this is the first addition of this node. Any later addition fails if the stream is empty, or ends with
-            an entry of another node.
+        is_first: True for the first addition of this node, and after the broker has lost the stream. Any other addition fails if
+            the stream is empty, or ends with an entry of another node.
         ttl: Seconds after which the stream expires; 0 to leave its expiry unchanged.
     """
 
@@ -164,7 +164,7 @@ class TaskStreams:
         self._authentication = authentication
 
     async def add(self, node: str, additions: Sequence[Addition]) -> list[Outcome]:
-        """Add events to several streams in one round trip. The broker has the events when this method returns.
+        """Add events to several streams in one round trip. The broker has the added events when this method returns.
 
         Args:
             node: The id of this node.
@@ -193,7 +193,7 @@ class TaskStreams:
         return self._authentication.sign("event", body, *context)
 
     async def fence(self, node: str, task_id: str) -> None:
-        """Take over the stream of a task, so that no other node can add to it.
+        """Take over the stream of a task, so that the node that wrote to it before can no longer add to it.
 
         If the key cannot be used, no fence is needed, because other nodes cannot add to the key either.
         """

@@ -161,7 +161,7 @@ _WRONG_NODE = "NotHere"
 
 
 class NoReply(OverloadedError):
-    """The node that runs the task did not reply in time. It is unknown whether the request was executed."""
+    """The node that runs the task is dead, or did not reply in time. It is then unknown whether it executed the request."""
 
 
 ExecuteCommand = Callable[[Command], Awaitable[bytes]]

@@ -118,7 +118,8 @@ class ClusterStore(Store):
         """Persist writes like `Store.commit`.
 
         Raises:
-            TasksNotWrittenError: Other nodes have taken over some of the tasks. The writes of the other tasks are persisted.
+            TasksNotWrittenError: The writes of some tasks were not persisted: other nodes have taken over these tasks, or
+                PostgreSQL failed temporarily (``temporary``). The writes of the other tasks are persisted.
             StoreError: It is unknown whether any write was persisted.
         """
         if not self._node.may_write:

@@ -2,9 +2,9 @@
 
 A followed task is an `ActiveTask`. The events that the broker delivers are added to the record and the log of this task. When the
 broker confirms the subscription to the channel of a task, the stream of the task is read once for earlier events. The stream is
-read again when an event is missing, or when the connection was lost. Events that the stream lacks are read from PostgreSQL: immediately if an event is missing, and
-also at intervals, because a node that cannot reach the broker writes only to PostgreSQL. A task without subscribers is no
-longer followed.
+read again when an event is missing, or when the connection was lost. Events that the stream lacks are read from PostgreSQL:
+immediately if an event is missing, and also at intervals, because a node that cannot reach the broker writes only to PostgreSQL.
+A task without subscribers is no longer followed.
 """
 
 import logging

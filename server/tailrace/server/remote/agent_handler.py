@@ -62,9 +62,11 @@ from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost,
 class RemoteAgentHandler(Handler):
     """Forwards the message of each turn to a remote agent, and returns the agent's response.
 
-    The parts and metadata of the message are forwarded unchanged; its ids are replaced. If the remote agent returns another id
-    for the conversation, later messages contain that id. If the turn is cancelled, the remote task is cancelled too. The local
-    task ends in the same state and with the same error message as the remote task.
+    The parts and metadata of the message are forwarded, except the metadata in which tailrace stores the request
+    (`REQUEST_METADATA_KEYS`). The ids of the message are replaced. If the remote agent does not have the conversation, a
+    transcript of the earlier messages precedes the parts. If the remote agent returns another id for the conversation, later
+    messages contain that id. If the turn is cancelled, the remote task is cancelled too. The local task ends in the same
+    state and with the same error message as the remote task.
 
     Args:
         agent: The remote agent. Its connections are closed when `running` ends.

@@ -165,9 +165,10 @@ class _AgentTools(Toolset):
 
 
 def agent_tools(*urls: str, timeout: float | None = DEFAULT_TIMEOUT, **options: Any) -> Toolset:
-    """Create a toolset of remote agents. Each tool has the name on the agent card.
+    """Create a toolset of remote agents, with one tool for each agent.
 
-    The agent cards are fetched when the toolset is connected.
+    The agent cards are fetched when the toolset is connected. The name of a tool is the name on the agent card, in which ``_``
+    replaces characters that providers reject.
 
     Args:
         urls: URLs of the agents; see `RemoteAgent`.

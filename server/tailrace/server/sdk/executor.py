@@ -131,7 +131,7 @@ class AgentExecutor(SdkAgentExecutor):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Keep the resources of the handler (connections, tools) open during the block. Use this in the lifespan of the server."""
+        """Keep the resources of the handler (connections, tools) open during the block, for the lifespan of the server."""
         async with self._handler.running():
             yield self
 

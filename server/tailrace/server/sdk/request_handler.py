@@ -80,7 +80,7 @@ class RequestHandler(SdkRequestHandler):
     def on_subscribe_to_task(
         self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SubscribeToTask: return the task and its further events. With ``Last-Event-ID``, return only the events after this event."""
+        """SubscribeToTask: return the task and its further events. With ``Last-Event-ID``, return only the later events."""
         return self._stream(Operation.SUBSCRIBE_TO_TASK, params, context)
 
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:

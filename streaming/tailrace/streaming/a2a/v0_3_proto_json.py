@@ -178,7 +178,7 @@ def _parts_of(fields: Fields) -> Iterator[Fields]:
 
 
 def _camel(fields: Fields) -> Fields:
-    """Return an object that also has the camelCase names of its members. ProtoJSON allows the snake_case names of the proto too."""
+    """Add the camelCase name of each member with a snake_case name of the proto, which ProtoJSON allows too."""
     return {to_camel(name): value for name, value in fields.items()} | fields
 
 

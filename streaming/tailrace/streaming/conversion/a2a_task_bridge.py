@@ -1,8 +1,8 @@
 """Requests and responses for A2A tasks, for applications that delegate work to sub-agents. Sans-IO.
 
 `A2ATaskBridge` builds JSON-RPC requests as dicts, and parses responses of every version of A2A. The application sends
-the requests. By default, the requests have the format of A2A before 0.2 (``tasks/send``). Two methods convert between the names of
-statuses in A2A and in Cortex, another project.
+the requests. By default, the requests have the format of A2A before 0.2 (``tasks/send``). Two methods convert between the names
+of statuses in A2A and in Cortex, another project.
 """
 
 from collections.abc import Iterable, Mapping

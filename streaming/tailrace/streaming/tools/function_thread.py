@@ -17,8 +17,10 @@ STOP_WAIT = 5.0
 async def call_in_thread(function: Callable[[], object]) -> object:
     """Call a function in a thread, and return its result.
 
-    If the call is cancelled, the function continues to run, and its result is discarded. There is one exception: if the server
-    stops and another process continues the turn, this function waits for the result, because a lost call may not run again.
+    If the call is cancelled, the function continues to run in its thread, and its result is discarded. There is one exception:
+    if the server stops and another process continues the turn, `call_in_thread` waits up to `STOP_WAIT` seconds for the
+    result. If the result were lost, the other process could not repeat the call without an approval, unless the tool is
+    idempotent.
     """
     future: Future[Any] = Future()
 

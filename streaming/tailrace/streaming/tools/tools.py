@@ -290,7 +290,7 @@ class ToolRunner:
         Close the generator (``aclosing``) in the asyncio task that started it. Closing cancels running calls.
 
         If the asyncio task is cancelled, the generator yields the results of calls that have completed nevertheless (for
-        example in a thread) before it raises the cancellation error. The consumer may ignore them.
+        example in a thread) before it raises the cancellation error. The consumer may ignore these results.
 
         Args:
             calls: The calls. The result of a call to an unknown tool is an error.
