@@ -277,7 +277,7 @@ class ContentPartToolCall(_Model):
         arguments_text: The model's text for the arguments, unchanged, if ``arguments`` cannot represent it; otherwise
             None. Such a text is invalid JSON, is not a JSON object, is nested too deeply, or is the free text for a
             custom tool.
-        arguments_error: The error of parsing ``arguments_text``; None if there was no error.
+        arguments_error: The reason why the arguments could not be parsed, or are missing; None if there was no error.
         kind: ``"function"`` for JSON arguments, ``"custom"`` for free text, or ``"server"`` for a tool that the
             provider itself runs.
         synthetic_id: True if tailrace created the id, for example because the provider sent none.

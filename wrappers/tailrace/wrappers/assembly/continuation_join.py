@@ -1,4 +1,4 @@
-"""Removal of text that the continuation of an interrupted response repeats. Sans-IO."""
+"""Removal of text that the continuation of an interrupted response repeats. The class does no IO."""
 
 import re
 

@@ -39,7 +39,7 @@ _CACHE_WRITE = ("cacheWriteInputTokens", "cacheWriteInputTokenCount")
 
 
 class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Chunk wrapper for one Bedrock event. For a Converse event, the only member of ``raw`` is the type of the event.
+    """Chunk wrapper for one Bedrock event. For a Converse event, ``raw`` has one member, whose name is the type of the event.
 
     Attributes:
         text: The visible text of this delta.

@@ -118,7 +118,7 @@ class BedrockModel(DirectModel):
     ) -> UpstreamError:
         fields = as_mapping(body) or {}
         if "Message" in fields:
-            body = {**fields, "message": fields["Message"]}  # AWS's gateway writes a capital letter
+            body = {**fields, "message": fields["Message"]}  # AWS's gateway sends ``Message``
         error = super()._status_error(status, headers, body, message)
         error.code = error.code or headers.get("x-amzn-errortype", "").partition(":")[0] or None
         return error

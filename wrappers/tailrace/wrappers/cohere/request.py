@@ -33,7 +33,8 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
         frequency_penalty=options.frequency_penalty,
         thinking={"type": "disabled" if effort == "none" else "enabled"} if effort else None,
     )
-    # For the mode ``auto``, the value is None, so that `merged` omits the member. The API's default is ``auto``.
+    # For the mode ``auto``, the value is None, so that the merge with the model's parameters omits the member. The
+    # API's default is ``auto``.
     return members if choice is None else {**members, "tool_choice": _MODES.get(choice.mode)}
 
 

@@ -29,7 +29,7 @@ CHARACTERS_OF_VALUE = 1024
 """Number of characters of a text, or bytes of a file, that cost as much as one value."""
 
 RELEASE_AFTER = 1.0
-"""Seconds after large work at which freed memory is returned to the operating system."""
+"""Number of seconds between large work and the return of freed memory to the operating system."""
 
 _JSON_TYPES = (str, bytes, int, float, dict, list, tuple)
 _BYTES_OF_JSON_VALUE = 64  # average size

@@ -375,8 +375,8 @@ class _ResultRepair:
         """Add a message of the model to ``model_messages``.
 
         Returns:
-            The messages that are complete, because they end with a result and all their calls have results; and the
-            turn with the content after these messages.
+            The messages that are complete, because they end with a result and all their calls have results; and a
+            `_ModelMessages` with the content after these messages.
         """
         complete: list[Message] = []
         message = self._conversation[position]

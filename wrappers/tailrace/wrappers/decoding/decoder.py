@@ -37,8 +37,7 @@ tools."""
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
 _HEAD_BYTES = 64 * 1024  # maximum number of bytes that are stored of a body without events
 _MAX_EXCERPT = 80  # maximum number of bytes of invalid JSON in an error message
-# A body that has only these fields of server-sent events has no events, but is valid. A comment has an empty field
-# name.
+# A body without events is valid if it has only these fields of server-sent events. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -71,8 +70,8 @@ class ResponseDecoder(ABC, Generic[W]):
         """End the body. Return the chunk wrappers of the last event if it was not terminated.
 
         If the last event is truncated, the list contains an error. If the body contains no event, the list contains an
-        error with the fault ``invalid_stream``, unless the body is empty or has only comments and fields of server-sent
-        events.
+        error with the fault ``invalid_stream``, unless the body is empty or has only comments and server-sent events
+        without data.
 
         Raises:
             UpstreamError: See `feed`.

@@ -68,7 +68,7 @@ class _Text:
 
 
 class _Items:
-    """A growing list. A fragment is merged into the item with the same index."""
+    """A growing list. A fragment is merged into the item with the same index and type."""
 
     __slots__ = ("_blocks", "items")
 

@@ -221,9 +221,8 @@ class SSEDecoder:
         """End the body. Return the last event, even if no blank line follows it.
 
         According to the standard, such an event is dropped. This decoder returns the event, because some servers omit
-        the last blank line. The caller must check whether the payload is complete. `last_event_id` does not change. An
-        unfinished line is used only if it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry``
-        would be wrong.
+        the last blank line. Check whether the payload is complete. `last_event_id` does not change. An unfinished line
+        is used only if it is a ``data`` or ``error`` line, because a truncated ``id`` or ``retry`` would be wrong.
 
         Raises:
             UpstreamError: See `feed`.

@@ -5,7 +5,7 @@
 `GeminiConverter.system_instruction` returns this member, and `GeminiConverter.to_history` has an argument for the
 member.
 
-**Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets a result.
+**Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets an error result.
 Results are moved directly after their calls, in the order of the calls. A result without a call becomes text (see
 `tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If the first message
 is the model's, a user message is inserted before it. The first function call of a content must have a thought

@@ -33,7 +33,7 @@ class _Container:
         self.members: dict[_Step, Any] = {}
 
     def child(self, step: _Step, *, is_list: bool) -> "_Container":
-        """Return the container at a step. If there is none, create it, with the members of an object or list at the step."""
+        """Return the container at a step. If there is none, create it. A plain object or list at the step is converted to it."""
         existing = self.members.get(step)
         if isinstance(existing, _Container):
             return existing

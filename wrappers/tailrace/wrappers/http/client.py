@@ -70,7 +70,7 @@ class HttpClient:
     ) -> HttpResponse:
         """Send a request, and return the response after its headers have arrived.
 
-        The caller must close the body of the response.
+        Close the body of the response after use.
 
         Args:
             method: The HTTP method. ``HEAD`` and ``CONNECT`` are not supported.

@@ -529,7 +529,11 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def _should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
-    """Return True if the provider or the error status permits a retry, and the requested delay is not too long."""
+    """Return True if a request may be retried after an error status.
+
+    The header ``x-should-retry`` takes precedence over the status. If the provider requests a long delay, the request
+    is not retried.
+    """
     if delay is not None and delay > _MAX_RETRY_AFTER:
         return False
     header = headers.get("x-should-retry")

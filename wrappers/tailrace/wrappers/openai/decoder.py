@@ -276,7 +276,7 @@ class VendorFields:
             previous = self._choice_fields[choice] = {}
         changed: dict[str, Any] = {}
         for name, value in fields.items():
-            # The receiver merges objects, so that an empty object changes nothing.
+            # The receiver merges objects, so an empty object changes nothing.
             if previous.get(name) != value and not (value == {} and name in previous):
                 changed[name] = value
                 if isinstance(value, dict) and not is_settled(cast("dict[str, Any]", value)):

@@ -1,9 +1,9 @@
 """Conversion between the common history and Responses input items.
 
-`ResponsesModel` uses `ResponsesConverter` for requests. The provider does not store the conversation, so each request
-contains the complete conversation. Encrypted reasoning and other items are sent in their original positions. If the
-history has a system message, it becomes the first item. Its role is ``system``, because all servers accept this role. A
-request may also have the parameter ``instructions``.
+`ResponsesModel` uses `ResponsesConverter` for requests. Each request contains the complete conversation, even if the
+provider stores responses. Encrypted reasoning and other items are sent in their original positions. If the history has
+a system message, it becomes the first item. Its role is ``system``, because all servers accept this role. A request may
+also have the parameter ``instructions``.
 
 The following list describes the content that is replaced or omitted, because the API cannot represent it. All other
 content survives a round trip: ``to_history(from_history(history)) == history``.
@@ -24,8 +24,8 @@ content survives a round trip: ``to_history(from_history(history)) == history``.
   item is sent instead.
 - A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, URLs and uploaded files lose their
   names. The media type of a URL is preserved only if it is an image type, and the file extension in the URL has this
-  type. A file without a name or media type gets a default name or media type. Any other file of a model becomes a text
-  part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
+  type. A file without a name or media type gets a default name or media type. A file of a model that is not a generated
+  image becomes a text part: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``.
 - Empty texts of a model, and its messages without other content, are omitted. Adjacent messages of the model are
   merged. A refusal is sent after all other content.
 - If the arguments of a function call are not a JSON object, they are sent as ``{"input": text}``, because some servers

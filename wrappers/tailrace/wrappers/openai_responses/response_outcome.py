@@ -125,14 +125,14 @@ def is_end(fields: Mapping[str, Any]) -> bool:
 
 
 def response_outcome(event: Mapping[str, Any], response: Mapping[str, Any]) -> str:
-    """Return the status of a response in the words of the API. See `is_final`."""
+    """Return the status of a response, for example ``completed`` or ``in_progress``; empty if it is unknown."""
     status = as_text(response.get("status"))
     outcome = _ENDS.get(as_text(event.get("type")), status)
     return status if outcome == "completed" and status in _ENDS.values() else outcome
 
 
 def is_final(outcome: str) -> bool:
-    """Return True if a status is final."""
+    """Return True if a response with this status has ended."""
     return outcome in _ENDS.values()
 
 

@@ -77,7 +77,7 @@ def function_output(result: ContentPartToolResult, kind: str) -> Fields:
     """
     output = result.output
     kinds = [(as_mapping(part) or {}).get("type") for part in _items(output)]
-    # The list may contain images. If it has only content parts of the API, it is sent unchanged.
+    # The output may be a list with images. If the list has only content parts of the API, it is sent unchanged.
     typed = bool(kinds) and all(each in _CONTENT for each in kinds) and not result.is_error
     return {
         "type": "custom_tool_call_output" if kind == "custom" else "function_call_output",
