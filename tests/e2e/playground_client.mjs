@@ -41,6 +41,17 @@ await client.cancel(left.taskId);
 await assert.rejects(client.getTask("unknown"), AgentError);
 const { tasks } = await client.listTasks({ contextId: task.contextId });
 const conversation = await client.conversation(task.contextId);
+
+const firstPage = await client.listConversations({ pageSize: 1 });
+const nextPage = await client.listConversations({ pageSize: 1, pageToken: firstPage.nextPageToken });
+assert(firstPage.conversations[0].updateTime > nextPage.conversations[0].updateTime);
+const renamed = await client.renameConversation(task.contextId, "Renamed");
+const { conversations } = await client.listConversations({ query: "RENAMED", relatedTo: task.contextId });
+assert.deepEqual(conversations, [renamed]);
+await client.deleteConversation(task.contextId);
+assert.deepEqual(await client.listConversations({ relatedTo: task.contextId }), { conversations: [] });
+await assert.rejects(client.renameConversation("unknown", ""), { code: -32001 });
+await assert.rejects(client.call("ListNothing", {}), { code: -32601, retryable: false });
 console.log(
 	JSON.stringify({
 		card: card.name,
@@ -50,6 +61,7 @@ console.log(
 		canceled: slow.state,
 		left: state,
 		tasks: tasks.length,
+		titles: [...firstPage.conversations, ...nextPage.conversations, renamed].map(({ title }) => title),
 		roles: conversation.map(({ role }) => role),
 	}),
 );

@@ -69,6 +69,7 @@ async def test_the_client_streams_resumes_and_cancels(cuts: tuple[int, ...], run
     assert found["canceled"] == "TASK_STATE_CANCELED"
     assert found["left"] == "TASK_STATE_WORKING"
     assert found["tasks"] == 1
+    assert found["titles"] == ["endless", "endless", "Renamed"]
     assert found["roles"] == ["ROLE_USER", "ROLE_AGENT"]
 
 

@@ -11,6 +11,7 @@ from support.agents import Scripted, echo
 from support.http_json import HttpJson
 from support.live_server import serving
 from support.rpc import Rpc, message
+from support.ui_streams import RUN
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.word_filters import WordFilter
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -231,3 +232,66 @@ async def test_an_input_filter_blocks_titles() -> None:
         error = await rpc.error("RenameConversation", {"contextId": "a", "title": "the falcon"})
         assert error["data"][0]["reason"] == "CONTENT_FILTERED"
         assert await listed(rpc) == [("a", "A river")]
+
+
+def requests_of(text: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Requests with a text, by their protocol."""
+    user = {"role": "user", "content": text}
+    part = {"type": "text", "text": text}
+    old = {"role": "user", "parts": [{"kind": "text", "text": text}], "messageId": "m", "kind": "message"}
+    oldest = {"role": "user", "parts": [part]}
+    return {
+        "a2a": ("/", {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message(text)}),
+        "a2a 0.3": ("/", {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": old}}),
+        "a2a 0.1": ("/", {"jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": {"id": "t", "message": oldest}}),
+        "http+json": ("/message:send", message(text)),
+        "chat": ("/v1/chat/completions", {"model": "", "messages": [user]}),
+        "chat, earlier": (
+            "/v1/chat/completions",
+            {"model": "", "messages": [user, {"role": "assistant", "content": "?"}, {**user, "content": "hi"}]},
+        ),
+        "completions": ("/v1/completions", {"model": "", "prompt": text}),
+        "responses": ("/v1/responses", {"model": "", "input": text}),
+        "ai-sdk": (
+            "/ai-sdk",
+            {"id": "c1", "messages": [{"id": "u1", "role": "user", "parts": [part]}], "trigger": "submit-message"},
+        ),
+        "ag-ui": ("/ag-ui", {**RUN, "messages": [{"id": "u1", **user}]}),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("wire", requests_of(""))
+async def test_conversations_of_every_protocol_are_listed(wire: str) -> None:
+    async with server() as rpc:
+        path, body = requests_of("Name  a river")[wire]
+        headers = {"A2A-Version": wire.removeprefix("a2a ") if wire.startswith("a2a 0") else "1.0"}
+        async with rpc.http.post(rpc.url + path, json=body, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            await response.read()
+        tasks = (await rpc.result("ListTasks", {}))["tasks"]
+        assert await listed(rpc) == [(task["contextId"], "Name a river") for task in tasks]
+        assert len(tasks) == 1
+
+
+async def test_items_alone_are_not_a_listed_conversation() -> None:
+    async with server() as rpc:
+        http = HttpJson(rpc)
+        item = {"type": "message", "role": "user", "content": "item"}
+        made = await http.ok("POST", "/v1/conversations", {"items": [item]})
+        assert await listed(rpc) == []
+        await http.ok(
+            "POST", "/v1/responses", {"model": "", "input": "Name a river", "conversation": made["id"]}
+        )
+        assert await listed(rpc) == [(made["id"], "Name a river")]
+
+
+async def test_a_response_that_continues_an_earlier_one_is_another_conversation() -> None:
+    async with server() as rpc:
+        http = HttpJson(rpc)
+        first = await http.ok("POST", "/v1/responses", {"model": "", "input": "one"})
+        for text in ("two", "three"):
+            await http.ok(
+                "POST", "/v1/responses", {"model": "", "input": text, "previous_response_id": first["id"]}
+            )
+        titles = [title for _, title in await listed(rpc)]
+        assert titles == ["one", "one"]

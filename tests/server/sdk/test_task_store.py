@@ -26,7 +26,7 @@ from support.sdk import kinds, send, state, text_of
 from support.sdk_server import context_of, sdk_server
 from tailrace.server import Engine, FunctionHandler, Store
 from tailrace.server.sdk import AgentExecutor, TaskStore, to_sdk
-from tailrace.server.store.store import TaskWrite
+from tailrace.server.store.store import ConversationFilter, TaskWrite
 from tailrace.streaming import ArtifactUpdate, TextDelta
 from tailrace.streaming.a2a import Artifact as OurArtifact
 from tailrace.streaming.a2a import Message as OurMessage
@@ -62,6 +62,22 @@ def task(
 async def store_in(folder: Path) -> AsyncGenerator[TaskStore]:
     async with TaskStore(f"sqlite:///{folder}/t.db").running() as store:
         yield store
+
+
+async def test_tasks_of_the_sdk_are_in_the_list_of_conversations_of_a_server(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/t.db")
+
+    async def listed() -> list[tuple[str, str]]:
+        page = await store.conversations.page("alice", ConversationFilter(), after=None, limit=9)
+        return [(each.context_id, each.title) for each in page.conversations]
+
+    async with TaskStore(store).running() as tasks:
+        await tasks.save(task(), ALICE)
+        await tasks.save(task("t2", context_id="c2"), ALICE)
+        await tasks.save(task(text="more", at=TaskState.TASK_STATE_COMPLETED), ALICE)
+        assert await listed() == [("c2", "hi"), ("c1", "hi")]
+        await tasks.delete("t1", ALICE)
+        assert await listed() == [("c2", "hi")]
 
 
 async def test_a_task_is_kept_replaced_and_forgotten(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from support.postgres import PostgresServer
 from support.store_objects import LONG_AGO, open_store, user_message
 from tailrace.server.store.conversation_rows import title_of
 from tailrace.server.store.records import (
@@ -323,6 +326,28 @@ async def test_conversations_with_the_same_time_are_on_one_page_each(store_url: 
     async with open_store(store_url) as store:
         for size in (1, 2, 3):
             assert [name for name, _, _ in await all_of(store, "me", size=size)] == ["d", "c", "b", "a"]
+
+
+async def test_a_task_that_another_node_adds_during_a_deletion_keeps_its_conversation(
+    postgres: PostgresServer, postgresql_url: str
+) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    async with open_store(postgresql_url) as store:
+        first = new_task(Known("me"), "c", user_message("one"), (), LONG_AGO)
+        await store.commit([first])
+        async with postgres.connected("test") as other, anyio.create_task_group() as group:
+            transaction = other.transaction()
+            await transaction.start()
+            await other.execute(
+                "INSERT INTO conversation_tasks (task_id, owner, context_id, title, search_text)"
+                " VALUES ('t2', 'me', 'c', 'two', 'two')"
+            )
+            await other.execute("UPDATE conversations SET updated = now()")
+            group.start_soon(store.delete_task, first.task_id, "me")
+            while not await postgres.execute(waiting):
+                await anyio.lowlevel.checkpoint()
+            await transaction.commit()
+        assert await all_of(store, "me") == [("c", "two", None)]
 
 
 async def on(url: str, work: Callable[[Connection], Any]) -> Any:
