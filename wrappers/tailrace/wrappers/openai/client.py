@@ -84,7 +84,7 @@ class ChatCompletionsModel(DirectModel):
             self._prefill = await find_owner(self._client(), models)
         return PREFILLS.get(self._prefill or "")
 
-    def _at(self, root: str) -> "ChatCompletionsModel":
+    def _with_root(self, root: str) -> "ChatCompletionsModel":
         self._client()  # creates the client, so that the copy shares it
         model = copy(self)
         model._endpoint = OpenAIEndpoint(
