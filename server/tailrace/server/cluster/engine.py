@@ -8,15 +8,15 @@ A claim is a name that only one node can have at a time, for example the name of
 """
 
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
-from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
 
 from tailrace.server.cluster.broker import Broker
+from tailrace.server.cluster.claims import Claims
 from tailrace.server.cluster.message_authentication import Authentication
 from tailrace.server.cluster.node import HEARTBEATS_PER_TTL, Node
 from tailrace.server.cluster.node_commands import (
@@ -54,9 +54,6 @@ logger = logging.getLogger("tailrace.server")
 MAX_BEAT_INTERVAL = 2.0
 """Maximum interval between two heartbeats of a node in seconds."""
 
-FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
-"""Shortest and longest delay in seconds between two attempts to acquire a claim that another request holds."""
-
 MAX_MOVES = 5
 """Maximum number of attempts to find the node that writes a task, if the task moves between nodes."""
 
@@ -91,8 +88,7 @@ class ClusterEngine(Engine):
         self._known_nodes: set[str] | None = None
         # Tasks of dead nodes that this node has claimed but not recovered yet: the caller of each task, by task id.
         self._orphans: dict[str, str] = {}
-        self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
-        self._to_release: set[tuple[str, str]] = set()
+        self._claims = Claims(store)
         super().__init__(store, agents, **options)
 
     # --- operations ---------------------------------------------------------------------------------------------
@@ -111,30 +107,22 @@ class ClusterEngine(Engine):
             OverloadedError: See `Engine.start`. Also raised if that node does not reply, or if the task moves repeatedly.
         """
         task_id = request.message.task_id
-        for _ in range(MAX_MOVES):
-            location = await self._locate(task_id, owner) if task_id else None
-            if location is None:
-                break
-            try:
-                answer = await self._request_from_node(
-                    location, Send(location.task_id, owner, request.to_json(), call)
-                )
-            except WrongNodeError:
-                continue
-            sent = msgspec.msgpack.decode(answer, type=Sent)
-            active = await self._tasks.find(sent.task_id, owner)
-            first = Event(sent.after, sent.first) if sent.first is not None else None
-            subscription = self.subscription(active, sent.after, first)
-            subscription.repeats = sent.repeats
-            return subscription
-        else:
-            raise _moving_error()
+        if task_id:
+            body = request.to_json()
+            reply = await self._forward(task_id, owner, lambda each: Send(each, owner, body, call))
+            if reply is not None:
+                sent = msgspec.msgpack.decode(reply, type=Sent)
+                active = await self._tasks.find(sent.task_id, owner)
+                first = Event(sent.after, sent.first) if sent.first is not None else None
+                subscription = self.subscription(active, sent.after, first)
+                subscription.repeats = sent.repeats
+                return subscription
         names = [f"key:{call.send_key}"] if call.send_key else []
         if call.named_in and task_id:
             names.append(f"task:{task_id}")
         async with AsyncExitStack() as claimed:
             for name in names:
-                await claimed.enter_async_context(self._claimed(owner, name))
+                await claimed.enter_async_context(self._claims.holding(owner, name))
             started = await super().start(request, owner, call, preceding=preceding)
             if names and isinstance(started, Subscription):
                 await started.wait_for_start()
@@ -146,17 +134,10 @@ class ClusterEngine(Engine):
         Raises:
             OverloadedError: That node does not reply, or the task moves repeatedly.
         """
-        for _ in range(MAX_MOVES):
-            location = await self._locate(task_id, owner)
-            if location is None:
-                return await super().cancel_task(task_id, owner)
-            try:
-                return Task.model_validate_json(
-                    await self._request_from_node(location, Cancel(location.task_id, owner))
-                )
-            except WrongNodeError:
-                continue
-        raise _moving_error()
+        reply = await self._forward(task_id, owner, lambda each: Cancel(each, owner))
+        if reply is None:
+            return await super().cancel_task(task_id, owner)
+        return Task.model_validate_json(reply)
 
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
@@ -166,18 +147,13 @@ class ClusterEngine(Engine):
         Raises:
             OverloadedError: That node does not reply, or the task moves repeatedly.
         """
-        for _ in range(MAX_MOVES):
-            location = await self._locate(config.task_id, owner)
-            if location is None:
-                return await super().set_webhook(config, owner, dialect)
-            command = SetWebhook(location.task_id, owner, config.to_json(), dialect)
-            try:
-                return TaskPushNotificationConfig.model_validate_json(
-                    await self._request_from_node(location, command)
-                )
-            except WrongNodeError:
-                continue
-        raise _moving_error()
+        body = config.to_json()
+        reply = await self._forward(
+            config.task_id, owner, lambda each: SetWebhook(each, owner, body, dialect)
+        )
+        if reply is None:
+            return await super().set_webhook(config, owner, dialect)
+        return TaskPushNotificationConfig.model_validate_json(reply)
 
     async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
         """Delete a webhook as `Engine.delete_webhook` does, on the node that writes the task.
@@ -185,16 +161,9 @@ class ClusterEngine(Engine):
         Raises:
             OverloadedError: That node does not reply, or the task moves repeatedly.
         """
-        for _ in range(MAX_MOVES):
-            location = await self._locate(task_id, owner)
-            if location is None:
-                return await super().delete_webhook(task_id, config_id, owner)
-            try:
-                await self._request_from_node(location, DeleteWebhook(location.task_id, owner, config_id))
-            except WrongNodeError:
-                continue
-            return None
-        raise _moving_error()
+        reply = await self._forward(task_id, owner, lambda each: DeleteWebhook(each, owner, config_id))
+        if reply is None:
+            await super().delete_webhook(task_id, config_id, owner)
 
     async def health(self) -> Health:
         """Return the health as `Engine.health` does. Also check the broker, and whether this node may write."""
@@ -244,6 +213,30 @@ class ClusterEngine(Engine):
             self._tasks.end_following(each, owner)
             return None
         return None
+
+    async def _forward(self, task_id: str, owner: str, command_of: Callable[[str], Command]) -> bytes | None:
+        """Execute a command on the node that writes a task.
+
+        Args:
+            task_id: The id that the caller uses for the task.
+            owner: The caller.
+            command_of: Returns the command for the task with the given id.
+
+        Returns:
+            The reply of that node; None if no other node writes the task, so that this node can execute the operation.
+
+        Raises:
+            OverloadedError: That node does not reply, or the task moves repeatedly.
+        """
+        for _ in range(MAX_MOVES):
+            location = await self._locate(task_id, owner)
+            if location is None:
+                return None
+            try:
+                return await self._request_from_node(location, command_of(location.task_id))
+            except WrongNodeError:
+                continue
+        raise _moving_error()
 
     async def _request_from_node(self, location: TaskLocation, command: Command) -> bytes:
         return await self._commands.send_request(location.node or "", command)
@@ -350,7 +343,7 @@ class ClusterEngine(Engine):
             try:
                 # A new conversation needs no claim here: the claim is written together with the first event.
                 if not active.holds_conversation:
-                    await self._claim(owner, name, active.record.id)
+                    await self._claims.acquire(owner, name, active.record.id)
                     active.holds_conversation = True
                 yield
             finally:
@@ -361,37 +354,10 @@ class ClusterEngine(Engine):
                 active.holds_conversation = False
                 # The node that takes over a suspended turn (`ActiveTask.suspended`) also takes over its claim.
                 if active.error is not None or not (is_released or active.suspended):
-                    await self._release(owner, name)
+                    await self._claims.release(owner, name)
 
     def _assignment_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
-        return self._claimed(owner, f"placing:{key}")
-
-    @asynccontextmanager
-    async def _claimed(self, owner: str, name: str) -> AsyncGenerator[None]:
-        """Hold a claim until the block ends. No other request on any node can hold the same claim."""
-        async with self._claims.setdefault((owner, name), anyio.Lock()):
-            await self._claim(owner, name)
-            try:
-                yield
-            finally:
-                await self._release(owner, name)
-
-    async def _claim(self, owner: str, name: str, task_id: str | None = None) -> None:
-        pause = FIRST_PAUSE
-        while not await self._shared.claim(owner, name, task_id):
-            await anyio.sleep(pause)
-            pause = min(1.5 * pause, LAST_PAUSE)
-        self._to_release.discard((owner, name))
-
-    async def _release(self, owner: str, name: str) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._shared.release(owner, name)
-            except NotOwnedError:
-                pass
-            except StoreError as error:
-                logger.warning("a claim is held for a while longer: %s", error)
-                self._to_release.add((owner, name))
+        return self._claims.holding(owner, f"placing:{key}")
 
     async def _is_written_here(self, active: ActiveTask) -> bool:
         # If this machine was paused, other nodes may have declared this node dead. The node then does not know this yet.
@@ -480,7 +446,7 @@ class ClusterEngine(Engine):
         if self._push is not None:
             self._push.release_all()
         self._orphans.clear()
-        self._to_release.clear()
+        self._claims.clear()
         self._shared.forget_own_tasks(unkept)
         await self._node.join(self._shared.database)
 
@@ -491,9 +457,7 @@ class ClusterEngine(Engine):
                 await self._node.remove_dead_nodes(self._shared.database)
                 if self._turns.group is not None and not self._turns.stopping:
                     await self._take_over()
-                for claim in list(self._to_release):
-                    await self._shared.release(*claim)
-                    self._to_release.discard(claim)
+                await self._claims.release_remaining()
             except StoreError as error:
                 logger.warning("the tasks of dead nodes cannot be taken over at present: %s", error)
             except Exception:

@@ -1,0 +1,77 @@
+"""Claims: names that at most one node holds at a time, for example the name of a conversation while a turn of it runs."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
+
+import anyio
+
+from tailrace.server.cluster.store import ClusterStore
+from tailrace.server.store.store import NotOwnedError
+from tailrace.wrappers import StoreError
+
+logger = logging.getLogger("tailrace.server")
+
+FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
+"""Shortest and longest delay in seconds between two attempts to acquire a claim that another request holds."""
+
+
+class Claims:
+    """The claims of a node.
+
+    Args:
+        store: The store that all nodes share.
+    """
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._locks: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
+        self._to_release: set[tuple[str, str]] = set()
+
+    @asynccontextmanager
+    async def holding(self, owner: str, name: str) -> AsyncGenerator[None]:
+        """Hold a claim until the block ends. No other request on any node can hold the same claim."""
+        async with self._locks.setdefault((owner, name), anyio.Lock()):
+            await self.acquire(owner, name)
+            try:
+                yield
+            finally:
+                await self.release(owner, name)
+
+    async def acquire(self, owner: str, name: str, task_id: str | None = None) -> None:
+        """Wait until this node holds a claim. See `ClusterStore.claim` for the arguments.
+
+        Raises:
+            StoreError: The claim cannot be written at present.
+        """
+        pause = FIRST_PAUSE
+        while not await self._store.claim(owner, name, task_id):
+            await anyio.sleep(pause)
+            pause = min(1.5 * pause, LAST_PAUSE)
+        self._to_release.discard((owner, name))
+
+    async def release(self, owner: str, name: str) -> None:
+        """Release a claim. If the store is not available, `release_remaining` releases it later."""
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._store.release(owner, name)
+            except NotOwnedError:
+                pass
+            except StoreError as error:
+                logger.warning("a claim is held for a while longer: %s", error)
+                self._to_release.add((owner, name))
+
+    async def release_remaining(self) -> None:
+        """Release the claims whose release failed.
+
+        Raises:
+            StoreError: The store is not available at present.
+        """
+        for claim in list(self._to_release):
+            await self._store.release(*claim)
+            self._to_release.discard(claim)
+
+    def clear(self) -> None:
+        """Forget the claims whose release failed, because the node has another id, to which they do not belong."""
+        self._to_release.clear()
