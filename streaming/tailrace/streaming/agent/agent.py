@@ -14,7 +14,7 @@ that the response calls.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from types import UnionType
-from typing import Any, Generic, Self, cast
+from typing import Generic, Self, cast
 
 import anyio
 import anyio.lowlevel
@@ -29,19 +29,17 @@ from tailrace.streaming.agent.continuation import (
 from tailrace.streaming.agent.driver import StepView, ToolCallContext, TurnDriver
 from tailrace.streaming.agent.events import (
     AgentError,
-    BrokenRunError,
     ChatResult,
     ResponseBegun,
     Step,
     ToolEnded,
 )
+from tailrace.streaming.agent.results import check_completeness, output_error, result_of, with_output
 from tailrace.streaming.agent.trimming import HistoryPolicy, keep_all
 from tailrace.streaming.agent.turn import (
     AgentTurn,
     DecidedCalls,
     TurnView,
-    has_truncated_call,
-    open_calls,
 )
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.tools.approvals import ApprovalPolicy, ApprovalRequest
@@ -54,14 +52,13 @@ from tailrace.streaming.tools.tools import (
     Toolset,
     as_tool,
 )
-from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta
+from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import (
     ConfigurationError,
     ContentPart,
     ContentPartText,
     ContentPartToolCall,
     ContentPartToolResult,
-    FinishReason,
     History,
     Message,
     ProtocolError,
@@ -77,8 +74,6 @@ S = TypeVar("S")
 
 DEFAULT_MAX_ROUNDS = 50
 """Maximum number of rounds in one turn."""
-
-_REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
 Prompt = str | Message | Sequence[ContentPart]
 """The user's message: a text, a message, or parts, which may include results of tools that the caller ran."""
@@ -225,11 +220,15 @@ class Agent(Generic[T]):
             )
             async for _ in steps:
                 pass
-        self._raise_for(turn)
-        result = _result(turn, turn.pop_delta(), last=True)
+        check_completeness(turn)
+        result = result_of(turn, turn.pop_delta(), last=True)
         if self.reader is None or result.open_calls:
             return cast("ChatResult[T]", result)
-        return cast("ChatResult[T]", _with_output(result, self._read_output(turn)))
+        try:
+            output = self.parse_output(turn.last_text, turn.messages)
+        except AgentError as error:
+            raise output_error(turn, error) from None
+        return cast("ChatResult[T]", with_output(result, output))
 
     async def run_stream(
         self,
@@ -264,9 +263,9 @@ class Agent(Generic[T]):
                 if not isinstance(step, ResponseBegun | ToolEnded):
                     delta = turn.pop_delta()
                     if delta:
-                        yield _result(turn, delta)
-        self._raise_for(turn)
-        yield _result(turn, turn.pop_delta(), last=True)
+                        yield result_of(turn, delta)
+        check_completeness(turn)
+        yield result_of(turn, turn.pop_delta(), last=True)
 
     def steps(
         self,
@@ -438,18 +437,6 @@ class Agent(Generic[T]):
         except ValueError as error:
             raise AgentError(str(error), messages) from None
 
-    def _read_output(self, turn: TurnAccumulator) -> T:
-        try:
-            return self.parse_output(turn.last_text, turn.messages)
-        except AgentError as error:
-            reason = str(error)
-        refusal = turn.messages[-1].metadata.get("refusal")
-        if turn.finish_reason is FinishReason.LENGTH:
-            reason = "the response reached its length limit before it was complete"
-        elif refusal or turn.finish_reason in _REFUSED:
-            reason = f"the model refused the requested output: {refusal or turn.finish_reason}"
-        raise AgentError(reason, turn.messages)
-
     def _connected_runner(self) -> ToolRunner:
         if self._runner is None:
             raise ConfigurationError("the agent's toolsets are not connected: use the agent in `async with`")
@@ -489,14 +476,6 @@ class Agent(Generic[T]):
             tools += await stack.enter_async_context(toolset.connected())
         return self._runner_of(tools)
 
-    def _raise_for(self, turn: TurnAccumulator) -> None:
-        if turn.error is not None:
-            raise BrokenRunError(turn.error, turn.messages) from turn.error
-        if has_truncated_call(turn):
-            raise AgentError(
-                "the response reached its length limit in the middle of a tool call", turn.messages
-            )
-
 
 def merged_options(
     always: RequestOptions, request_options: RequestOptions, runner: ToolRunner
@@ -519,24 +498,3 @@ def _messages_of(prompt: Prompt) -> tuple[Message, ...]:
     others = tuple(part for part in parts if not isinstance(part, ContentPartToolResult))
     messages = (Message(role=Role.TOOL, content=results), Message(role=Role.USER, content=others))
     return tuple(message for message in messages if message.content) or messages[1:]
-
-
-def _result(turn: TurnAccumulator, delta: TurnDelta, *, last: bool = False) -> ChatResult[str]:
-    return ChatResult(
-        output=delta.output,
-        messages=delta.messages,
-        reasoning=delta.reasoning,
-        finish_reason=turn.finish_reason if last else None,
-        usage=turn.total_usage if last else None,
-        metadata=delta.metadata,
-        id=turn.id,
-        files=delta.files,
-        links=delta.links,
-        open_calls=open_calls(turn) if last else (),
-        replaces=delta.replaces,
-    )
-
-
-def _with_output(result: ChatResult[str], output: object) -> ChatResult[Any]:
-    fields = {name: getattr(result, name) for name in ChatResult.__slots__ if name != "output"}
-    return ChatResult(output=output, **fields)
