@@ -72,8 +72,8 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
         type: ``"function"``, ``"custom"``, or ``"server"`` for a tool that the provider runs itself; empty if the
             provider sent no type with this fragment.
         extra: Further fields of the call, such as thought signatures, in an object under the provider's metadata key,
-            for example ``{"gemini": {…}}``. The fields become metadata of the call. Later requests to the provider
-            contain them.
+            for example ``{"gemini": {…}}``; None if there are none. The fields become metadata of the call. Later
+            requests to the provider contain them.
     """
 
     index: int | None = None
@@ -97,9 +97,9 @@ class BlockDelta(msgspec.Struct, frozen=True):
             channel. The text of a new block is not joined with earlier text. A block without text is preserved if it
             has a signature or metadata.
         signature: A fragment of the signature of a reasoning block. Consumers concatenate the fragments.
-        metadata: Further fields of the block, under the provider's metadata key. The fields become metadata of the
-            content part, and later requests to the provider contain them. If several deltas have the same field, the
-            values are merged like those of `ChunkDetails.extra`.
+        metadata: Further fields of the block, under the provider's metadata key; None if there are none. The fields
+            become metadata of the content part, and later requests to the provider contain them. If several deltas have
+            the same field, the values are merged like those of `ChunkDetails.extra`.
     """
 
     channel: Literal["text", "reasoning"]
@@ -114,11 +114,12 @@ class ChunkDetails(msgspec.Struct):
     Attributes:
         role: The role of the message if it is not the usual role ``assistant``; otherwise empty.
         refusal: A fragment of the text with which the model refuses to answer.
-        metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …). If
-            several chunks have the same field, the last value is used, except for ``id`` and ``created``, whose first
-            value is used.
-        extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields). If several chunks
-            have the same field, the values are merged (see `tailrace.wrappers.decoding.extra_fields.FieldFold`).
+        metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …); None if
+            there are none. If several chunks have the same field, the last value is used, except for ``id`` and
+            ``created``, whose first value is used.
+        extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields); None if there are
+            none. If several chunks have the same field, the values are merged (see
+            `tailrace.wrappers.decoding.extra_fields.FieldFold`).
         error: The error that the provider reported, or None. The other content of the chunk is valid even if there is
             an error.
         snapshot: True if the chunk contains the complete message instead of a delta. Its content is used only if no

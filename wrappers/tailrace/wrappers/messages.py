@@ -238,6 +238,7 @@ class ContentPartFile(_Model):
         url: The URL of the file; None if ``data`` is set.
         media_type: The media type, for example ``image/png``; empty if unknown.
         filename: The name of the file for display; may be empty.
+        metadata: Other fields of the file, for example of the provider's API. Later requests to the provider contain them.
     """
 
     type: Literal["file"] = "file"
@@ -332,6 +333,7 @@ class ContentPartToolResult(_Model):
             not known.
         output: The output of the tool. It can be any JSON value; for most tools, it is text.
         is_error: True if the tool failed. ``output`` then describes the error.
+        metadata: Other fields of the result. Later requests to the provider contain them.
     """
 
     type: Literal["tool_result"] = "tool_result"

@@ -264,7 +264,7 @@ class MessageEvents:
         return [wrapper]
 
     def _merge_usage(self, new: object, metadata: dict[str, Any]) -> Usage | None:
-        """Merge new token counts into the usage, and return the usage. Copy the service tier to ``metadata``."""
+        """Merge counts into the usage, and return the usage; None without new counts. Copy the service tier to ``metadata``."""
         if not as_mapping(new):
             return None
         self._usage = merged_usage(self._usage, new)

@@ -276,7 +276,7 @@ class MessageAssembly:
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """The finish reason; ``tool_calls`` instead of ``stop`` if the provider does not run all called tools itself."""
+        """The finish reason, or None; ``tool_calls`` instead of ``stop`` if the provider does not run all called tools itself."""
         if self.finish is None:
             return None
         if self.finish.reason is FinishReason.STOP and any(call.kind != "server" for call in self._calls):

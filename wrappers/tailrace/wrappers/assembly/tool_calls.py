@@ -69,8 +69,8 @@ class ToolCallAssembly:
         """Return the call so far, with parsed arguments.
 
         Args:
-            finish: The finish reason of the response. If the reason is LENGTH, a call without arguments gets an
-                ``arguments_error``, because its arguments were truncated.
+            finish: The finish reason of the response; None if there is none yet. If the reason is LENGTH, a call
+                without arguments gets an ``arguments_error``, because its arguments were truncated.
         """
         raw = join_surrogates("".join(self.fragments))
         kind = self.kind or "function"

@@ -335,7 +335,7 @@ class ConverseEvents:
             )
 
     def _end_block(self) -> BedrockWrapper | None:
-        """Return the chunk wrapper of the buffered block, and clear the buffer."""
+        """Return the chunk wrapper of the buffered block, or None, and clear the buffer."""
         pending, self._pending = self._pending, None
         if pending is None or pending.dropped:
             return None

@@ -34,8 +34,9 @@ class RecordingModel(Model):
     """A model that returns the responses of another model, and writes each response to a file when the response ends.
 
     A recording contains no headers and no URL. Credentials in texts are removed. If a response ends with an exception
-    other than an `UpstreamError`, for example because it is cancelled, the response is not recorded. If a file cannot
-    be written, a warning is logged, and the response is returned nevertheless.
+    other than an `UpstreamError`, for example because it is cancelled, the response is not recorded. A body that is not
+    UTF-8 and contains a credential is not recorded either. If a file cannot be written, a warning is logged, and the
+    response is returned nevertheless.
 
     If the connection breaks during a response, this model offers no continuation, so that the agent requests a new
     response. Each recording therefore belongs to a complete request.

@@ -306,7 +306,7 @@ class NDJSONDecoder:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is buffered."""
+        """True if nothing is buffered, because the last read ended with a line end."""
         return self._lines.idle
 
     def close(self) -> list[bytes]:
@@ -429,7 +429,7 @@ class JSONDecoder:
         return line if ends and line[:1] == b"{" else b""
 
     def close(self) -> list[ServerSentEvent]:
-        """End the body. Return the incomplete object, if there is one.
+        """End the body. Return the incomplete object, or the last line if each line is an object; an empty list if there is none.
 
         Raises:
             UpstreamError: See `feed`.

@@ -27,7 +27,7 @@ class GeminiModel(DirectModel):
 
     Args:
         name: The name of the model, or a resource name that contains ``/`` (``tunedModels/mine``, ``models/gemini-…``).
-        headers: Further headers. If they contain ``authorization``, no API key is sent.
+        headers: Further headers; None for no further headers. If they contain ``authorization``, no API key is sent.
         arguments: See `DirectModel`. ``parameters`` may contain any member of the request, for example
             ``generationConfig``, ``tools`` and ``safetySettings``.
     """

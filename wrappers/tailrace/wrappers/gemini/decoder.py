@@ -91,7 +91,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         is_single_chunk: True to decode a single chunk. Calls then have no index, because earlier calls are unknown.
 
     Attributes:
-        done: True if an interaction has ended, or ``[DONE]``, which some gateways send, has been received.
+        done: True after the event that ends an interaction, and after ``[DONE]``, which some gateways send.
     """
 
     __slots__ = (
@@ -256,7 +256,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             last.details.extra = extra
 
     def _new_metadata(self, response_fields: Fields) -> Fields | None:
-        """Return the fields of the response that are different from the previous chunk."""
+        """Return the fields of the response that are different from the previous chunk; an empty dict if there are none."""
         previous, self._response_fields = self._response_fields, response_fields
         self._envelope = (
             response_fields.get("modelVersion"),

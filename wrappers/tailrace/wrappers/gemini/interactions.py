@@ -93,7 +93,7 @@ class InteractionReader:
         provider: The provider's name in errors.
 
     Attributes:
-        done: True if the interaction has ended.
+        done: True after the event that ends the interaction.
     """
 
     __slots__ = ("_provider", "_steps", "_streamed", "_usage", "done")

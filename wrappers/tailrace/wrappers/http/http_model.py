@@ -465,7 +465,8 @@ class DirectModel(HTTPModel):
             try:
                 response = await self._client().request(method, url, sent_headers, payload)
             except OSError as error:
-                # There is no retry after a read timeout, because the retry would exceed the caller's time limit.
+                # There is no retry after a read timeout, because the request would then take longer than the read
+                # timeout.
                 if is_last or isinstance(error, ReadTimeout):
                     raise self.redacted_error(
                         self._unreachable_error(error, attempt + 1), url, sent_headers

@@ -165,7 +165,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return tuple(numbered)
 
     def _new_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the fields of the response. Each line repeats the model and the time, so they are returned only once."""
+        """Return the new fields of the response, or None. Each line repeats the model and the time, which are returned once."""
         new_metadata = dict(metadata)
         model = new_metadata.get("model")
         if self._model is not None:

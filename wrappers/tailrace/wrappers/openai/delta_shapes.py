@@ -115,7 +115,7 @@ def read_usage(fields: Mapping[str, Any]) -> Usage | None:
 def counting_usage(
     first: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Return the first usage object if it has a count above zero; otherwise return the other usage object.
+    """Return the first usage object if it has a count above zero; otherwise return the other usage object, or None.
 
     Some servers send a usage object that contains only zeros as a placeholder.
     """

@@ -170,7 +170,7 @@ def delta_details(
         delta: The delta.
         extra: The other fields of the delta and of its choice. The function modifies this dict. Its member ``error`` is
             an error that the provider reported.
-        finish_reason: The finish reason of the choice. Some values report an error of the provider.
+        finish_reason: The finish reason of the choice, or None. Some values report an error of the provider.
         provider: The provider's name in errors.
     """
     if delta.reasoning_details:

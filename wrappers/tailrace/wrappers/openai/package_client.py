@@ -33,8 +33,9 @@ class OpenAIModel(ChatCompletionsModel):
     Args:
         name: The name of the model. For ``AsyncAzureOpenAI``, the name of the deployment.
         client: The client. Closing the model does not close the client, so the application must close the client.
-        parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …). ``extra_headers``,
-            ``extra_query``, ``extra_body`` and ``timeout`` become arguments of the client's method ``create``.
+        parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …); None for no further
+            members. ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout`` become arguments of the client's
+            method ``create``.
         reasoning_field: See `ChatCompletionsModel`.
         content_parts: See `ChatCompletionsModel`.
 

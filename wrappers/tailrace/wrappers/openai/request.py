@@ -38,7 +38,7 @@ def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> di
 
 
 def tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
-    """Return the member ``tool_choice`` for a tool choice."""
+    """Return the member ``tool_choice`` for a tool choice; None for no tool choice."""
     if choice is None:
         return None
     if choice.mode == "tool":
@@ -47,7 +47,7 @@ def tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
 
 
 def response_format(output: OutputFormat | None) -> dict[str, Any] | None:
-    """Return the member ``response_format`` for an output format. Invalid characters in its name are replaced."""
+    """Return the member ``response_format`` for an output format, or None. Invalid characters in the name are replaced."""
     if output is None:
         return None
     if output.schema_ is None:

@@ -248,7 +248,7 @@ def _input(call: ContentPartToolCall) -> str:
 
 
 def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
-    """Add the generated image to the item of a server tool call."""
+    """Return the item of a server tool call. An image generation call gets the image, or None, as its ``result``."""
     if item["type"] != "image_generation_call" or "result" in item:
         return item
     if image is None:

@@ -48,7 +48,8 @@ _NON_ARGUMENTS = frozenset(
         "type",
     }
 )
-# Fields of messages, reasoning and function calls that also exist in the common format.
+# Fields of messages, reasoning and function calls that also exist in the common format, or are not needed in later
+# requests.
 _COMMON = frozenset(
     {"arguments", "call_id", "content", "input", "name", "role", "summary", "type", "created_by"}
 )
