@@ -32,7 +32,8 @@ from tailrace.wrappers import (
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers.http.http_model import DirectModel, HTTPModel
+from tailrace.wrappers.http.direct_model import DirectModel
+from tailrace.wrappers.http.http_model import HTTPModel
 from tailrace.wrappers.model import REQUEST_HEADERS
 from tailrace.wrappers.providers import FORMATS
 from tailrace.wrappers.request_options import NO_OPTIONS

@@ -4,7 +4,7 @@ import pytest
 
 from support.upstream import Cut, Head, ScriptedUpstream, Step
 from tailrace.wrappers import UpstreamError, UpstreamFault
-from tailrace.wrappers.http.http_model import DirectModel
+from tailrace.wrappers.http.direct_model import DirectModel
 from tailrace.wrappers.providers import FORMATS, create_model
 
 JSON = Head(200, {"content-type": "application/json"})

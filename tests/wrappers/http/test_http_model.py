@@ -24,9 +24,10 @@ from support.upstream import (
     openai_stream,
 )
 from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError, UpstreamFault
-from tailrace.wrappers.http import ConnectTimeout, ReadTimeout, TransportError
-from tailrace.wrappers.http import http_model as http_model_module
-from tailrace.wrappers.http.http_model import DirectModel, HTTPModel, is_timeout, retry_after
+from tailrace.wrappers.http import ConnectTimeout, ReadTimeout, TransportError, retries
+from tailrace.wrappers.http.direct_model import DirectModel
+from tailrace.wrappers.http.http_model import HTTPModel, is_timeout
+from tailrace.wrappers.http.retries import retry_after
 from tailrace.wrappers.openai import ChatCompletionsDecoder, OpenAIConverter
 from tailrace.wrappers.openai.client import ChatCompletionsModel
 from tailrace.wrappers.openai.request import request_members
@@ -101,7 +102,7 @@ async def failing(model: HTTPModel) -> UpstreamError:
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make retries immediate where the provider sets no delay."""
-    monkeypatch.setattr(http_model_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.001)
 
 
 # --- sending ----------------------------------------------------------------------------------------------------

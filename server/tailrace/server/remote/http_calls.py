@@ -16,7 +16,7 @@ from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, 
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded, text_cost
 from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES, SSEDecoder
 from tailrace.wrappers.decoding.json_value_counter import count_json_values
-from tailrace.wrappers.http.http_model import retry_after
+from tailrace.wrappers.http.retries import retry_after
 
 MAX_CARD_BYTES = 1024 * 1024
 """Maximum size of an agent card in bytes."""

@@ -20,7 +20,8 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping
 from tailrace.wrappers.decoding.verbatim_json import encode_request
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.http import HttpResponse
-from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
+from tailrace.wrappers.http.direct_model import DirectModel
+from tailrace.wrappers.http.http_model import ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import NO_PARAMETERS, RequestOptions
 

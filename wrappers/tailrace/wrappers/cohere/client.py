@@ -8,7 +8,7 @@ from tailrace.wrappers.cohere.decoder import CohereDecoder
 from tailrace.wrappers.cohere.request import request_members
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
 from tailrace.wrappers.conversion.request_parameters import tool_name
-from tailrace.wrappers.http.http_model import DirectModel
+from tailrace.wrappers.http.direct_model import DirectModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import RequestOptions
 

@@ -13,7 +13,9 @@ from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.gemini.converter import GeminiConverter
 from tailrace.wrappers.gemini.decoder import GeminiDecoder
 from tailrace.wrappers.gemini.request import request_members
-from tailrace.wrappers.http.http_model import DirectModel, ModelArguments, retry_after
+from tailrace.wrappers.http.direct_model import DirectModel
+from tailrace.wrappers.http.http_model import ModelArguments
+from tailrace.wrappers.http.retries import retry_after
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.request_options import RequestOptions
 

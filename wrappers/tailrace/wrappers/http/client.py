@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client with a connection pool. Model clients use it for their requests (`tailrace.wrappers.http.http_model`)."""
+"""An HTTP/1.1 client with a connection pool. Model clients use it for their requests (`tailrace.wrappers.http.direct_model`)."""
 
 import asyncio
 import ssl

@@ -5,7 +5,8 @@ from typing import Any, Unpack
 
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
-from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
+from tailrace.wrappers.http.direct_model import DirectModel
+from tailrace.wrappers.http.http_model import ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.mistral.converter import MistralConverter
 from tailrace.wrappers.mistral.decoder import MistralDecoder

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
 from tailrace.wrappers.errors import ConfigurationError
-from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
+from tailrace.wrappers.http.direct_model import DirectModel
+from tailrace.wrappers.http.http_model import ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.ollama.converter import OllamaConverter
 from tailrace.wrappers.ollama.decoder import OllamaDecoder

@@ -10,7 +10,8 @@ from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, read_json
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
-from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
+from tailrace.wrappers.http.direct_model import DirectModel
+from tailrace.wrappers.http.http_model import ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.openai.converter import OpenAIConverter, plain_content
 from tailrace.wrappers.openai.decoder import ChatCompletionsDecoder

@@ -23,7 +23,8 @@ from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.lenient_json import as_mappings
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.http import HttpResponse
-from tailrace.wrappers.http.http_model import DirectModel, ModelArguments, close_response
+from tailrace.wrappers.http.direct_model import DirectModel, close_response
+from tailrace.wrappers.http.http_model import ModelArguments
 from tailrace.wrappers.http.response import Body
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import MAY_CANCEL, ChunkBatches

@@ -8,7 +8,7 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.http.http_model import DirectModel
+from tailrace.wrappers.http.direct_model import DirectModel
 from tailrace.wrappers.messages import clipped
 
 ANY_NAME = "*"
