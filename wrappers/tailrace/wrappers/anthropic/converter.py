@@ -168,7 +168,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         return assemble_message(response)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> "list[MessageParam]":
-        """Return one user message with all results; an empty list if there are no results."""
+        """Return a list with one user message that has all results; an empty list if there are no results."""
         if not results:
             return []
         content = [_result_block(result) for result in results]

@@ -126,7 +126,7 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return request.messages()
 
     def system_prompt(self, history: History) -> list[Fields]:
-        """Return the member ``system`` of the request; an empty list if the history has no system message."""
+        """Return the member ``system`` of the request; an empty list if the system message is missing or blank."""
         return _text_blocks(history.system_message or "")
 
     def to_history(
@@ -161,7 +161,7 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return assemble_message(response)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return one user message with all results; an empty list if there are no results."""
+        """Return a list with one user message that has all results; an empty list if there are no results."""
         request = _Request(self, result_status=self._result_status)
         request.add("user", [request.result_block(result) for result in results])
         return request.messages()

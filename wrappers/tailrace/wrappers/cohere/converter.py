@@ -211,7 +211,7 @@ def _data_item(part: ContentPartData, own: Fields) -> Fields:
 
 
 def _image_item(part: ContentPartFile, own: Fields) -> Fields | None:
-    """Return the content item for an image; None if the file is not an image."""
+    """Return the content item for an image; None for SVG images, and for files that are not images."""
     media_type = bare_media_type(part.media_type)
     if media_type == "image/svg+xml":
         return None

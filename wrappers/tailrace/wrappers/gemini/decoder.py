@@ -207,7 +207,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return super().close() + self.flush()
 
     def flush(self) -> list[GeminiPartWrapper]:
-        """Return chunk wrappers for the buffered safety ratings and for the arguments of incomplete calls."""
+        """Return chunk wrappers for all buffered content, for example safety ratings and the arguments of incomplete calls."""
         wrappers = self._interaction.close() if self._interaction is not None else []
         for choice, candidate in self._candidates.items():
             calls = candidate.parts.end_call(complete=False)

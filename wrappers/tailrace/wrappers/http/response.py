@@ -136,7 +136,8 @@ class ResponseBody:
             The data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection was lost. The error is raised after all received data has been returned.
+            OSError: The connection was lost, the read timeout expired, or the compressed data is invalid. The error is
+                raised after all valid data has been returned.
         """
         if self._decoder is not None:
             return self._read_decoded(self._decoder)
@@ -174,7 +175,7 @@ class ResponseBody:
         """Return the rest of the body.
 
         Raises:
-            OSError: The connection ended before the end of the body.
+            OSError: See `read_nowait`.
         """
         return b"".join([chunk async for chunk in self])
 

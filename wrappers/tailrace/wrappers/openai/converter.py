@@ -264,7 +264,7 @@ def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> 
 
 
 def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> Fields:
-    """Return one entry for the ``content`` of a user message. The module docstring lists the conversions."""
+    """Return one entry for the ``content`` of a message. The module docstring lists the conversions."""
     if isinstance(part, ContentPartText):
         return merged_fields(own_fields(part.metadata, "openai"), text_entry(part.text))
     if isinstance(part, ContentPartData):
