@@ -149,12 +149,12 @@ class TurnAccumulator:
 
     Args:
         *messages: The first messages of the turn, usually one message of the user.
-        history: The conversation before the turn. A new tool call gets another id if the conversation has a call with
-            the same id.
+        history: The conversation before the turn; None for none. A new tool call gets another id if the conversation has a
+            call with the same id.
         think_tags: True to separate reasoning in ``<think>`` tags from the text; see `Accumulator`.
         merge_choices: See `Accumulator`.
-        collect_output: True to collect the text and the files of all responses for `pop_delta`, `output`, `reasoning`, `files` and
-            `links`. With False, no second copy of the text is stored, for callers that use only the returned changes.
+        collect_output: True to collect the text and the files of all responses for `pop_delta`, `output`, `reasoning`, `files`
+            and `links`. With False, no second copy of the text is stored, for callers that use only the returned changes.
 
     Attributes:
         response: The current or last response; None before the first response.
@@ -251,7 +251,7 @@ class TurnAccumulator:
         empty message of an interrupted response is not added.
 
         Args:
-            error: The error that ended the stream; see `Accumulator.close`.
+            error: The error that ended the stream; None for no error. See `Accumulator.close`.
             keep_empty: True to add the message of a complete response even if it has no content. False to omit such a
                 message, unless it has a refusal.
         """

@@ -1,4 +1,4 @@
-"""Creates the parts of a node from the settings."""
+"""Creation of the parts of a node from the settings."""
 
 from typing import TYPE_CHECKING, Any
 

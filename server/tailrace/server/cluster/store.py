@@ -163,7 +163,7 @@ class ClusterStore(Store):
             raise TasksNotWrittenError(refused)
 
     async def _write_to_database(self, writes: list[TaskWrite]) -> None:
-        """Write to PostgreSQL, in one transaction, those writes of a batch that must be there (``writes``).
+        """Write the writes of a batch that must be in PostgreSQL, in one transaction.
 
         If the batch is retried, skip writes that PostgreSQL already has.
         """
@@ -495,8 +495,8 @@ class ClusterStore(Store):
         Args:
             owner: The caller. Different callers can have claims with the same name.
             name: The claimed name.
-            task_id: The task that needs the claim, if the name is a conversation. A task loses its claim only when its turn ends.
-                A turn that was interrupted by the death of its node has not ended.
+            task_id: The task that needs the claim, if the name is a conversation; otherwise None. A task loses its claim only
+                when its turn ends. A turn that was interrupted by the death of its node has not ended.
         """
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)

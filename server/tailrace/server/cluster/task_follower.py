@@ -1,4 +1,4 @@
-"""Follows tasks that other nodes run. All tasks and subscribers share one connection to the broker.
+"""The follower of tasks that other nodes run. All tasks and subscribers share one connection to the broker.
 
 A followed task is an `ActiveTask`. The events that the broker delivers are added to the record and the log of this task. When the
 broker confirms the subscription to the channel of a task, the stream of the task is read once for earlier events. The stream is

@@ -142,7 +142,8 @@ def read_card(
         card_url: The URL of the card. Relative URLs in the card are resolved against it, and error messages contain it.
         bindings: Allowed bindings in order of preference. gRPC is skipped if it is not installed.
         origins: The permitted origins; None to permit only the origin of the card.
-        powered_by: The ``X-Powered-By`` header of the response with the card. Only this header shows which SDK the agent uses.
+        powered_by: The ``X-Powered-By`` header of the response with the card; empty for none. Only this header shows which SDK
+            the agent uses.
 
     Raises:
         UpstreamError: The body is not an agent card, or the card has no supported interface at a permitted origin. The message

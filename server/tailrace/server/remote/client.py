@@ -96,7 +96,7 @@ class AgentClient:
         url: URL of the agent, or URL of its card (which ends in ``.json``). With the URL of the agent, the card is fetched from
             the well-known path. The default scheme is ``http://``.
         token: Bearer token, or the API key that the card requires; empty for none.
-        headers: Further headers of every request; with gRPC, metadata.
+        headers: Further headers of every request, or with gRPC, further metadata; None for none.
         card: The agent card; None to fetch it.
         bindings: Allowed bindings in order of preference.
         connect_timeout: Timeout for opening a connection in seconds.
@@ -104,8 +104,8 @@ class AgentClient:
             keep-alive comments about every 15 seconds.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
         retry_delays: See `RETRY_DELAYS`; empty to never resume a stream.
-        retry_deadline: Time in seconds after the loss of a connection. Until then, the last delay is repeated; later, no
-            attempt to resume the stream begins. None to make one attempt for each delay.
+        retry_deadline: Time in seconds after the loss of a connection within which attempts to resume the stream may begin. The
+            last delay is repeated. None to make one attempt for each delay.
         on_reconnect: Function that is called before each attempt to resume a stream, with the error and the number of the attempt
             (from 1); None for no function.
         allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``. Credentials and

@@ -1,4 +1,4 @@
-"""Converts the events of a remote agent to updates of the local task and to messages of the conversation. Sans-IO.
+"""Conversion of the events of a remote agent to updates of the local task and to messages of the conversation. Sans-IO.
 
 After a lost connection, the stream may continue with full copies of the task or of an artifact. A copy replaces earlier content.
 If a copy only extends the content, only the new text is forwarded, so that no text is delivered twice.

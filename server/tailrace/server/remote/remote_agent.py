@@ -47,7 +47,7 @@ class RemoteAgent:
     Args:
         url: URL of the agent or of its card; see `AgentClient`.
         token: Bearer token, or the API key that the card requires; empty for none.
-        headers: Further headers of every request; with gRPC, metadata.
+        headers: Further headers of every request, or with gRPC, further metadata; None for none.
         card: The agent card; None to fetch it.
         bindings: Allowed bindings in order of preference.
         connect_timeout: Timeout for opening a connection in seconds.

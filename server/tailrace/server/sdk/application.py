@@ -1,4 +1,4 @@
-"""Builds a FastAPI application for a request handler, with the API of the official SDK before 1.0."""
+"""Builder of a FastAPI application for a request handler, with the API of the official SDK before 1.0."""
 
 from a2a.server.request_handlers import RequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes

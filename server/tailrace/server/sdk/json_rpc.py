@@ -18,7 +18,7 @@ class JSONRPCRequest(BaseModel):
         jsonrpc: The version of JSON-RPC.
         id: The id of the request, which is repeated in the response.
         method: The method, for A2A 1.0 for example ``"SendMessage"``.
-        params: The parameters of the method.
+        params: The parameters of the method; None for none.
     """
 
     jsonrpc: Literal["2.0"] = "2.0"

@@ -25,8 +25,8 @@ class OlderObject:
 
     Args:
         kind: The SDK's class.
-        conversions: Conversions by keyword argument. Field names in camelCase need no conversion.
-        enums: Enums by field, for fields that accept older values as strings.
+        conversions: Conversions by keyword argument; None for none. Field names in camelCase need no conversion.
+        enums: Enums by field, for fields that accept older values as strings; None for none.
     """
 
     def __init__(

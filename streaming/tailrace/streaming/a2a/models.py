@@ -1,4 +1,4 @@
-"""The objects of A2A 1.0 as pydantic models. Codecs convert them to older versions of the protocol.
+"""The objects of A2A 1.0 as pydantic models. Codecs convert between them and older versions of the protocol.
 
 Rules for all models (`A2AModel`):
 

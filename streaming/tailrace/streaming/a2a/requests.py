@@ -149,10 +149,11 @@ class ListConversationsRequest(A2AModel):
     """Parameters of ListConversations, an operation of the extension. A conversation must match all filters that are set.
 
     Attributes:
-        query: Select conversations whose title contains this text, without regard to case.
+        query: Select conversations whose title contains this text, without regard to case; empty for all conversations.
         page_size: Maximum number of conversations, 1 to 100.
-        page_token: ``next_page_token`` of the previous page, with the same filters.
-        related_to: Select this conversation, the conversations from which it was branched, and the branches of any of these.
+        page_token: ``next_page_token`` of the previous page, with the same filters; empty for the first page.
+        related_to: Select the conversation with this id, the conversations from which it was branched, and the branches of any
+            of these; empty for all conversations.
         tenant: The tenant, if the agent has several.
     """
 
@@ -174,8 +175,8 @@ class ConversationBranch(A2AModel):
     """The beginning of a branch.
 
     Attributes:
-        message_id: The id of the first message of the branch.
-        origin: The message of the other conversation before which the branch begins. The member ``from`` in JSON.
+        message_id: The id of the message that began the branch.
+        origin: The message of another conversation before which the branch begins. Its name in JSON is ``from``.
     """
 
     message_id: Text
@@ -255,7 +256,8 @@ class ListTasksRequest(A2AModel):
         context_id: Select tasks of this conversation.
         status: Select tasks in this state; ``TASK_STATE_UNSPECIFIED`` selects any state.
         page_size: Maximum number of tasks, 1 to 100.
-        page_token: ``next_page_token`` of the previous page. The filters must be the same as for the previous page.
+        page_token: ``next_page_token`` of the previous page; empty for the first page. The filters must be the same as for
+            the previous page.
         history_length: Maximum number of messages of each task; see `SendMessageConfiguration`.
         status_timestamp_after: Select tasks whose status has this or a later timestamp.
         include_artifacts: True to include the artifacts of each task.

@@ -73,7 +73,7 @@ T = TypeVar("T", default=str)
 S = TypeVar("S")
 
 DEFAULT_MAX_ROUNDS = 50
-"""Maximum number of rounds in one turn."""
+"""Default maximum number of rounds in one turn."""
 
 Prompt = str | Message | Sequence[ContentPart]
 """The user's message: a text, a message, or parts, which may include results of tools that the caller ran."""
@@ -329,8 +329,8 @@ class Agent(Generic[T]):
             options: Options of this turn. They override the options of the agent.
             runner: The tools; None for the tools of the agent.
             task_id: The id of the task in the `ToolContext`; empty outside of a server.
-            context_id: The id of the conversation in the `ToolContext`.
-            external_context_id: The id of the conversation for other systems in the `ToolContext`.
+            context_id: The id of the conversation in the `ToolContext`; empty outside of a server.
+            external_context_id: The id of the conversation for other systems in the `ToolContext`; empty outside of a server.
             interrupted: The published part of the response that the run requests first, if another process had published a
                 part of it; None if the run begins with a new response.
             decided: Calls of the history whose approvals have been decided; None if there are none. The turn runs the

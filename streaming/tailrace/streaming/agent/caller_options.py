@@ -42,7 +42,7 @@ class CallerOptions(RequestOptions):
     """Options of a request: options for the model and options for the turn.
 
     Attributes:
-        instructions: Instructions in addition to the agent's own.
+        instructions: Instructions in addition to those of the agent; None for none.
         parallel: True to run the turn without waiting for turns of other tasks in its context; None for the server's
             setting.
     """
@@ -151,7 +151,7 @@ def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
 
 
 def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
-    """Return the option ``parallel`` of `stored_caller_options` without parsing the other options.
+    """Return the option ``parallel`` of `stored_caller_options` without parsing the other options; None if it is not set.
 
     Args:
         messages: The task's messages, oldest first.

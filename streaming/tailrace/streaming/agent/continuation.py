@@ -96,7 +96,11 @@ class CircuitBreaker:
             self._open_until = self._clock() + self.SECONDS
 
     def end(self, error: UpstreamError | None) -> None:
-        """Register the outcome of a request."""
+        """Register the outcome of a request.
+
+        Args:
+            error: The error; None for a successful request. An error that does not concern the provider counts as a success.
+        """
         if error is None or not error.concerns_provider:
             self._failures = 0
             return

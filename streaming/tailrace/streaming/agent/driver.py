@@ -58,8 +58,9 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     Attributes:
         others: The names of the tools that the caller runs.
         task_id: The id of the task; empty outside of a server.
-        context_id: The id of the conversation. Callers can choose this id, and two callers may choose the same id.
-        external_context_id: The opaque id of the conversation for other systems; see `ToolContext`.
+        context_id: The id of the conversation; empty outside of a server. Callers can choose this id, and two callers may
+            choose the same id.
+        external_context_id: The opaque id of the conversation for other systems; empty outside of a server. See `ToolContext`.
     """
 
     others: frozenset[str] = frozenset()

@@ -33,7 +33,8 @@ class ChatResult(Generic[T]):
         messages: The complete new messages: first the prompt, then for each round the message of the model and the
             message with the tool results.
         reasoning: Reasoning text.
-        finish_reason: The finish reason of the last response. In a stream, only the last result contains it.
+        finish_reason: The finish reason of the last response; None if it had none. In a stream, only the last result
+            contains it.
         usage: The sum of the token counts of all requests; None if none were reported. In a stream, only the last
             result contains it.
         metadata: Metadata of the responses. In a stream, a result contains only new and changed values.

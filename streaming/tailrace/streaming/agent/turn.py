@@ -106,7 +106,7 @@ class TurnView(Protocol[S]):
     """Converter of the steps of a turn into the items that `TurnDriver` yields. The converter receives the steps in order."""
 
     def begin(self) -> Sequence[S]:
-        """Return the items to yield before the first request."""
+        """Return the items to yield before the first step."""
         ...
 
     def begin_response(self, response: Accumulator) -> Callable[[list[Change]], S]:
@@ -127,7 +127,7 @@ class TurnView(Protocol[S]):
 
 
 class AgentTurn:
-    """The state of one turn and its rounds.
+    """The state machine of one turn.
 
     Args:
         accumulator: The accumulator of the turn. It contains the messages of the turn.

@@ -110,7 +110,7 @@ class ResponseTranslator:
 
         Consecutive texts of one artifact are merged into one update. If the merged text is too large for one update,
         it becomes as few updates as possible; the text of one change is never split. The texts are merged here,
-        because the updates have no event numbers yet.
+        because updates with event numbers cannot be merged.
         """
         updates: list[Update] = []
         for change in changes if len(changes) == 1 else self._merged(changes):
@@ -432,7 +432,7 @@ def _joined(texts: Iterable[str], most: int) -> Iterable[str]:
     size = 0
     for text in texts:
         added = utf8_size(text)
-        # The joined text stays below the limit, because a buffered half of a surrogate pair may add bytes to it.
+        # The joined text must stay below the limit, because a buffered half of a surrogate pair may add bytes to it.
         if fragment and size + added >= most:
             yield "".join(fragment)
             fragment, size = [], 0

@@ -54,7 +54,7 @@ class TurnTranslator:
         results: The number of tool results of this turn that another process published before.
         reader: Parses a structured response; None for text.
         max_event_bytes: See `ResponseTranslator`.
-        opening: Updates to publish before the first response.
+        opening: Updates to publish before the first step.
         request_of: Function that returns the approval request of a call without a result; None if the caller must run
             the call.
         published: The published artifacts of the response that the turn requests first, if another process had
@@ -193,7 +193,7 @@ class TurnTranslator:
             self._attempts += [*response.attempts, last]
 
     def begin(self) -> Sequence[Sequence[Update | MessageAdded]]:
-        """Return the updates to publish before the first request."""
+        """Return the updates to publish before the first step."""
         return (self._opening,) if self._opening else ()
 
     def close(self, error: AgentError | None = None) -> Sequence[Sequence[Update | MessageAdded]]:

@@ -480,7 +480,7 @@ class TaskRecord:
                 known.add_parts(artifact.parts)
             known.open = not last
         elif known is not None and known.open and last and known.complete() == artifact:
-            known.open = False  # an identical copy is not a change, because its text may already be in the conversation
+            known.open = False  # an identical copy is not recorded as a change: its text may already be in the conversation
         else:
             self._set_artifact(artifact, open_=not last)
             self._artifacts[artifact.artifact_id].changed = True

@@ -49,9 +49,9 @@ class StatusUpdate(msgspec.Struct, frozen=True):
     Attributes:
         state: The new state. `tailrace.streaming.a2a.lifecycle.TRANSITIONS` must allow the transition from the current
             state.
-        message: A message of the agent about the state (progress, a question, a reason). It must not contain the text
-            of the response.
-        metadata: Metadata of the event (usage, finish reason, …).
+        message: A message of the agent about the state (progress, a question, a reason); None for none. It must not contain
+            the text of the response.
+        metadata: Metadata of the event (usage, finish reason, …); None for none.
         continues: True if the turn continues after this status, which is allowed only with AUTH_REQUIRED. The streams
             then stay open, while the handler waits for credentials that do not arrive with a message of the caller.
         encoded: The JSON of the message if the server has encoded it before; otherwise empty. The server encodes large

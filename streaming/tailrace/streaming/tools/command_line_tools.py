@@ -1,6 +1,6 @@
-"""Parser of tool specifications, the arguments of ``tailrace serve --tools``.
+"""Parsers of the arguments of ``tailrace serve --tools`` and ``--approve``.
 
-A specification has one of these forms:
+An argument of ``--tools`` is a tool specification. It has one of these forms:
 
 - ``MODULE:NAME``: the value of ``NAME`` in a module: a function, a `Tool`, a `Toolset`, or a list of these.
 - ``mcp:https://…`` or ``mcp:http://…``: the tools of an MCP server at a URL.

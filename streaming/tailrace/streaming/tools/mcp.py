@@ -114,7 +114,7 @@ class McpToolset(Toolset):
 
         Args:
             url: The URL.
-            headers: Headers for every request, for example ``Authorization``.
+            headers: Headers for every request, for example ``Authorization``; None for none.
             **options: See the class.
 
         Raises:
