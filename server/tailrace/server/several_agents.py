@@ -293,7 +293,7 @@ def _error_of(config: ServerConfig, name: str, error: TailraceError) -> Tailrace
 
 
 async def _receive_signals(requests: MemoryObjectSendStream[None], *, task_status: TaskStatus[None]) -> None:
-    """Send a request for each SIGHUP, unless a request already waits."""
+    """Request a reload for each SIGHUP, unless a request already waits."""
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked since the start of the process
         task_status.started()

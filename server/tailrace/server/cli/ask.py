@@ -56,19 +56,19 @@ def ask(
 
     Args:
         url: The URL of the agent.
-        prompt: The text of the message; ``-`` to read the text from standard input.
+        prompt: The text of the message; ``-`` to read the text from standard input; empty to send no prompt.
         context: The id of the conversation; a new conversation if empty.
         task: The id of the task that the message continues; a new task if empty.
-        resume: The id of a task to subscribe to. No message is sent.
-        approve: The digest of a tool call of the task, to approve the call instead of sending a prompt.
-        reject: The digest of a tool call of the task, to reject the call instead of sending a prompt.
+        resume: The id of a task to subscribe to, without sending a message; otherwise empty.
+        approve: The digest of a tool call of the task, to approve the call instead of sending a prompt; otherwise empty.
+        reject: The digest of a tool call of the task, to reject the call instead of sending a prompt; otherwise empty.
         reason: The reason for the rejection, which the model receives.
-        arguments: A JSON object that replaces the arguments of the approved call.
-        history: Print the earlier messages of the conversation first.
+        arguments: A JSON object that replaces the arguments of the approved call; empty to leave them unchanged.
+        history: True to print the earlier messages of the conversation first.
         markdown: Whether to render Markdown; if None, it is rendered on a terminal.
         token: As for `AgentClient`.
         allow_origin: As for `AgentClient`.
-        as_json: Print each event as a line of JSON.
+        as_json: True to print each event as a line of JSON.
 
     Raises:
         ConfigurationError: The arguments contradict each other, an argument is missing, or ``arguments`` is not valid JSON.
@@ -195,7 +195,7 @@ async def ask_agent(
         screen: Prints the response.
         context_id: As ``context`` of `ask`.
         task_id: As ``task`` of `ask`.
-        resume: The id of a task to subscribe to. No message is sent.
+        resume: The id of a task to subscribe to, without sending a message; otherwise empty.
         history: As for `ask`.
         token: As for `AgentClient`.
         allowed_origins: As for `AgentClient`.

@@ -45,7 +45,7 @@ def convert(
         file: The recorded body; ``-`` for standard input.
         provider: The provider of the stream; detected from the bytes of the stream if None.
         to: The output format.
-        think_tags: Separate reasoning in ``<think>`` tags at the beginning of a text from the text.
+        think_tags: True to separate reasoning in ``<think>`` tags at the beginning of a text from the text.
         version: The version of A2A to write.
 
     Raises:

@@ -55,9 +55,9 @@ def demo(
         prompt: The message; `PROMPT` if None.
         port: Port to listen on; 0 for a free port. If None, `PORT`, or a free port if `PORT` is in use.
         store: URL of the store for the tasks; a temporary file if None.
-        recorded: Replay a recorded response instead of running the model.
-        cut: Close the connection to the model once, in the middle of the first response.
-        once: Stop after one response.
+        recorded: True to replay a recorded response instead of running the model.
+        cut: True to close the connection to the model once, in the middle of the first response.
+        once: True to stop after one response.
     """
     outcome = _Outcome()
     run = partial(

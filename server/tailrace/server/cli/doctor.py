@@ -78,8 +78,8 @@ def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = Fal
 
     Args:
         env_file: As for `read_settings`.
-        ask_model: Ask the model a short question.
-        as_json: Print the findings as JSON lines.
+        ask_model: True to send a short prompt to the model.
+        as_json: True to print the findings as JSON lines.
         options: As for `read_settings`.
 
     Raises:
@@ -121,7 +121,7 @@ async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Fi
 
     Args:
         settings: The settings of the server.
-        ask: Send a prompt to the model.
+        ask: True to send a short prompt to the model.
     """
     for check in (_versions, _access, _store_file, _ports):
         for finding in check(settings):

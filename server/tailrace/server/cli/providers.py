@@ -17,7 +17,7 @@ def providers(*, as_json: bool = False) -> None:
     """Print the providers by format, in lines of 80 columns.
 
     Args:
-        as_json: Print one JSON object per line instead, with all capabilities.
+        as_json: True to print one JSON object per line instead, with all capabilities.
     """
     available = list(registered())
     if as_json:

@@ -2,7 +2,7 @@
 
 The stream was recorded from `tailrace.server.cli.local_model`. It is replayed with the average number of tokens per second of the
 recording. Every chunk has the model name ``smollm2-135m-instruct (recorded)``. All requests get the same response, which was
-recorded for :data:`PROMPT`.
+recorded for `PROMPT`.
 """
 
 import json
@@ -61,7 +61,7 @@ class Recording:
         body: The body of a Chat Completions stream.
 
     Attributes:
-        frames: The events in order, each with the model name :data:`RECORDED_MODEL`.
+        frames: The events in order, each with the model name `RECORDED_MODEL`.
         tokens_per_second: The speed of the model, from llama.cpp's ``timings`` in the recording; `TOKENS_PER_SECOND` if there are
             none.
     """
@@ -83,7 +83,7 @@ class Recording:
 
 
 def demo_answer() -> Recording:
-    """Return the response to :data:`PROMPT` that is part of the package."""
+    """Return the response to `PROMPT` that is part of the package."""
     return Recording(resources.files("tailrace.server.cli").joinpath("recorded", "answer.sse").read_bytes())
 
 
@@ -152,7 +152,9 @@ def _refused(message: str) -> Response:
 
 
 class ReplayModel(anyio.AsyncContextManagerMixin):
-    """Runs a server that replays a recorded response while the context is open. It is used like ``LocalModel``.
+    """Runs a server that replays a recorded response while the context is open.
+
+    It is used like `tailrace.server.cli.local_model.LocalModel`.
 
     The server runs in this process and event loop, on a free port of the loopback interface. Exiting the context, or cancelling
     it, ends open streams and closes the port.

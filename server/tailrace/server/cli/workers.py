@@ -33,7 +33,7 @@ RESTART_PAUSE = 1.0
 """Seconds before a process that ended unexpectedly is started again."""
 
 CANNOT_START = (2, 3)
-"""The exit statuses of a process that cannot start: 2 for invalid settings, 3 if the application failed."""
+"""The exit statuses of a process that cannot start: 2 for invalid settings, 3 if the application cannot start."""
 
 Work = Callable[[Sequence[socket.socket]], None]
 """The function of a process. It is pickled: a function of a module, or `functools.partial` of such a function."""

@@ -37,7 +37,7 @@ def cached_response(
     Args:
         request: The request.
         body: The body of the response.
-        vary: The value of ``Vary``: the names of request headers on which the body depends.
+        vary: The value of ``Vary``: the names of request headers on which the body depends; empty if it depends on none.
         private: True if only the cache of this client may store the response.
         since: The time of the last change of the body, rounded by `this_second`.
         immutable: True if the URL contains the version of the body. The response then never changes.

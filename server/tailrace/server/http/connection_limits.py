@@ -186,7 +186,7 @@ class ConnectionLimits:
         connection.pending_bytes += size
 
     def check_pending(self, connection: _Connection) -> None:
-        """Close the connection if its header is too large."""
+        """Close the connection if its header, a chunk extension or the trailers of a body are too large."""
         if connection.pending_bytes > MAX_HEADER_BYTES:
             self._abort(connection)
 

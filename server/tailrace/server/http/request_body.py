@@ -70,7 +70,8 @@ class JsonBody:
     Attributes:
         value: The decoded JSON. Strings have no lone surrogates. Integers that exceed 64 bits are floats.
         raw: The body as bytes.
-        cost: The number of JSON values. `run_bounded` uses this number to decide whether to process the body in a thread.
+        cost: The cost of processing the body: the number of JSON values, and an amount for the size. `run_bounded` uses this
+            number to decide whether to process the body in a thread.
     """
 
     value: object
@@ -172,7 +173,7 @@ class JsonScan:
 
         Raises:
             RequestTooLargeError: The text has too many values.
-            ParseError: The nesting is deeper than `MAX_DEPTH`, or a bracket is not balanced.
+            ParseError: The nesting is deeper than `MAX_DEPTH`, or a closing bracket has no opening bracket.
         """
         self._count_hidden(chunk)
         if self._escaped:

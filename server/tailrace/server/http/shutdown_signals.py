@@ -71,6 +71,6 @@ class _SignalInterceptor:
 
     def leave(self) -> None:
         self._stop = None
-        # A listener that was added later still calls this listener. Only the newest listener restores its previous handler.
+        # An interceptor that was added later still calls this one. Only the newest interceptor restores its previous handler.
         if signal.getsignal(self._number) == self.handle_exit:
             signal.signal(self._number, self._handler)

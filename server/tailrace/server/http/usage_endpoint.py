@@ -159,7 +159,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
 
 
 def _parse_time(value: str, name: str) -> datetime | None:
-    """Parse a date or a time in ISO 8601. A time without an offset is in UTC."""
+    """Parse a date or a time in ISO 8601. A time without an offset is in UTC. Return None for an empty value."""
     if not value:
         return None
     try:

@@ -65,7 +65,7 @@ class Telemetry(Observer):
 
     Args:
         agent: The name of the agent, if a server has only one. The attribute may be changed before the first turn.
-        agent_version: The version of the agent.
+        agent_version: The version of the agent; empty to omit it from the spans.
         provider: The provider of the model; empty if no model is configured.
         model: The name of the model; empty if no model is configured.
         metrics: The metrics; None to disable them.
@@ -97,7 +97,7 @@ class Telemetry(Observer):
         self.attributes = {name: value for name, value in known.items() if value}
 
     def origin(self) -> SpanContext | None:
-        """Return the context of the current span, which is the span of the request."""
+        """Return the context of the current span, which is the span of the request; None if there is no span."""
         return current_trace()
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:

@@ -90,6 +90,7 @@ class ChatEndpoint:
 
         Raises:
             AuthError: The caller is not authenticated.
+            OverloadedError: See `Authenticator.authenticate`.
         """
         identity = await self._authenticator.authenticate(self._credentials(request))
         extensions = self.operations.capabilities.activated(requested_extensions(request))
@@ -110,7 +111,7 @@ class ChatEndpoint:
         Raises:
             AuthError: The caller is not authenticated. The body was not read.
             OpenAIError: ``parse`` rejects the body.
-            A2AError: See `read_json`.
+            A2AError: See `authenticate` and `read_json`.
             ClientDisconnect: The client disconnected before the body was complete.
         """
         caller = await self.authenticate(request)
@@ -211,7 +212,7 @@ class ChatEndpoint:
         return max(found, key=_changed_at, default=None)
 
     async def conversation(self, key: str, caller: Caller) -> tuple[Task | None, Sequence[Message]]:
-        """Return the newest task of a conversation, and the messages of the task's context.
+        """Return the newest task of a conversation, and the messages of the task's context; None and no messages without a task.
 
         If the task is running, the messages after the caller's message to which the task responds are omitted, because they are
         an incomplete response.
@@ -269,6 +270,10 @@ class ChatEndpoint:
             headers: Further headers of the response. Headers with the ids of the conversation and the task are always added.
             following: Further turns. Each turn is streamed after the previous turn is complete.
             canceled: The ids of tasks, and their caller. A disconnect cancels these tasks if ``on_disconnect`` is ``cancel``.
+                None to cancel no tasks.
+
+        Raises:
+            OpenAIError: The stream ended before its first event, because the server is stopping.
         """
         return await self.stream_batches(
             stream.batches(),

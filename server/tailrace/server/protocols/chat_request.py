@@ -71,7 +71,7 @@ class ChatRequest:
         metadata: The metadata that the client sets for a chat completion.
         completion: The stored chat completion that the request creates; None for other requests.
         choice: The index of this choice. Choice 0 continues the conversation. Each other choice begins a new conversation.
-        choices: The number of choices of the response (OpenAI's parameter ``n``).
+        choices: The number of choices of the response: OpenAI's parameter ``n``, times the number of prompts.
         choices_key: The prefix of the context ids of choices other than choice 0. It is needed to delete these conversations. May
             be empty.
     """

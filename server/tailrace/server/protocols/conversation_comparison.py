@@ -40,8 +40,8 @@ class _Side:
     Attributes:
         is_callers: True for messages of the caller.
         content: The parts of the messages.
-        refusal: The model's refusal.
-        status_text: The text of a status. The client may have received it as part of the response.
+        refusal: The model's refusal; empty if there is none.
+        status_text: The text of a status; empty if there is none. The client may have received it as part of the response.
         last: The parts of the last round if the caller requested JSON, because the response then has only the last round;
             otherwise None.
     """
@@ -101,7 +101,7 @@ def is_same_conversation(
     Args:
         received: The client's messages.
         stored: The stored conversation.
-        status_texts: Status texts, by the id of the stored message that precedes the status.
+        status_texts: Status texts, by the id of the stored message that precedes the status; None if there are none.
         waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive these calls.
     """
     own = calls_run_here(stored) | frozenset(waiting)

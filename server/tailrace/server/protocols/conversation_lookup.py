@@ -105,7 +105,8 @@ class Conversations:
             skipped: The ids of tasks to ignore, because they no longer waited for the message when it was sent.
 
         Raises:
-            OpenAIError: The request continues a response that does not exist or belongs to another caller.
+            OpenAIError: The request continues a response that does not exist or belongs to another caller, or its message
+                contains only results of calls that the client does not run.
             A2AError: See `Operations.execute`.
             StoreError: The store cannot be read.
         """
@@ -215,6 +216,9 @@ class _Assignment:
         """Continue the conversation of a response.
 
         If the conversation has already continued after the response, start a branch.
+
+        Raises:
+            OpenAIError: See `Conversations.assign`.
         """
         task_id, turn = read_response_id(self.request.previous)
         task = await _find_task(self.operations, task_id, self.caller) if task_id else None
@@ -299,7 +303,7 @@ class _Assignment:
         that contains only the new message.
 
         Raises:
-            OpenAIError: The message contains only results of calls that the agent itself executes.
+            OpenAIError: The message contains only results of calls that the client does not run (see `calls_run_here`).
         """
 
         def assigned() -> AssignedMessage:
@@ -365,7 +369,7 @@ async def _find_task(operations: Operations, task_id: str, caller: Caller) -> Ta
 
 
 def branch_context_ids(key: str) -> Iterator[str]:
-    """Yield the context id of the conversation with a key, and then the ids of its branches in the order of their creation."""
+    """Yield the context id of the conversation with a key, and then the ids of its first branches; in total `MAX_BRANCHES`."""
     yield key
     for number in range(2, MAX_BRANCHES + 1):
         yield f"{key}~{number}"

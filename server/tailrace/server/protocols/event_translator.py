@@ -136,7 +136,10 @@ class EventTranslator:
         return events
 
     def _feed_message(self, parts: Iterable[task_events.PartView]) -> list[ui_events.UiEvent]:
-        """Translate a response without a task: its reasoning as one complete artifact, and all other parts as another."""
+        """Translate a response without a task: its reasoning as one complete artifact, and its other parts as another.
+
+        Tool calls and tool results are omitted.
+        """
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted("", ""), *self._start_round(1, 1)]
         visible = [part for part in parts if not part.is_tool_data]
         reasoning = [part for part in visible if task_events.channel_of(part.metadata or {}) == "reasoning"]

@@ -39,7 +39,7 @@ class OpenAIError(TailraceError):
         code: The machine-readable error code; None if there is none.
         param: The invalid member of the request; None if the error is not about a member.
         kind: The ``type`` of the error; derived from the status if empty.
-        headers: Headers of the response.
+        headers: Additional headers of the response; None if there are none.
         upstream: The error of a provider or remote agent; None for an error of this server or of the request.
 
     Attributes:
@@ -86,7 +86,7 @@ class OpenAIError(TailraceError):
 
         Args:
             error: Pydantic's error.
-            prefix: The location of the validated object in the request.
+            prefix: The location of the validated object in the request; empty if the object is the request.
         """
         [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
         where = prefix + "".join(

@@ -10,7 +10,7 @@ from tailrace.server.protocols.task_events import ArtifactUpdateView, ArtifactVi
 
 
 class DivergedError(OpenAIError):
-    """The response was replaced, and the new response does not begin with the text already sent."""
+    """The agent replaced a text or a tool call of which the client has received a part, and the new one does not continue it."""
 
     def __init__(self) -> None:
         super().__init__(

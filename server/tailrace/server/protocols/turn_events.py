@@ -112,7 +112,11 @@ class _Replay:
         self._record: TaskRecord | None = None
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events of a batch that belong to the turn; empty if the turn has not begun."""
+        """Return the events of a batch that belong to the turn; empty if the turn has not begun.
+
+        Raises:
+            EventsDropped: The first event of the task is no longer stored.
+        """
         for at, event in enumerate(events):
             if self._record is None:
                 task = StreamResponse.from_json(event.body).task
@@ -195,7 +199,7 @@ def last_turn(task: Task, turn: int) -> int:
     for number in range(turn, len(starts)):
         following = task.history[starts[number]]
         has_question = not is_callers(task.history[starts[number] - 1])
-        # Requests of an API with stored requests never reach a running task.
+        # A message with the record of an API request is never sent to a running task, so the turn before it has ended.
         if has_question or "apiRequest" in extension_metadata(following.metadata):
             return number
     return len(starts)

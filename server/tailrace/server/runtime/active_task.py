@@ -47,8 +47,10 @@ class ActiveTask:
         round_calls: The ids of the tool calls whose results are not in the conversation yet: the calls in the last message of the
             agent, or the calls about which the message of the turn has decisions.
         webhooks: Webhooks to persist with the next event. They receive this event.
-        send_key: The idempotency key of the message that causes the next event. It is persisted with this event.
-        completion: The stored chat completion that the newest message creates. It is persisted with the next event.
+        send_key: The idempotency key of the message that causes the next event. It is persisted with this event. None if there is
+            no key to persist.
+        completion: The stored chat completion that the newest message creates. It is persisted with the next event. None if there
+            is no completion to persist.
         holds_conversation: True while the turn of this task holds the lock of the conversation.
         error: The store error that ended the task, because its events could not be persisted; None if there is none.
         is_remote: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
@@ -126,7 +128,7 @@ class CallContext(msgspec.Struct, frozen=True):
             server returns the task of that message. The key is stored as long as the task.
         fingerprint: The hash that identifies a repeated request (see `Engine.sent_as`); empty to compute the hash from the
             message.
-        cost: The number of JSON values in the request, including the messages that precede the new message.
+        cost: The cost of processing the request (`JsonBody.cost`), including the messages that precede the new message.
         record: Data about the request as JSON. A protocol stores this data in the metadata ``apiRequest`` of the message. Empty
             if there is none.
         completion: The stored chat completion that the request creates; None for other requests.

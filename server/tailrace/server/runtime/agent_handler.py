@@ -148,7 +148,7 @@ class AgentHandler(Handler):
         requests = {request.call_id: request for request in recorded_pending(turn.message)}
 
         def request_of(call: ContentPartToolCall) -> ApprovalRequest | None:
-            """Return the approval request of a call.
+            """Return the approval request of a call; None if the call requires no approval.
 
             An earlier request of the call is reused, so that its expiry does not change.
             """

@@ -18,6 +18,9 @@ class BackgroundReader:
     The next batch is read only after the previous batch was filtered. All batches are read in the same asyncio task, because a
     handler must enter and exit a cancel scope in the same asyncio task.
 
+    Args:
+        batches: The updates of the handler.
+
     Attributes:
         failure: The error that ended a filter stream; None if there is none.
     """

@@ -177,7 +177,7 @@ class Budgets:
         return found
 
     def _current(self, key: tuple[int, str], now: datetime) -> _Window | None:
-        """Return the period in memory, unless it has ended."""
+        """Return the period in memory; None if it has ended or is not in memory."""
         window = self._windows.get(key)
         return window if window is not None and window.end > now else None
 

@@ -25,7 +25,7 @@ class Caller:
         fingerprint: The hash that identifies a repeated request. Empty to compute the hash from the message. Chat protocols
             compute it from the body of the request, because their message may depend on the earlier messages that the server has
             stored.
-        cost: The number of JSON values in the request (`JsonBody.cost`). Requests with many values are processed in a thread.
+        cost: The cost of processing the request (`JsonBody.cost`). Expensive requests are processed in a thread.
         record: As for `CallContext`.
         completion: As for `CallContext`.
         operator_form: As for `CallContext`.

@@ -19,7 +19,7 @@ class EventStream:
         source: The subscription to the task, or the agent's direct message.
         history_length: The maximum number of messages in the history of the task; None for all.
         until_interrupted: True to also end the stream when the task waits for its caller.
-        permit: The permit of the stream, which is released at the end of the stream.
+        permit: The permit of the stream, which is released at the end of the stream; None if the stream needs no permit.
 
     Attributes:
         message: The agent's direct message; None if the source is a subscription. A direct message is the only event of the

@@ -43,7 +43,7 @@ class Turn:
         external_context_id: An opaque id of the conversation for other systems, and for data that a handler stores by
             conversation. It is unique for the conversation and its caller. Empty if the turn was not created by a server.
         external_message_id: An opaque id of the message for other systems. It does not change if the turn is run again after a
-            crash.
+            crash. Empty if the turn was not created by a server.
         message: The message of the caller.
         history: The conversation in the format for all providers, with ``message`` at its end. If a crash interrupted the turn,
             the messages of the turn's complete rounds follow.

@@ -50,7 +50,7 @@ class JsonSchemaFilter(StreamFilter):
                 raise ConfigurationError(f"invalid schema of a filter: {error}") from error
 
     async def for_request(self, options: RequestOptions) -> StreamFilter | None:
-        """Return a filter with the schema of the request, unless this filter has a schema."""
+        """Return this filter if it has a schema, otherwise a filter with the schema of the request; None if neither has one."""
         if self._check is not None:
             return self
         form = options.output
@@ -76,7 +76,7 @@ class _Check:
 
     Attributes:
         reader: Validates a complete text.
-        shapes: The shapes of the schema.
+        shapes: The schema, prepared for the validation of incomplete texts.
         mismatch: The message for a text that does not match.
         is_strict: True if a text that does not begin with JSON is rejected immediately; False if such a text is only checked at
             its end.

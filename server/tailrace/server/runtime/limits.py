@@ -3,8 +3,8 @@
 Tasks and streams are counted, but not events, so that no limit is checked for each token. The server cannot distinguish
 unauthenticated callers, so only the limits for all callers apply to them.
 
-Each error contains the limit, advice, and the time to wait. It also shows whether one caller or the whole server reached the
-limit:
+Each error contains the limit and advice. The first two errors also contain the time to wait. The class of the error shows
+whether one caller or the whole server reached the limit:
 
 =====================  ========  ====  ==================  ======================================================
 error                  JSON-RPC  HTTP  gRPC                reason

@@ -80,8 +80,8 @@ def cost_of_checks(request: SendMessageRequest, cost: int) -> int:
 
     Args:
         request: The request.
-        cost: The number of JSON values of the request. If the request has a schema for the output, a high cost is returned
-            instead, because a part of the schema is checked once for each reference to the part.
+        cost: The cost of processing the request. If the request has a schema for the output, a high cost is returned instead,
+            because a part of the schema is checked once for each reference to the part.
     """
     return MAX_INLINE_COST + 1 if "output" in extension_metadata(request.metadata) else cost
 
@@ -225,7 +225,7 @@ def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
 def messages_from_artifacts(
     artifacts: Sequence[Artifact], record: TaskRecord, after_round: int = 0
 ) -> Message | None:
-    """Create the message of a turn from its artifacts, for a handler that yields no messages.
+    """Create the message of a turn from its artifacts, for a handler that yields no messages; None if it would have no parts.
 
     Args:
         artifacts: The artifacts that were created or changed since the last message.

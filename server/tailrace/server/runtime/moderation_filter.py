@@ -37,7 +37,7 @@ class ModerationFilter(BackgroundFilter):
         delay: Maximum time in seconds that an incomplete window waits for more text before it is checked.
         timeout: Maximum time in seconds for a verdict, including retries.
         thresholds: The scores (from 0 to 1) from which a text is flagged, by category, for example ``{"violence": 0.5}``. In
-            other categories, the endpoint decides.
+            other categories, the endpoint decides; with None, in all categories.
         on_error: Action if there is no verdict: ``block`` ends the turn, ``pass`` publishes the window unchecked.
 
     Raises:

@@ -75,7 +75,7 @@ class Operations:
     Args:
         engine: Runs the tasks.
         push: Delivers push notifications; None if the server does not support them.
-        capabilities: The agent's capabilities and requirements.
+        capabilities: The agent's capabilities and requirements; None for the defaults of `Capabilities`.
         extended_card: Returns the extended card of a caller; None if the agent has no extended card.
         challenge: The value of ``WWW-Authenticate`` for an unauthenticated caller who requests the extended card; empty if the
             server has no authentication.
@@ -129,7 +129,7 @@ class Operations:
         return self._extended_card is not None
 
     async def dialect_of(self, task_id: str, caller: Caller) -> str:
-        """Return the protocol version in which a task was created (see `Engine.dialect_of`)."""
+        """Return the protocol version in which a task was created; empty in some cases (see `Engine.dialect_of`)."""
         return await self._engine.dialect_of(task_id, caller.owner)
 
     def capabilities_for(self, caller: Caller) -> Capabilities:
@@ -476,7 +476,7 @@ class Operations:
     async def _only_config(
         self, push: PushNotifier, request: GetTaskPushNotificationConfigRequest, caller: Caller
     ) -> TaskPushNotificationConfig | None:
-        """Return the only webhook of a task, for clients of older versions that send no webhook id."""
+        """Return the only webhook of a task, for clients of older versions that send no webhook id; otherwise None."""
         if caller.protocol_version == "1.0" or request.id != DEFAULT_CONFIG_ID:
             return None
         configs = (await push.list_configs(request.task_id, caller.owner, limit=2)).configs

@@ -48,8 +48,8 @@ class PiiFilter(StreamFilter):
         entities: The types of personal data, by the names that Presidio uses.
         replacement: Text that replaces each occurrence, in which ``{entity}`` stands for the entity; None to end the turn
             instead.
-        threshold: Minimum score of an occurrence, from 0 to 1. Matches of patterns without check digits score at least 0.4,
-            guesses score less.
+        threshold: Minimum score of an occurrence, from 0 to 1. Matches of most patterns without check digits score at least 0.4;
+            matches of weak patterns score less.
         language: The language of the recognizers.
         analyzer: An analyzer with other recognizers, for example with a language model that recognizes names of persons. None for
             the recognizers of Presidio that need no language model.

@@ -39,7 +39,7 @@ class PriceTable:
     """Calculates the cost of attempts.
 
     Args:
-        prices: Prices by ``PROVIDER:MODEL``. They override the prices of the package.
+        prices: Prices by ``PROVIDER:MODEL``. They override the prices of the package. None to use only those of the package.
     """
 
     def __init__(self, prices: Mapping[str, ModelPrice] | None = None) -> None:

@@ -206,7 +206,11 @@ class InterruptedTasks:
 
 
 def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
-    """Return the caller's messages of an interrupted task that have no complete response yet, in chronological order."""
+    """Return the caller's messages of an interrupted task that have no complete response yet, in chronological order.
+
+    Also record in ``active`` how many rounds of the interrupted turn are in the conversation, and the published tool results that
+    are not in the conversation yet.
+    """
     turns = sum(map(is_callers, messages))
     is_open = bool(messages) and ends_in_round(messages[-1])
     if is_open:

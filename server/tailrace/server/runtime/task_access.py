@@ -182,7 +182,9 @@ class TaskAccess:
         return subscription
 
     async def load_send_key(self, send_key: str, fingerprint: str, owner: str = "") -> SendKey | None:
-        """Return the task and the turn of an earlier message with the same idempotency key; the arguments are as for `sent_as`.
+        """Return the record of an earlier message with the same idempotency key; None if there was no such message.
+
+        The arguments are as for `sent_as`.
 
         Raises:
             InvalidParamsError: The key was used for another message.

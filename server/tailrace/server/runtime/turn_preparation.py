@@ -115,7 +115,7 @@ class TurnPreparation:
         """Add the oldest waiting message to the conversation, and return its turn.
 
         Raises:
-            BlockedMessageError: The agent does not accept the content of an earlier message of the conversation.
+            A2AError: The agent does not accept the content of an earlier message of the conversation (see `ServedAgents.check`).
             StoreError: The conversation cannot be read at present.
         """
         record, waiting = active.record, active.waiting[0]

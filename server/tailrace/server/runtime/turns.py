@@ -70,7 +70,7 @@ class TurnRunner:
         conversations: Function that returns the lock of a conversation. A turn holds the lock so that no other turn of the
             conversation runs.
         status_persisted: Function that is called when a change of a task's status is stored, with the id of the task and the new
-            webhooks of the task.
+            webhooks of the task; None to call no function.
         is_written_here: Function that returns whether a task still belongs to this process; None if there is only one process.
         ledger: Records model calls.
         max_seconds: Maximum duration of a turn in seconds, without the time in which it waits for other turns of the
@@ -280,7 +280,7 @@ class TurnRunner:
     def _suspend(self, active: ActiveTask) -> None:
         """Suspend a turn.
 
-        The last event of the turn contains the usage so far, and records that no crash interrupted the turn.
+        The last event of the turn records that no crash interrupted the turn. The usage so far is persisted with this event.
         """
         if active.record.state in (TaskState.SUBMITTED, TaskState.WORKING):
             fields = {EXTENSION_URI: {"suspended": True}}

@@ -142,7 +142,7 @@ class UpstreamGate:
         self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
 
     def _next_caller(self) -> str | None:
-        """Return the first caller with a waiting call that can begin."""
+        """Return the first caller with a waiting call that can begin; None if no call can begin."""
         return next(filter(self._has_room, self._queues), None)
 
     async def _wait(self, caller: str) -> None:
@@ -191,13 +191,13 @@ class GatedModel(Model):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Wait for a permit, and then stream like `Model.stream`. If too many calls wait, raise `OverloadedError`."""
+        """Wait for a permit, and then stream like `Model.stream`. See `UpstreamGate.enter` for the errors."""
         return AsyncResource(partial(self._stream, self._model.stream(history, options)))
 
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model. The request waits for a permit."""
+        """Return the request of the wrapped model, which waits for a permit; None if the model returns None."""
         request = await self._model.continuation(text, history, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
@@ -208,7 +208,7 @@ class GatedModel(Model):
     def attachment(
         self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model. The request waits for a permit."""
+        """Return the request of the wrapped model, which waits for a permit; None if the model returns None."""
         request = self._model.attachment(broken, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 

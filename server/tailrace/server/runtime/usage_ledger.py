@@ -50,7 +50,7 @@ class UsageLedger:
     """Creates the records of all attempts of a server.
 
     Args:
-        agent: The name of the agent, if the server has only one.
+        agent: The name of the agent if the server has only one; otherwise empty.
         prices: Calculates the costs; None if the costs are unknown.
         recorded: A function that is called with each record.
         budgets: The budgets of callers; None for no budgets.
@@ -91,7 +91,8 @@ class UsageLedger:
             active: The task. The turn of its oldest waiting message was interrupted.
             model: The provider and the model.
             attempt: The number of the attempt.
-            last_event: The time of the last change of the task's status.
+            last_event: The time of the last change of the task's status, which is recorded as the start of the attempt; None if
+                it is unknown.
         """
         now = _now()
         started = min(milliseconds(last_event), now) if last_event is not None else now
@@ -118,7 +119,7 @@ class UsageLedger:
             owner: The owner of the task.
             key: The numbers of the turn and of the attempt.
             model: The provider and the requested model.
-            state: How the attempt ended.
+            state: The outcome of the attempt.
             started: The start of the attempt, in milliseconds since 1970.
             usage: The reported usage; None if none was reported.
             reported_model: The model that the provider reported.
@@ -203,7 +204,7 @@ class DirectCall:
 
     Attributes:
         usage: The reported usage; None if none was reported.
-        reported_model: The model that the provider reported.
+        reported_model: The model that the provider reported; empty if it reported none.
     """
 
     usage: Usage | None = None

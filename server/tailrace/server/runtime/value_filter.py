@@ -33,8 +33,8 @@ class ValueFilter:
     """Applies stream filters to complete values.
 
     Args:
-        filters: The filters, in the order in which they are applied. If a filter raises `BlockedError`, all methods raise this
-            error.
+        filters: The filters, in the order in which they are applied. A method that calls a filter also raises the errors of the
+            filter, for example `BlockedError`.
 
     Attributes:
         checked: Texts, and data as JSON, that the filters with the scope ``content`` have accepted. These filters do not check

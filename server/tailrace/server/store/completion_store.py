@@ -41,7 +41,9 @@ class CompletionStore:
         is_descending: bool,
         limit: int,
     ) -> Sequence[tuple[str, int]] | None:
-        """Return the tasks and turns of finished completions, in the order of their requests.
+        """Return the tasks and turns of completions whose turns have ended, in the order of their requests.
+
+        A completion is omitted while its task runs, and if its task failed, unless the task has a later completion.
 
         Args:
             owner: The owner.

@@ -70,7 +70,7 @@ class Database(ABC):
 
         Args:
             rows: The events.
-            work: Statements to run after the events are written.
+            work: Statements to run after the events are written; None to write only the events.
             tasks: The ids of the tasks whose events ``work`` reads or changes.
             is_large: Whether the write takes long. A short write may run in the event loop.
 

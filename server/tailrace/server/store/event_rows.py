@@ -38,7 +38,7 @@ def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple
 
     Args:
         rows: The rows to insert.
-        conflict: ``OR IGNORE `` to skip existing rows.
+        conflict: ``OR IGNORE `` to skip existing rows; empty to raise an error if a row exists.
     """
     made: list[tuple[str, tuple[Any, ...]]] = []
     begin = 0

@@ -65,8 +65,9 @@ class PushConfig(msgspec.Struct, frozen=True):
 
     Attributes:
         owner: The owner of the task.
-        dialect: The protocol version of the request that set the webhook, and of the notifications.
-        config: The caller's configuration, with the ids of the task and the webhook.
+        dialect: The protocol version of the request that set the webhook, and of the notifications; ``operator:NAME`` for a
+            webhook of the operator with this form.
+        config: The configuration of the webhook, with the ids of the task and the webhook.
         delivered: Events up to this number were delivered, or all attempts to deliver them failed.
     """
 
@@ -114,7 +115,7 @@ class StoredCompletion(msgspec.Struct, frozen=True):
 
 
 class AttemptState(StrEnum):
-    """How an attempt ended."""
+    """The outcome of an attempt."""
 
     FINAL = "final"
     """The response is complete, and the provider reported the usage."""
@@ -144,7 +145,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
         agent: The name of the agent.
         provider: The provider; empty for usage that a custom handler or a remote agent reported.
         model: The requested model; empty like ``provider``.
-        state: How the attempt ended.
+        state: The outcome of the attempt.
         started: The start of the attempt, in milliseconds since 1970.
         ended: The end of the attempt, in milliseconds since 1970.
         reported_model: The model that the provider reported; may be empty.

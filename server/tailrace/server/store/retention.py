@@ -19,7 +19,7 @@ from tailrace.server.store.usage_store import drop_usage, forget_tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 BATCH = 500
-"""Maximum number of events and tasks that one transaction deletes.
+"""Maximum number of rows that one transaction deletes. Of a deleted task, only the events and one row are counted.
 
 Writers wait one or two milliseconds for such a transaction.
 """
@@ -42,7 +42,7 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
         connection: The connection, in a transaction.
         retention: The retention.
         now: The current time.
-        batch: The maximum number of rows.
+        batch: The maximum number of rows (see `BATCH`).
 
     Returns:
         True if there may be more expired rows.

@@ -99,9 +99,9 @@ class Store(StoreWrites):
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` for memory only, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE``.
-        retention: The retention of events, tasks and usage.
+        retention: The retention of events, tasks and usage; None for the defaults of `Retention`.
         durability: The failures that a commit on SQLite survives; see `Durability`.
-        database: A database to use instead of the database of the URL.
+        database: A database to use instead of the database of the URL; None to use the database of the URL.
 
     Attributes:
         completions: The stored chat completions.

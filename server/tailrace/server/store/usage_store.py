@@ -1,4 +1,8 @@
-"""The usage ledger: the usage of each attempt. A row is inserted in the transaction of the next event of its task."""
+"""The usage ledger: the usage of each attempt.
+
+The row of an attempt is inserted in the transaction of the next event of its task, or separately if the attempt belongs to no
+task.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -97,6 +101,8 @@ class UsageStore:
     async def sums(self, usage_filter: UsageFilter, group_by: Sequence[str], limit: int) -> list[UsageSum]:
         """Return the usage of each group, ordered by the values of the group.
 
+        Attempts in the state `AttemptState.ATTACHED` are ignored, because the usage of the next attempt includes them.
+
         Args:
             usage_filter: The filter.
             group_by: Columns of `GROUPS`; empty for one sum. If there are no attempts, there is no group.
@@ -120,7 +126,7 @@ class UsageStore:
         return await self._database.read(work)
 
     async def spent(self, caller: str | None, start: int, end: int) -> list[SpentUsage]:
-        """Return the usage of each model in a period.
+        """Return the usage of each model in a period. Like `sums`, ignore attempts in the state `AttemptState.ATTACHED`.
 
         Args:
             caller: The caller; None for all.

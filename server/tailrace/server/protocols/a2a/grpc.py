@@ -9,7 +9,8 @@ stream extension adds to the event.
 specification), `tailrace.server.protocols.a2a.grpc_v0_3` for 0.3. A client selects the version by the name of the service.
 
 An error is a gRPC status. The trailer ``grpc-status-details-bin`` contains a ``google.rpc.Status`` with an ErrorInfo and, for
-invalid fields, a BadRequest. Quoted values are shortened, because clients report a different error if the metadata exceeds 8 KiB.
+invalid fields, a BadRequest, or, for a limit, a RetryInfo. Quoted values are shortened, because clients report a different error
+if the metadata exceeds 8 KiB. An error of authentication has the trailer ``www-authenticate`` instead.
 """
 
 import logging
@@ -83,7 +84,7 @@ class GrpcBinding:
         guard: Checks the address and the origin of each call.
         public_card: Returns the public card, which GetExtendedAgentCard returns if there is no extended card. None to return an
             error in this case.
-        observer: Records rejected calls.
+        observer: Observes the calls.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class GrpcBinding:
 
         Raises:
             AuthError: The authentication failed, or the guard rejects the call.
-            A2AError: The version is not supported, or the request is not valid.
+            A2AError: The version is not supported, the request is not valid, or the credentials cannot be verified at present.
         """
         metadata = _metadata(context)
         observe_call(self._observer, metadata)

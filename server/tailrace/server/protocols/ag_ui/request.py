@@ -86,7 +86,8 @@ class RunRequest:
         run_id: The id of the run.
         has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 1.0 send their version; clients of
             earlier versions do not.
-        request: The parsed request. None if it has no messages: the client then joins the thread without a new message.
+        request: The parsed request. None if it has neither messages nor decisions: the client then joins the thread without a new
+            message.
     """
 
     thread_id: str
@@ -155,7 +156,10 @@ def _instructions(message: _Message) -> str:
 
 
 def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
-    """Yield the messages of the conversation. Reasoning and activities are omitted, because they are only for display."""
+    """Yield the messages of the conversation, without instructions.
+
+    Reasoning and activities are omitted, because they are only for display.
+    """
     results: list[ContentPartToolResult] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):

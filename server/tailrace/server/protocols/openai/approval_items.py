@@ -31,7 +31,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _REQUEST, _RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
-# Types of items that the model created. The new items of the caller follow the last item of these types.
+# Types of items that the model created, or that refer to such an item. The new items of the caller follow the last item of these
+# types and the last message of the assistant.
 _MODEL_ITEMS = (_REQUEST, "item_reference", "reasoning", "function_call", "custom_tool_call")
 
 _SERVER_LABEL = "tailrace"  # the API requires a label, even if the tools do not belong to an MCP server

@@ -43,6 +43,9 @@ class ChoiceEncoder(Encoder):
         previous: The encoder of the previous choice, which ends before this choice begins; None for the first choice.
 
     Attributes:
+        id_prefix: The prefix of the ids of completions.
+        kind: The member ``object`` of a complete completion.
+        chunk_kind: The member ``object`` of a chunk.
         choice_prefix: The beginning of each chunk of the choice, before the content.
     """
 

@@ -220,6 +220,9 @@ async def find_conversation(operations: Operations, name: str, caller: Caller, *
         caller: The caller.
         param: The name of the request member that contains the id, for the error.
 
+    Returns:
+        The record; for a context that was not created with this API, a record with the creation time 0.
+
     Raises:
         OpenAIError: The conversation does not exist or belongs to another caller.
         StoreError: The store cannot be read.

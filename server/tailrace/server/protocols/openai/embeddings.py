@@ -24,7 +24,7 @@ class EmbeddingRequest(LenientModel):
     """A request for embeddings.
 
     Attributes:
-        model: The name of the model.
+        model: The requested model; empty if the request names none.
         input: A text, a list of tokens, a list of texts, or a list of lists of tokens.
         encoding_format: The encoding of the vectors; None for the provider's default.
         dimensions: The length of the vectors; None for the model's default.

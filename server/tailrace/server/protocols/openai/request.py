@@ -157,7 +157,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
 
     Args:
         body: The JSON of the request.
-        header: The value of the header ``X-Conversation-Id``.
+        header: The value of the header ``X-Conversation-Id``; empty if the request does not have it.
         user_is_key: True to use the member ``user`` as the key of the conversation if the request has no other key.
 
     Raises:
@@ -458,12 +458,12 @@ def _check_choices(count: int, param: str) -> None:
 
 
 def _texts(value: str | list[str] | None) -> tuple[str, ...] | None:
-    """Return the texts of a member that is one text or a list of texts."""
+    """Return the texts of a member that is one text or a list of texts; None if it has no text."""
     return ((value,) if isinstance(value, str) else tuple(value)) if value else None
 
 
 def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:
-    """Return the members of an object with a ``type``.
+    """Return the members of an object with a ``type``; None if the nested object is missing or is not an object.
 
     In Chat Completions, the members are in a nested object. In the Responses API, they are in the object itself.
     """

@@ -222,7 +222,7 @@ class ResponsesEncoder(Encoder):
         return _frame("error", max(self._sequence_number - 1, self._after), _error_fields(error.fields()))
 
     def partial_response(self, *, is_running: bool) -> Fields:
-        """Return the current state of the response, including the text of the open item.
+        """Return the current state of the response, including the text of the open item and the arguments of calls.
 
         Args:
             is_running: True while the turn runs.

@@ -173,7 +173,7 @@ class OpenAIFacade:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
     def _charged(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
-        """Return the caller with a cost for all choices. The messages, or a prompt, count once for each choice that repeats them.
+        """Return the caller with the cost of all choices: the cost of the request, times the choices for each prompt.
 
         Raises:
             OpenAIError: The messages are too large for so many choices.

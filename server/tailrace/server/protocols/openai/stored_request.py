@@ -1,4 +1,4 @@
-"""Records of requests whose responses or chat completions are stored.
+"""Records of requests to the Responses API, and of requests whose chat completions are stored.
 
 A record is a JSON text in the metadata ``apiRequest`` of the message. The first event of the response contains the message.
 Therefore, any node can encode the response from the events of the task, even after a restart.

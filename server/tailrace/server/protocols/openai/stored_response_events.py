@@ -89,7 +89,9 @@ def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
 
 
 async def find_turn(operations: Operations, object_id: str, caller: Caller, kind: Kind) -> StoredTurn:
-    """Return a stored response or completion of the caller.
+    """Return a response or stored completion of the caller.
+
+    A response is also returned if clients cannot retrieve it (see `StoredRequest`).
 
     Args:
         operations: Reads the task.
@@ -98,7 +100,7 @@ async def find_turn(operations: Operations, object_id: str, caller: Caller, kind
         kind: The API that created it.
 
     Raises:
-        OpenAIError: The caller has no such stored response or completion.
+        OpenAIError: The caller has no such response or stored completion.
         StoreError: The task cannot be read.
     """
     task_id, turn = read_turn_id(object_id, kind)

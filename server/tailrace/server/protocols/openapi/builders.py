@@ -76,7 +76,7 @@ def response(description: str, body: Json | None = None, links: Json | None = No
     Args:
         description: The description (one sentence).
         body: The content of the body; None for no body.
-        links: Links to operations that use values of the response.
+        links: Links to operations that use values of the response; None for no links.
     """
     found: Json = {"description": description, **({"content": body} if body else {})}
     return {**found, "links": links} if links else found

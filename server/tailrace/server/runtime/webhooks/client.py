@@ -253,7 +253,7 @@ def _secrets(config: TaskPushNotificationConfig) -> dict[str, str]:
 
 
 def _retry_after(value: str) -> float | None:
-    """Parse ``Retry-After``, which is a number of seconds or a date (RFC 9110, section 10.2.3). Return seconds."""
+    """Return the seconds of ``Retry-After``: a number or a date (RFC 9110, section 10.2.3); None if the value is invalid."""
     if value.isascii() and value.isdigit() and len(value) < 10:
         return float(value)
     try:

@@ -69,13 +69,13 @@ class _Webhook:
 
     Attributes:
         owner: The owner of the task.
-        dialect: The protocol version of the notifications.
-        config: The caller's configuration.
+        dialect: The protocol version of the notifications; ``operator:NAME`` for a webhook of the operator with this form.
+        config: The configuration of the webhook.
         delivered: The number of the last event that was delivered, or whose delivery failed in all attempts.
         is_lagging: True if there may be events to deliver.
         running: True if an asyncio task delivers notifications to this webhook.
         failing: True if the last notification failed in all attempts.
-        has_ended: True if the webhook received the end of the task.
+        has_ended: True if no further notification follows, because the last one was delivered or failed in all attempts.
         is_gone: True if the webhook was deleted, possibly by another node together with its task.
         scope: The cancel scope of the delivery. It is cancelled when the webhook is deleted or replaced.
     """
@@ -101,7 +101,7 @@ class PushNotifier:
         grace: Seconds within which attempts in progress must complete when the server stops. Remaining notifications are
             delivered after the next start.
         sign: Signs notifications to the webhooks of callers; None for no signatures.
-        forms: The forms of the operator's webhooks, by name.
+        forms: The forms of the operator's webhooks, by name; None if the operator has no webhooks.
     """
 
     def __init__(
@@ -408,7 +408,10 @@ class PushNotifier:
         return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
 
     async def _send_to_operator(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
-        """If the turn of the operator's webhook has ended, notify the webhook, and delete it."""
+        """If the turn of the operator's webhook has ended, notify the webhook, and delete it.
+
+        If the operator no longer has a webhook with this form, only delete it.
+        """
         if state is not None and not (state.terminal or state.interrupted):
             webhook.delivered = number
             return
