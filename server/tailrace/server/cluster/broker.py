@@ -88,7 +88,7 @@ class Broker:
 
     @property
     def is_usable(self) -> bool:
-        """Return True if the broker can be used: no failure was recorded since the last successful probe."""
+        """True if the broker can be used: no failure was recorded since the last successful probe."""
         return self._works
 
     def fail(self, error: BrokerError) -> None:

@@ -40,7 +40,7 @@ class Node:
     Attributes:
         id: The id of the node. Each `join` creates a new id. Empty before `join` and after `leave`.
         ttl: Seconds without a heartbeat after which a node is dead.
-        renamed: An event that is set when the node gets another id. A new event then replaces it.
+        renamed: An `anyio.Event` that is set when the node gets another id. A new object then replaces it.
     """
 
     def __init__(self, ttl: float) -> None:
@@ -51,7 +51,7 @@ class Node:
 
     @property
     def may_write(self) -> bool:
-        """Return True if the last heartbeat is so recent, by this node's clock, that no other node can have removed this node."""
+        """True if the last heartbeat is so recent, by this node's clock, that no other node can have removed this node."""
         return bool(self.id) and time.monotonic() - self._beat < self.ttl
 
     async def join(self, database: "NodeDatabase") -> None:

@@ -90,7 +90,7 @@ class RemoteCard:
 
     @property
     def raw(self) -> "a2a_pb2.AgentCard":
-        """Return the card as an object of the official SDK, with only the chosen interface.
+        """The card as an object of the official SDK, with only the chosen interface.
 
         Raises:
             UpstreamError: The card is not valid.
@@ -114,7 +114,7 @@ class RemoteCard:
 
     @property
     def is_v0_3(self) -> bool:
-        """Return True if the interface has a version before 1.0."""
+        """True if the interface has a version before 1.0."""
         return self.version.startswith("0.")
 
 

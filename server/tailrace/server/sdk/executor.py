@@ -205,7 +205,7 @@ class _Run:
 
     Attributes:
         record: The record of the task.
-        ended: An event that is set when the turn has ended and the SDK has received the last update of the turn.
+        ended: An `anyio.Event` that is set when the turn has ended and the SDK has received the last update of the turn.
     """
 
     def __init__(

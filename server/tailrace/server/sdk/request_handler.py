@@ -64,7 +64,7 @@ class RequestHandler(SdkRequestHandler):
     async def on_message_send(
         self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
     ) -> a2a_pb2.Task | a2a_pb2.Message:
-        """SendMessage: return the task when it has ended or waits for input, or return a direct message."""
+        """Send a message (SendMessage). Return a direct message, or the task when it has ended or waits for input."""
         with _raising_sdk_errors():
             result = await self._ask(Operation.SEND_MESSAGE, params, context)
             return (
@@ -74,35 +74,38 @@ class RequestHandler(SdkRequestHandler):
     def on_message_send_stream(
         self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SendStreamingMessage: return the task and then its events."""
+        """Send a message (SendStreamingMessage). Return the task and then its events, or a direct message."""
         return self._stream(Operation.SEND_STREAMING_MESSAGE, params, context)
 
     def on_subscribe_to_task(
         self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SubscribeToTask: return the task and its further events. With ``Last-Event-ID``, return only the later events."""
+        """Subscribe to a task (SubscribeToTask). Return the task and its further events.
+
+        If the request has the header ``Last-Event-ID``, return only the events after this event.
+        """
         return self._stream(Operation.SUBSCRIBE_TO_TASK, params, context)
 
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
-        """GetTask."""
+        """Return a task (GetTask)."""
         return await self._answer(Operation.GET_TASK, params, context, a2a_pb2.Task)
 
     async def on_list_tasks(
         self, params: a2a_pb2.ListTasksRequest, context: ServerCallContext
     ) -> a2a_pb2.ListTasksResponse:
-        """ListTasks."""
+        """Return a page of the caller's tasks (ListTasks)."""
         return await self._answer(Operation.LIST_TASKS, params, context, a2a_pb2.ListTasksResponse)
 
     async def on_cancel_task(
         self, params: a2a_pb2.CancelTaskRequest, context: ServerCallContext
     ) -> a2a_pb2.Task:
-        """CancelTask: stop the turn, and return the canceled task."""
+        """Stop the turn of a task, and return the canceled task (CancelTask)."""
         return await self._answer(Operation.CANCEL_TASK, params, context, a2a_pb2.Task)
 
     async def on_create_task_push_notification_config(
         self, params: a2a_pb2.TaskPushNotificationConfig, context: ServerCallContext
     ) -> a2a_pb2.TaskPushNotificationConfig:
-        """CreateTaskPushNotificationConfig."""
+        """Register a webhook (CreateTaskPushNotificationConfig)."""
         return await self._answer(
             Operation.CREATE_PUSH_CONFIG, params, context, a2a_pb2.TaskPushNotificationConfig
         )
@@ -110,7 +113,7 @@ class RequestHandler(SdkRequestHandler):
     async def on_get_task_push_notification_config(
         self, params: a2a_pb2.GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> a2a_pb2.TaskPushNotificationConfig:
-        """GetTaskPushNotificationConfig."""
+        """Return a webhook (GetTaskPushNotificationConfig)."""
         return await self._answer(
             Operation.GET_PUSH_CONFIG, params, context, a2a_pb2.TaskPushNotificationConfig
         )
@@ -118,7 +121,7 @@ class RequestHandler(SdkRequestHandler):
     async def on_list_task_push_notification_configs(
         self, params: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> a2a_pb2.ListTaskPushNotificationConfigsResponse:
-        """ListTaskPushNotificationConfigs."""
+        """Return the webhooks of a task (ListTaskPushNotificationConfigs)."""
         return await self._answer(
             Operation.LIST_PUSH_CONFIGS, params, context, a2a_pb2.ListTaskPushNotificationConfigsResponse
         )
@@ -126,14 +129,14 @@ class RequestHandler(SdkRequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: a2a_pb2.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """DeleteTaskPushNotificationConfig."""
+        """Delete a webhook (DeleteTaskPushNotificationConfig)."""
         with _raising_sdk_errors():
             await self._ask(Operation.DELETE_PUSH_CONFIG, params, context)
 
     async def on_get_extended_agent_card(
         self, params: a2a_pb2.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> a2a_pb2.AgentCard:
-        """GetExtendedAgentCard."""
+        """Return the extended agent card (GetExtendedAgentCard)."""
         return await self._answer(Operation.GET_EXTENDED_CARD, params, context, a2a_pb2.AgentCard)
 
     async def _answer(

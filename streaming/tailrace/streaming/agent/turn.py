@@ -140,7 +140,8 @@ class AgentTurn:
             tools, the caller runs all calls.
         max_rounds: Maximum number of rounds in the turn.
         needs_approval: Function that returns True for a call that may run only after an approval.
-        decided: Calls of the history that the turn runs or answers before its first request; None if there are none.
+        decided: Calls of the history that the turn runs, or for which it adds results, before its first request; None if
+            there are none.
 
     Attributes:
         accumulator: The accumulator of the turn.

@@ -32,7 +32,7 @@ class HttpTransport:
     Args:
         server: The server.
         messages: The filter for the messages of the server.
-        ended: Event that is set when the stream of messages ends.
+        ended: An `anyio.Event` that is set when the stream of messages ends.
         connect_timeout: Timeout in seconds for opening a connection.
     """
 

@@ -52,7 +52,7 @@ class StdioTransport:
     Args:
         server: The program.
         messages: The filter for the messages of the server.
-        ended: Event that is set when the program no longer receives or sends messages.
+        ended: An `anyio.Event` that is set when the program no longer receives or sends messages.
     """
 
     def __init__(self, server: StdioServer, messages: MessageFilter, ended: anyio.Event) -> None:

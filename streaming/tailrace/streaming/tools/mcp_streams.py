@@ -15,7 +15,7 @@ class _MessageStream:
     Args:
         stream: The stream of a transport.
         messages: The filter, which counts messages and drops some of them.
-        ended: Event that is set when the stream ends.
+        ended: An `anyio.Event` that is set when the stream ends.
     """
 
     def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
@@ -42,7 +42,7 @@ class ReceivingStream(_MessageStream):
     Args:
         stream: The stream of a transport.
         messages: The filter, which drops some messages.
-        ended: Event that is set at the end of the stream.
+        ended: An `anyio.Event` that is set at the end of the stream.
     """
 
     @property
@@ -80,7 +80,7 @@ class SendingStream(_MessageStream):
     Args:
         stream: The stream of a transport.
         messages: The filter, which counts responses.
-        ended: Event that is set when a message cannot be sent.
+        ended: An `anyio.Event` that is set when a message cannot be sent.
     """
 
     async def send(self, item: SessionMessage, /) -> None:
