@@ -302,7 +302,7 @@ class _Run:
         return None
 
     def _add_message(self, message: Message) -> None:
-        """Add a message to the conversation. It replaces a message with the content of the artifacts so far."""
+        """Add a message to the conversation, instead of a message with the content of the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
         self._messages.append(message.model_copy(update=ids))
         self.record.pop_changed_artifacts()

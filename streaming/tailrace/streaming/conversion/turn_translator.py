@@ -44,8 +44,8 @@ from tailrace.wrappers.continuation import Route
 class TurnTranslator:
     """Translates the steps of one turn (`tailrace.streaming.agent.agent.Agent.steps`) into updates of a task. Sans-IO.
 
-    The artifact ids of the second and later responses contain the number of the round. A message is added to the
-    conversation together with the first update after its artifacts are complete.
+    The artifact ids of the second and later responses contain the number of the round. When the artifacts with
+    the content of a message are complete, the message is added to the conversation together with the next update.
 
     Args:
         accumulator: The accumulator of the turn. The caller adds the content to it.

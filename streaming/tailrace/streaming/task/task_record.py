@@ -392,7 +392,7 @@ class TaskRecord:
         return Event(self.number, body)
 
     def _encode_complete(self, record: GrowingArtifact) -> bytes:
-        """Encode a complete artifact as its last chunk; empty if the client does not need this, or the artifact is very large."""
+        """Encode a complete artifact as its last chunk. Return empty bytes if no client needs this, or the artifact is large."""
         if not (self.history and stores_last_chunk_only(self.history[0])):
             return b""
         artifact = record.complete()
