@@ -162,7 +162,7 @@ def _recorded(model: Model, settings: Settings) -> Model:
 
 
 def create_embedding_models(settings: Settings) -> dict[str, Model]:
-    """Return the models for embeddings by their aliases."""
+    """Create the models for embeddings, and return them by their aliases."""
     return {
         name: create_model(_other_settings(settings, target))
         for name, target in embedding_targets(settings).items()

@@ -83,7 +83,7 @@ _PLAIN = logging.Formatter()
 
 
 def log_config(format: LogFormat) -> dict[str, Any]:
-    """Return the `logging.config.dictConfig` for uvicorn, with all logs on stderr."""
+    """Return the configuration that uvicorn passes to `logging.config.dictConfig`. All logs are written to stderr."""
     formatter: dict[str, Any] = (
         {"()": JsonFormatter}
         if format == "json"

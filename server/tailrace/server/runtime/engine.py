@@ -291,6 +291,7 @@ class Engine(TaskAccess):
         Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.
             TaskNotCancelableError: The task has already ended.
+            StoreError: The status cannot be stored.
         """
         active = await self._tasks.find(task_id, owner)
         if active.record.state.terminal:

@@ -45,8 +45,8 @@ async def filtered(
     published text of the artifact.
 
     If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED. If ``batches`` raises an
-    error, the text that the filters hold back is yielded before the error is raised. If the turn is cancelled, that text is
-    discarded.
+    error, the text that the filters hold back is yielded before the error is raised. If the filters change or block the text of
+    the error, a status is yielded instead of the error. If the turn is cancelled, the text that is held back is discarded.
     """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(aclosing(batches))
@@ -203,7 +203,7 @@ class _FilteredTurn:
         ]
 
     async def _delta(self, item: TextDelta) -> list[Item]:
-        if item.artifact_id not in self._open:  # the artifact began before a crash
+        if item.artifact_id not in self._open:  # the artifact began in an earlier turn or before a crash
             self._open[item.artifact_id] = await self._continue(item.artifact_id)
         chain = self._open[item.artifact_id]
         text = ""

@@ -98,7 +98,7 @@ class RateLimitError(LimitError):
 
 
 class OverloadedError(LimitError):
-    """All callers together have reached the limit of the server, or the server is stopping."""
+    """All callers together have reached a limit, or the server cannot accept requests now, for example because it is stopping."""
 
     code = -32011
     http_status = 503

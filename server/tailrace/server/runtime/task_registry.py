@@ -83,7 +83,7 @@ class TaskRegistry:
         self._active[active.owner, active.record.id] = active
 
     def all(self) -> list[ActiveTask]:
-        """Return all active tasks of this process."""
+        """Return all tasks that are in memory."""
         return list(self._active.values())
 
     def drop_failed(self, active: ActiveTask) -> None:
@@ -115,7 +115,7 @@ class TaskRegistry:
             active.log.end()
 
     def ids_in_memory(self, task_ids: Collection[str], owner: str) -> list[str]:
-        """Return the ids of tasks of this owner that are in memory, in the order in which the tasks were added."""
+        """Return those of the given ids whose tasks are in memory and of this owner, in the order in which they were added."""
         return [each for of_owner, each in self._active if of_owner == owner and each in task_ids]
 
     def in_memory(self, task_id: str, owner: str) -> ActiveTask | None:
@@ -204,9 +204,9 @@ class TaskRegistry:
     async def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
         """Return the events of a task after a number, from memory or, for a lagging subscriber, from the store.
 
-        This method waits if there is no such event yet, and returns an empty list if the task has ended. If the subscriber lags
-        by more than ``max_lag`` events, or if its next event no longer exists, the method returns a snapshot of the task
-        (`TaskRecord.overview`).
+        This method waits if there is no such event yet, and returns an empty list if the log of the task has ended. If the
+        subscriber lags by more than ``max_lag`` events, or if its next event no longer exists, the method returns a snapshot of
+        the task (`TaskRecord.overview`).
 
         Raises:
             StoreError: Events could not be persisted or read.

@@ -71,7 +71,7 @@ class SqliteFile:
         The check takes up to `GLANCE_SECONDS`, or `CHECK_SECONDS` if the file was not closed properly.
 
         Raises:
-            StoreError: Another process has locked the file, or the file is damaged.
+            StoreError: Another process has locked the file, the file is damaged, or its tables are of a newer version.
         """
         is_unclean = False
         if self.path:

@@ -91,7 +91,7 @@ class StoreWrites:
         """Persist a batch of writes in one transaction. The writes are durable when this method returns.
 
         Raises:
-            StoreError: The transaction was rolled back.
+            StoreError: The transaction was rolled back, or its result is unknown because the connection was lost.
         """
         try:
             await self._write(writes)
@@ -132,8 +132,8 @@ class StoreWrites:
     async def drop_expired(self) -> bool:
         """Delete a small batch of expired rows, or of events of deleted tasks, and return whether there may be more.
 
-        The snapshot of an ended task is not deleted, and has the content of all events of the task. Rows of running tasks, and
-        events that a webhook has not received yet, are also not deleted.
+        If only the events of an ended task have expired, its snapshot remains, and has the content of these events. Rows of
+        running tasks, and events that a webhook has not received yet, are not deleted.
         """
         if self._has_deletions:
             self._has_deletions = await self._database.write(_drop_pending)
@@ -222,7 +222,7 @@ class GroupWriter:
         commit_failed: Called after each failed attempt to commit.
 
     Attributes:
-        last_error: The error of the last transaction or test; None if the last one succeeded.
+        last_error: The last error of a store that is not available; None after a successful transaction or test.
         is_full: Whether too many events wait, so that producers must wait for `wait_for_room`.
         lag: The distribution of the seconds between the arrival of the oldest event of a transaction and the commit.
         group_sizes: The distribution of the numbers of events in a transaction.
@@ -454,7 +454,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def writes_beyond_events(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
-    """Return the writes that do not only add events, but also change the status, or add messages, webhooks, keys or usage."""
+    """Return the writes that do not only add events, but also change the row of the task, or add other rows."""
     further: list[TaskWrite] = []
     for write in writes:  # runs for every token, and a comprehension would be a function call
         if (

@@ -64,7 +64,7 @@ class Reach(Enum):
     PRIVATE = "private"
     """The address is on this machine or in its network. Only the operator can allow such addresses."""
     FORBIDDEN = "forbidden"
-    """The address is never allowed: it is link-local, multicast, unspecified, or the metadata service of a cloud."""
+    """The address is never allowed: it is link-local, multicast, reserved, unspecified, or the metadata service of a cloud."""
 
 
 class ForbiddenAddress(Exception):
