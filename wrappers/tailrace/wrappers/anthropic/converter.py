@@ -96,7 +96,7 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 
     Attributes:
         id_pattern: Regular expression of valid tool call ids.
-        opening: Text of the user message that is inserted if the first message of a conversation is the model's.
+        opening: Text of the user message that is inserted if the first message of a request would be the model's.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]+")
@@ -147,7 +147,8 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
                 no such member.
 
         Raises:
-            ValueError: The API does not define the role of a message, or the content of a message is invalid.
+            ValueError: The API does not define the role of a message, or the content of a message or of ``system`` is
+                invalid.
         """
         reader = _HistoryReader()
         if system is not None:

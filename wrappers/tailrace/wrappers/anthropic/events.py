@@ -49,7 +49,7 @@ class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
     """Chunk wrapper for one delta of an event. An event with a complete message has several deltas.
 
     Attributes:
-        finish: The ``stop_reason`` of the event; None if the event has none.
+        finish: The finish reason that is reported with the event; None if there is none.
         usage: The token counts of the request so far; None if the event has no counts.
     """
 
@@ -280,7 +280,8 @@ class MessageEvents:
         self._streaming = _NO_BLOCK  # index of the open block if the block has received a delta, or _NO_BLOCK
         self._is_empty_text = False  # True if the open block is a text block without text so far
         self._start_event: dict[str, Any] = {}
-        # Content in the event that started the block. This content is used only if no delta repeats the content.
+        # Content in the event that started the block. Deltas replace the arguments and the signature, and may repeat
+        # the text.
         self._start_arguments = ""
         self._start_signature = ""
         self._start_text = ""

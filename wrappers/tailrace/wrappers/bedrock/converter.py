@@ -20,7 +20,8 @@ content survives a round trip: ``to_history(from_history(history)) == history``.
 - Reasoning is sent only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
 - Calls of server tools (tools that the provider runs) and their results are sent only if Bedrock ran the tools. If a
   model's message contains the result of another tool, the result is sent in the next user message.
-- A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent.
+- A data part is sent as JSON in a text block. If the data is a content block of Bedrock, the block itself is sent. In a
+  message of the model, a block with a file becomes the text ``[type]``.
 - A user's file is sent with its bytes or with an ``s3://`` URL. A file with another URL, an empty file, and a file of
   an unknown type become a text block: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of
   a model become such text blocks, too. A text file of an unknown type is sent as plain text. If a file has no type, the
@@ -167,7 +168,7 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return request.messages()
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> ChunkWrapper[Any]:
-        """Wrap one boto3 event; see `tailrace.wrappers.bedrock.wrap_chunk`."""
+        """Return the first chunk wrapper of one boto3 event; see `tailrace.wrappers.bedrock.wrap_chunk`."""
         wrappers = wrap_chunk(chunk)
         return wrappers[0] if wrappers else BedrockWrapper(chunk)
 

@@ -66,7 +66,7 @@ class BodyPart(_Model):
 
 
 class Failure(_Model):
-    """The error that ended a response, or that occurred before a response. The fields are those of `UpstreamError`."""
+    """The error that ended a response, or that occurred before a response. Its fields are described in `UpstreamError`."""
 
     fault: UpstreamFault
     message: str

@@ -167,7 +167,7 @@ class _Failures:
         self._cassette = cassette
 
     def connection_error(self, error: Exception) -> UpstreamError:
-        """Return the recorded error."""
+        """Return the recorded error. If no error was recorded, raise ``error``."""
         failure = self._cassette.failure
         if failure is None:
             raise error

@@ -206,7 +206,7 @@ class _RecordedBody:
         return self._body.request
 
     def read_nowait(self) -> bytes | None:
-        """Read a chunk, and append it to ``pieces``."""
+        """Return the next chunk, and append it to ``pieces``; None if no data has arrived, ``b""`` at the end."""
         data = self._body.read_nowait()
         if data:
             self.pieces.append((monotonic() - self._request_time, data))

@@ -19,7 +19,7 @@ because the API cannot represent it. All other content survives a round trip:
   A refusal is sent as text.
 - Every call of a client tool is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a
   JSON object, and the text for a custom tool, are sent as ``{"input": text}``.
-- A tool's output that is a non-empty object is sent as a document. A list of several objects is sent as documents.
+- A tool's output that is a non-empty object is sent as a document. A list of several such objects is sent as documents.
   Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent as
   ``{"error": output}``. `to_history` gets the name of the tool from the call with the same id.
 - If a message has tool results and other parts, the results become separate messages.
@@ -137,7 +137,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> CohereWrapper:
-        """Wrap one event of a stream. The event is a JSON object or an object of the ``cohere`` package."""
+        """Return the first chunk wrapper of one event. The event is a JSON object or an object of the ``cohere`` package."""
         return next(iter(wrap_chunk(chunk)), None) or CohereWrapper(as_object(chunk) or {})
 
 

@@ -112,7 +112,7 @@ def calls_without_result(history: History, since: int = 0) -> list[ContentPartTo
 def with_missing_results(history: History) -> History:
     """Add an error result (`NO_RESULT`) to the last message for each call of its round that has no result.
 
-    If the last message is not a TOOL message, the same object is returned.
+    If the last message is not a TOOL message, or if no result is missing, the same object is returned.
     """
     conversation = history.conversation
     if not conversation or conversation[-1].role is not Role.TOOL:
@@ -269,8 +269,8 @@ def _match_once(
     """Match results with calls. Remove the matched results and calls from the arguments.
 
     Args:
-        results: The results by position.
-        *calls: Groups of calls by position, the preferred group first.
+        results: The keys of the results, by position.
+        *calls: The keys of the calls, by position, in groups. The preferred group is the first.
     """
     matches: dict[_Position, _Position] = {}
     for step in range(4 if results else 0):

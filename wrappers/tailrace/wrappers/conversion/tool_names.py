@@ -117,7 +117,7 @@ class ToolNames:
     def replace_in_history(self, history: History) -> History:
         """Replace invalid tool names in a history. If all names are valid, return the same object.
 
-        Calls of server tools and their results do not change.
+        Calls of server tools, and their results in the same message, do not change.
         """
         conversation = tuple(self._in_message(message) for message in history.conversation)
         if all(new is old for new, old in zip(conversation, history.conversation, strict=True)):

@@ -30,8 +30,8 @@ _WHOLE = frozenset({"annotations", "citations", "images"})
 class FieldFold:
     """Merges provider-specific fields incrementally.
 
-    Lists are concatenated, objects are merged, and running text (`_JOINED`) is appended. Null does not replace an
-    earlier value; any other value does.
+    Lists are concatenated, objects are merged, and running text (`_JOINED`) is appended. Of all other values, the last
+    one that is not null is used.
 
     List items with the same ``index`` and ``type`` are fragments of one block, and are merged. Items are appended
     instead if they have no index or different ids, or if they are complete (images, citations). The time for `add` is

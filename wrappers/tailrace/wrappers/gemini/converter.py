@@ -21,7 +21,8 @@ content survives a round trip: ``to_history(from_history(history), system_instru
 - Adjacent messages with the same role become one message. (A user message has the same role as tool results.) A message
   without any part that can be sent is omitted. ``History.context`` becomes the first text of the user. An empty system
   prompt becomes None.
-- Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts are omitted.
+- Thoughts are sent only in messages of the model, and only if Gemini signed them. Empty texts without
+  ``metadata["gemini"]`` are omitted.
 - A data part is sent as JSON in a text part. If it contains a part of Gemini's API, this part is sent unchanged.
 - A file loses its name. If a file that is sent with its bytes has no media type, the type is derived from the extension
   of its name; otherwise it is ``application/octet-stream``. The media type of a file with a URL is sent only if it has
@@ -88,7 +89,7 @@ DUMMY_SIGNATURE = "skip_thought_signature_validator"
 """The signature for calls of other models. Google documents this value."""
 
 OPENING = "(The conversation begins with the model's words.)"
-"""Text of the user message that is inserted if the first message of a conversation is the model's."""
+"""Text of the user message that is inserted if the first message of a request would be the model's."""
 
 _UNKNOWN = "unknown"
 _FETCHABLE_SCHEMES = ("http://", "https://", "gs://")

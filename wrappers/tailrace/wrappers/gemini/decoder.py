@@ -157,7 +157,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return [wrapper]
 
     def wrap(self, fields: Fields, *, error_event: bool = False) -> list[GeminiPartWrapper]:
-        """Return a chunk wrapper for each part of a chunk. A chunk without parts has at most one wrapper, for its new fields."""
+        """Return chunk wrappers for the parts of a chunk, and for new fields that belong to no part."""
         if "event_type" in fields or fields.get("object") == "interaction":
             return self._wrap_interaction(fields)
         error = pop_error(fields, self._provider, error_event=error_event)
@@ -295,7 +295,10 @@ def wrap_chunk(
 
 
 def read_fields(value: object) -> Fields:
-    """Return an object of the ``google-genai`` package as a JSON object, or a copy of a JSON object."""
+    """Return an object of the ``google-genai`` package as a JSON object, or a copy of a JSON object.
+
+    Other values are replaced with an empty dict.
+    """
     if not isinstance(value, BaseModel):
         return dict(as_mapping(value) or {})
     fields = value.model_dump(

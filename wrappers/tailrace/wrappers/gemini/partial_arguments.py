@@ -115,7 +115,7 @@ class PartialArguments:
 
 
 def _steps(path: str) -> list[_Step]:
-    """Return the steps of a path; an empty list if the path does not refer to a single value."""
+    """Return the steps of a path; an empty list if the path is invalid or too long, or refers to several values."""
     steps: list[_Step] = []
     position = 1
     while position < len(path) and len(steps) < _MAX_STEPS:

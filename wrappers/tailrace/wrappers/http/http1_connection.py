@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     def close(self, error: OSError | None = None) -> None:
-        """Close the connection. An incomplete response ends with ``error``."""
+        """Close the connection. An incomplete response ends with ``error``, or by default with a `TransportError`."""
         if self.idle_timer is not None:
             self.idle_timer.cancel()
         if self._body is not None:

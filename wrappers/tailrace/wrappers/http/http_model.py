@@ -295,7 +295,10 @@ class HTTPModel(Model):
         """
         words = body.strip() if isinstance(body, str) else None
         if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
-            body, report = words, None  # an HTML page, for example of a proxy, is not an error message
+            body, report = (
+                words,
+                None,
+            )  # an HTML page (for example of a proxy) or a long text is not an error message
         else:
             report = provider_error(body, self.provider) if body else None
         return UpstreamError(

@@ -20,8 +20,8 @@ _MAX_RETRY_AFTER = 120.0
 def should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
     """Return True if a request may be retried after an error status.
 
-    The header ``x-should-retry`` takes precedence over the status. If the provider requests a long delay, the request
-    is not retried.
+    The header ``x-should-retry`` takes precedence over the status. If the provider requests a delay of more than two
+    minutes, the request is not retried.
     """
     if delay is not None and delay > _MAX_RETRY_AFTER:
         return False

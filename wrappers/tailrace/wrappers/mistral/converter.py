@@ -88,7 +88,7 @@ class MistralConverter(OpenAIConverter):
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
         """Return the messages of the request: the system message, the context, and then the conversation.
 
-        The content of each message is a list of parts.
+        The content of user and assistant messages is a list of parts. The content of ``tool`` messages is text.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -240,7 +240,7 @@ def _user_messages(message: Message) -> list[Fields]:
 def _model_content(
     part: ContentPartText | ContentPartReasoning | ContentPartData | ContentPartFile,
 ) -> list[Fields]:
-    """Return the content parts for text, thinking, data or a file of a model."""
+    """Return the content parts for text, thinking, data or a file of a model; an empty list if the part is not sent."""
     own = own_fields(part.metadata, KEY)
     if isinstance(part, ContentPartReasoning):
         return [{**own, "type": "thinking", "thinking": [text_entry(part.text)]}] if own and part.text else []

@@ -171,7 +171,10 @@ class MistralDecoder(ChatCompletionsDecoder):
         return ChoiceDeltaWrapper(raw, choice.index, None, True)
 
     def _mark_block_starts(self, wrappers: Sequence[ChoiceDeltaWrapper]) -> list[ChoiceDeltaWrapper]:
-        """Mark thinking blocks as blocks of Mistral. Start a new block where texts must not be joined."""
+        """Return chunk wrappers in which thinking is marked as Mistral's.
+
+        A new block starts where texts must not be joined.
+        """
         wrappers_with_blocks: list[ChoiceDeltaWrapper] = []
         for wrapper in wrappers:
             delta = wrapper.delta

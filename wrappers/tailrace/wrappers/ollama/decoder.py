@@ -45,7 +45,7 @@ _FINISH_REASONS = {
     "tool_calls": FinishReason.TOOL_CALLS,
 }
 
-# Fields that the common format has. All other fields become metadata of the response.
+# Fields that the common format has. All other fields except the counts become metadata of the response.
 _LINE = frozenset(
     {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
 )

@@ -107,7 +107,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
         """Return the messages of the request: the system message, the context, and then the conversation.
 
-        The content of each message is a list of parts.
+        The content of user and assistant messages is a list of parts. The content of ``tool`` messages is text.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.

@@ -143,7 +143,7 @@ class ResponsesModel(DirectModel):
         return stream, partial(self._end_stream, stream, partial(close_response, response))
 
     async def _get(self, response_id: str, position: int = -1) -> HttpResponse:
-        """Request the events after ``position`` of a background response."""
+        """Request the events of a background response that follow ``position``; by default, all events."""
         query = {"stream": "true"}
         if position >= 0:
             query["starting_after"] = str(position)

@@ -267,7 +267,7 @@ def _content_part(part: object) -> ContentPart:
 
 
 def _assistant_part(part: object) -> Fields:
-    """Return one entry of an assistant message's content as an object."""
+    """Return one entry of an assistant message's content as an object. Text gets the type ``output_text``."""
     if isinstance(part, str):
         return {"type": "output_text", "text": part}
     fields = json_object(part)

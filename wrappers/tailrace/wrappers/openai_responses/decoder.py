@@ -131,7 +131,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return []  # a ping, or an event of another API
 
     def wrap_common(self, payload: bytes) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of an event; an empty list if the event is not strictly valid JSON."""
+        """Return the chunk wrappers of an event; an empty list if it has none, or is not a strictly valid JSON object."""
         try:
             return self.wrap(_decode_object(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -248,7 +248,7 @@ def _input(call: ContentPartToolCall) -> str:
 
 
 def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
-    """Return the item of a server tool call. An image generation call gets the image, or None, as its ``result``."""
+    """Return the item of a server tool call. An image generation call without ``result`` gets the image, or None."""
     if item["type"] != "image_generation_call" or "result" in item:
         return item
     if image is None:

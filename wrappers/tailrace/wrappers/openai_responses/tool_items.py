@@ -166,7 +166,7 @@ def remaining_arguments(progress: Item, item: Mapping[str, Any]) -> str:
 
 
 def stored_item(item: Mapping[str, Any], *, file: ContentPartFile | None = None) -> Fields:
-    """Return metadata that contains an item. If ``file`` contains the image of the item, the bytes are omitted."""
+    """Return metadata that contains an item. If the image of the item is given as ``file``, its bytes are omitted."""
     fields = {name: value for name, value in item.items() if file is None or name != "result"}
     return {KEY: {"item": plain_json(fields)}}
 

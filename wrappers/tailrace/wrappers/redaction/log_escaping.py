@@ -27,7 +27,8 @@ def printable(value: object, limit: int = MAX_TEXT) -> str:
 
     Args:
         value: A string, or an object that ``str`` converts to a string.
-        limit: Maximum number of characters. If the text is longer, the number of omitted characters is appended.
+        limit: Maximum number of characters before escaping. If the text is longer, the number of omitted characters is
+            appended.
     """
     text = value if isinstance(value, str) else str(value)
     omitted = len(text) - limit
