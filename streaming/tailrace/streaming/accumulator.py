@@ -70,11 +70,11 @@ class Accumulator:
 
     __slots__ = (
         "_cause",
+        "_final_names",
         "_is_empty",
         "_joined_at",
         "_merge_choices",
         "_replaced",
-        "_settled",
         "_think_tags",
         "attempts",
         "choices",
@@ -88,7 +88,7 @@ class Accumulator:
     def __init__(self, *, think_tags: bool = True, merge_choices: bool = False) -> None:
         self._think_tags = think_tags
         self._merge_choices = merge_choices
-        self._settled: set[str] = set()  # names of the metadata fields whose value is final
+        self._final_names: set[str] = set()  # names of the metadata fields whose value is final
         self.choices: dict[int, MessageAssembly] = {}
         self.usage: Usage | None = None
         self.metadata: dict[str, Any] = {}
@@ -164,7 +164,7 @@ class Accumulator:
         if route is Route.ATTACH:
             return
         if route is Route.REPLACE:
-            self._settled.clear()
+            self._final_names.clear()
             self._replaced, self.choices = self.choices, {}
             return
         self._joined_at = 0
@@ -262,17 +262,17 @@ class Accumulator:
         if details.restarts and len(self.choices) <= 1:
             # The following metadata belongs to another response. With several choices, only one choice restarts, and the
             # metadata of the response remains valid for the other choices.
-            self._settled.clear()
+            self._final_names.clear()
         if details.metadata:
             self._apply_metadata(details.metadata)
 
     def _apply_metadata(self, metadata: Mapping[str, Any]) -> None:
         for name, value in metadata.items():
             if name in ("id", "created"):
-                if name in self._settled:
+                if name in self._final_names:
                     continue
                 if value:
-                    self._settled.add(name)
+                    self._final_names.add(name)
                 elif name in self.metadata:
                     continue
             self.metadata[name] = value

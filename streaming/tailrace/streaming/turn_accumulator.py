@@ -81,12 +81,12 @@ _NOTHING = TurnDelta()
 class _ResponseItems(Generic[T]):
     """A growing list. The items of the last response can be removed again."""
 
-    __slots__ = ("_given", "_response", "add", "items")
+    __slots__ = ("_read_count", "_response", "add", "items")
 
     def __init__(self) -> None:
         self.items: list[T] = []
         self.add = self.items.append
-        self._given = 0  # the number of items that were read
+        self._read_count = 0  # the number of items that were read
         self._response = 0  # the number of items before the last response
 
     def begin_response(self) -> None:
@@ -95,27 +95,27 @@ class _ResponseItems(Generic[T]):
     def void_response(self) -> bool:
         """Remove the items of the last response. Return True if some of them had been read."""
         del self.items[self._response :]
-        return self._given > len(self.items)
+        return self._read_count > len(self.items)
 
     def pop_new(self) -> list[T]:
         """Return the items since the last call."""
-        new = self.items[self._given :]
-        self._given = len(self.items)
+        new = self.items[self._read_count :]
+        self._read_count = len(self.items)
         return new
 
     def repeat_all(self) -> None:
         """Return all items in the next `pop_new`."""
-        self._given = 0
+        self._read_count = 0
 
 
 class _ResponseText:
     """A growing text, stored as UTF-8. The text of the last response can be removed again."""
 
-    __slots__ = ("_given", "_response", "_text")
+    __slots__ = ("_read_count", "_response", "_text")
 
     def __init__(self) -> None:
         self._text = bytearray()
-        self._given = 0
+        self._read_count = 0
         self._response = 0
 
     def add(self, text: str) -> None:
@@ -126,18 +126,18 @@ class _ResponseText:
 
     def void_response(self) -> bool:
         del self._text[self._response :]
-        return self._given > self._response
+        return self._read_count > self._response
 
     def full(self) -> str:
         return from_utf8(self._text)
 
     def pop_new(self) -> str:
-        new = from_utf8(self._text[self._given :])
-        self._given = len(self._text)
+        new = from_utf8(self._text[self._read_count :])
+        self._read_count = len(self._text)
         return new
 
     def repeat_all(self) -> None:
-        self._given = 0
+        self._read_count = 0
 
 
 class TurnAccumulator:
@@ -161,25 +161,25 @@ class TurnAccumulator:
     """
 
     __slots__ = (
-        "_before",
         "_calls_without_result",
         "_collects_output",
+        "_earlier_usage",
         "_files",
-        "_given_messages",
+        "_history",
         "_id",
         "_ids",
         "_links",
         "_merge_choices",
         "_messages",
         "_metadata",
+        "_needed_line_break",
+        "_needs_line_break",
         "_new_metadata",
         "_output",
         "_reasoning",
         "_receiving",
         "_replaces",
-        "_separate",
-        "_separate_before",
-        "_spent",
+        "_returned_messages",
         "_think_tags",
         "response",
     )
@@ -193,11 +193,11 @@ class TurnAccumulator:
         collect_output: bool = True,
     ) -> None:
         self._collects_output = collect_output
-        self._before = history or History()
+        self._history = history or History()
         self._think_tags = think_tags
         self._merge_choices = merge_choices
         self._messages = list(messages)
-        self._given_messages = 0
+        self._returned_messages = 0
         self._ids: set[str] | None = None  # of all calls; None before the first call
         self._output = _ResponseText()
         self._reasoning = _ResponseText()
@@ -205,11 +205,11 @@ class TurnAccumulator:
         self._links: _ResponseItems[ContentPartFile] = _ResponseItems()
         self._new_metadata: dict[str, Any] = {}
         self._replaces = False
-        self._separate = (
+        self._needs_line_break = (
             False  # True if tools ran after the last visible text; the next text then begins on a new line
         )
-        self._separate_before = False  # the value of _separate at the start of the last response
-        self._spent: Usage | None = None  # usage of the responses before the last one
+        self._needed_line_break = False  # the value of _needs_line_break at the start of the last response
+        self._earlier_usage: Usage | None = None  # usage of the responses before the last one
         self._receiving: Accumulator | None = None
         self._calls_without_result: tuple[ContentPartToolCall, ...] = ()
         self.response: Accumulator | None = None
@@ -220,8 +220,8 @@ class TurnAccumulator:
 
     def begin_response(self) -> Accumulator:
         """Begin the next response, and return the accumulator for its chunks. Call `end_response` at its end."""
-        self._spent = self.total_usage
-        self._separate_before = self._separate
+        self._earlier_usage = self.total_usage
+        self._needed_line_break = self._needs_line_break
         self._calls_without_result = ()
         for growing in (self._output, self._reasoning, self._files, self._links):
             growing.begin_response()
@@ -296,7 +296,7 @@ class TurnAccumulator:
             self._calls_without_result = tuple(
                 call for call in self._calls_without_result if call.id in open_ids
             )
-            self._separate = bool(self._output.full())
+            self._needs_line_break = bool(self._output.full())
 
     # --- output --------------------------------------------------------------------------------------------------------
 
@@ -306,8 +306,8 @@ class TurnAccumulator:
 
     def pop_delta(self) -> TurnDelta:
         """Return the content since the last call of this method. The time is proportional to the length of that content."""
-        messages = tuple(self._messages[self._given_messages :])
-        self._given_messages = len(self._messages)
+        messages = tuple(self._messages[self._returned_messages :])
+        self._returned_messages = len(self._messages)
         self._merge_metadata()
         metadata, self._new_metadata = self._new_metadata, {}
         replaces, self._replaces = self._replaces, False
@@ -358,7 +358,7 @@ class TurnAccumulator:
     @property
     def history(self) -> History:
         """The conversation before the turn, and the messages of the turn. This is the history for the next request."""
-        return self._before.with_message(*self._messages)
+        return self._history.with_message(*self._messages)
 
     @property
     def files(self) -> tuple[ContentPartFile, ...]:
@@ -400,14 +400,14 @@ class TurnAccumulator:
     @property
     def total_usage(self) -> Usage | None:
         """The tokens of all responses of the turn; None if the provider reported none. The field ``raw`` is empty."""
-        return sum_usages((self._spent, self.usage))
+        return sum_usages((self._earlier_usage, self.usage))
 
     # --- private methods --------------------------------------------------------------------------------------------
 
     def _with_own_ids(self, message: Message) -> Message:
         """Return the message with tool call ids that are unique in the conversation."""
         if self._ids is None:
-            messages = (*self._before.conversation, *self._messages)
+            messages = (*self._history.conversation, *self._messages)
             self._ids = {call.id for each in messages for call in each.tool_calls}
         ids = {call.id for call in message.tool_calls}
         own = "" not in ids and len(ids) == len(message.tool_calls) and self._ids.isdisjoint(ids)
@@ -424,8 +424,8 @@ class TurnAccumulator:
             if change.restarts:
                 self._void_response()
             elif change.channel is _TEXT:
-                if self._separate:
-                    self._separate = False
+                if self._needs_line_break:
+                    self._needs_line_break = False
                     self._output.add("\n")
                 self._output.add(change.text)
             elif change.channel is _REASONING:
@@ -443,10 +443,10 @@ class TurnAccumulator:
         self._id = str(self.response.metadata.get("id") or self._id)
 
     def _void_response(self) -> None:
-        self._separate = self._separate_before
+        self._needs_line_break = self._needed_line_break
         growing = (self._output, self._reasoning, self._files, self._links)
-        taken = [each.void_response() for each in growing]
-        if any(taken):
+        were_read = [each.void_response() for each in growing]
+        if any(were_read):
             self._replaces = True
             for each in growing:
                 each.repeat_all()

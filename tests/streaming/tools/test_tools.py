@@ -441,7 +441,7 @@ async def test_an_answer_that_is_nested_too_deep_is_an_error() -> None:
 
 
 async def test_a_call_of_an_unknown_tool_lists_the_known_ones() -> None:
-    (result,) = await run(ToolRunner([get_weather]), call("weather"), others=["ask_user"])
+    (result,) = await run(ToolRunner([get_weather]), call("weather"), other_tools=["ask_user"])
     assert result.is_error
     assert result.output == "there is no tool named 'weather'; the tools are: ask_user, get_weather"
     (result,) = await run(ToolRunner(), call("weather"))

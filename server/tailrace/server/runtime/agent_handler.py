@@ -114,7 +114,7 @@ class AgentHandler(Handler):
             results=sum(len(message.tool_results) for message in _messages_before_crash(turn)),
             reader=reader,
             max_event_bytes=turn.max_event_bytes,
-            opening=opening,
+            first_updates=opening,
             request_of=request_of,
             published=turn.published,
         )

@@ -57,10 +57,10 @@ def write_proto_card(card: AgentCard) -> Fields:
     """Return the card in the ProtoJSON of 0.3, for gRPC. In this format, security schemes are the same as in 1.0."""
     fields = write_card(card)
     new = card.to_dict()
-    for skill, given in zip(fields["skills"], new["skills"], strict=True):
+    for skill, new_skill in zip(fields["skills"], new["skills"], strict=True):
         skill.pop("security", None)
-        if given.get("securityRequirements"):
-            skill["security"] = given["securityRequirements"]
+        if new_skill.get("securityRequirements"):
+            skill["security"] = new_skill["securityRequirements"]
     renamed = {"securitySchemes": "securitySchemes", "security": "securityRequirements"}
     return fields | {name: new[given] for name, given in renamed.items() if new.get(given)}
 

@@ -263,17 +263,17 @@ class InvalidParamsError(A2AError):
             An error. Its detail names the first invalid field, and its violations list at most 20 fields. The error does
             not contain the values that the caller sent, because these values may be secret or large.
         """
-        found = error.errors(include_url=False, include_context=False, include_input=False)
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
         violations = [
             FieldViolation(
                 _path(item["loc"]), _MESSAGES.get(item["type"]) or item["msg"].removeprefix("Value error, ")
             )
-            for item in found[:_MAX_VIOLATIONS]
+            for item in problems[:_MAX_VIOLATIONS]
         ]
         first = violations[0]
         detail = f"{first.field}: {first.description}" if first.field else first.description
-        if len(found) > 1:
-            detail += f" (and {len(found) - 1} more)"
+        if len(problems) > 1:
+            detail += f" (and {len(problems) - 1} more)"
         # A violation without a field concerns all parameters together, and is only in the detail.
         return cls(detail, violations=[violation for violation in violations if violation.field])
 

@@ -73,11 +73,11 @@ RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_join_text_su
 """A `Text` that is not empty."""
 
 
-def _plain_json(value: object, room: int = MAX_JSON_DEPTH) -> Any:
+def _plain_json(value: object, max_depth: int = MAX_JSON_DEPTH) -> Any:
     """Copy a JSON value. A frozen model must not share mutable objects with its creator.
 
     Raises:
-        PydanticCustomError: The value is not JSON (other types, NaN, infinity), or is nested deeper than ``room``
+        PydanticCustomError: The value is not JSON (other types, NaN, infinity), or is nested deeper than ``max_depth``
             levels.
     """
     if value is None or isinstance(value, bool | int):
@@ -91,12 +91,12 @@ def _plain_json(value: object, room: int = MAX_JSON_DEPTH) -> Any:
     if not isinstance(value, dict | list | tuple):
         kind = type(value).__name__
         raise PydanticCustomError("not_json", "A value of type {kind} is not JSON", {"kind": kind})
-    if not room:
+    if not max_depth:
         raise PydanticCustomError("too_deep", "Nested deeper than {limit} levels", {"limit": MAX_JSON_DEPTH})
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return {_json_key(key): _plain_json(member, room - 1) for key, member in items}
-    return [_plain_json(member, room - 1) for member in cast("list[object] | tuple[object, ...]", value)]
+        return {_json_key(key): _plain_json(member, max_depth - 1) for key, member in items}
+    return [_plain_json(member, max_depth - 1) for member in cast("list[object] | tuple[object, ...]", value)]
 
 
 def _json_key(key: object) -> str:
@@ -146,12 +146,12 @@ HistoryLength = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """Maximum number of messages to return; 0 for none. The newest messages are returned."""
 
 
-def not_empty(noun: str) -> AfterValidator:
-    """Return a validator that rejects an empty list. The error message uses ``noun`` as the word for an item."""
+def not_empty(item_name: str) -> AfterValidator:
+    """Return a validator that rejects an empty list. The error message uses ``item_name`` as the word for an item."""
 
     def check(value: tuple[T, ...]) -> tuple[T, ...]:
         if not value:
-            raise PydanticCustomError("empty", "At least one {noun} is required", {"noun": noun})
+            raise PydanticCustomError("empty", "At least one {noun} is required", {"noun": item_name})
         return value
 
     return AfterValidator(check)

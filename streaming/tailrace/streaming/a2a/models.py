@@ -105,15 +105,15 @@ def exactly_one(model: A2AModel, *names: str) -> None:
     Raises:
         PydanticCustomError: No member is set, or several members are set.
     """
-    found = [name for name in names if getattr(model, name) is not None]
-    _check_one(found, names)
+    present = [name for name in names if getattr(model, name) is not None]
+    _check_one(present, names)
 
 
-def _check_one(found: list[str], names: tuple[str, ...]) -> None:
-    if len(found) != 1:
+def _check_one(present: list[str], names: tuple[str, ...]) -> None:
+    if len(present) != 1:
         context = {
             "names": ", ".join(map(to_camel, names)),
-            "found": " and ".join(map(to_camel, found)) or "none",
+            "found": " and ".join(map(to_camel, present)) or "none",
         }
         raise PydanticCustomError("one_of", "Exactly one of {names} is required; found {found}", context)
 

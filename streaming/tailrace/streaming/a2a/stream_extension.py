@@ -57,11 +57,11 @@ def provider_json(members: Mapping[str, Any]) -> dict[str, Any]:
     A member is moved to ``raw`` if its name, or any name inside its value, is snake_case. ``raw`` is one JSON object, encoded
     as a string. `provider_members` is the inverse function.
     """
-    named = {
+    camel_case = {
         name: value for name, value in members.items() if name != "raw" and _is_camel_case({name: value})
     }
-    rest = {name: value for name, value in members.items() if name not in named}
-    return {**named, "raw": provider_text(rest)} if rest else named
+    rest = {name: value for name, value in members.items() if name not in camel_case}
+    return {**camel_case, "raw": provider_text(rest)} if rest else camel_case
 
 
 def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     Data that was stored before ``raw`` existed is the object itself. It is returned unchanged.
     """
-    named = {name: value for name, value in fields.items() if name != "raw"}
+    camel_case = {name: value for name, value in fields.items() if name != "raw"}
     raw = fields.get("raw")
     if isinstance(raw, str):
-        return {**named, **_decoded(raw)}
+        return {**camel_case, **_decoded(raw)}
     return dict(fields)
 
 
@@ -121,6 +121,6 @@ def without_extension_metadata(metadata: Mapping[str, Any], *names: str) -> dict
 
     If no data of the extension remains, the copy has no entry for the extension.
     """
-    left = {name: fact for name, fact in extension_metadata(metadata).items() if name not in names}
+    kept = {name: member for name, member in extension_metadata(metadata).items() if name not in names}
     rest = {key: value for key, value in metadata.items() if key != EXTENSION_URI}
-    return {**rest, EXTENSION_URI: left} if left else rest
+    return {**rest, EXTENSION_URI: kept} if kept else rest

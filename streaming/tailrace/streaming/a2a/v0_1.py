@@ -23,8 +23,8 @@ from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotifica
 from tailrace.streaming.a2a.v0_3 import (
     DEFAULT_CONFIG_ID,
     Fields,
-    given_fields,
     mapping,
+    present_fields,
     read_config,
     read_part,
     write_config,
@@ -79,7 +79,7 @@ class Version01(Dialect):
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
         """Validate the request. The message in the result has the task id that the client sent."""
-        fields = given_fields(params)
+        fields = present_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             return self._read_send(fields)
         if operation is Operation.CREATE_PUSH_CONFIG:

@@ -70,7 +70,7 @@ class Version03(Dialect):
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
         """Validate the request. Errors have the field names of 1.0."""
-        fields = given_fields(params)
+        fields = present_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             fields = read_send(fields)
         elif operation is Operation.CREATE_PUSH_CONFIG:
@@ -129,17 +129,17 @@ def read_send(fields: Fields) -> Fields:
     """
     read: Fields = {"message": read_message(fields.get("message"))}
     configuration = mapping(fields.get("configuration"), "configuration")
-    wanted = {name: configuration[name] for name in _CONFIGURATION if name in configuration}
+    members = {name: configuration[name] for name in _CONFIGURATION if name in configuration}
     if "pushNotificationConfig" in configuration:
-        wanted["taskPushNotificationConfig"] = {
+        members["taskPushNotificationConfig"] = {
             "id": DEFAULT_CONFIG_ID,
             **read_config(configuration["pushNotificationConfig"]),
         }
     blocking = configuration.get("blocking", False)
     if not isinstance(blocking, bool):
         raise InvalidParamsError("configuration.blocking: must be true or false")
-    wanted["returnImmediately"] = not blocking
-    read["configuration"] = wanted
+    members["returnImmediately"] = not blocking
+    read["configuration"] = members
     if "metadata" in fields:
         read["metadata"] = fields["metadata"]
     return read
@@ -190,7 +190,7 @@ def read_part(value: object, path: str, discriminator: str = "kind") -> Fields:
         names = {"filename": "name", "mediaType": "mimeType", "raw": "bytes", "url": "uri"}
         if discriminator == "type" and "bytes" not in file:
             names["raw"] = "data"  # the first examples of the protocol had this name
-        read |= {name: file[given] for name, given in names.items() if file.get(given)}
+        read |= {name: file[old_name] for name, old_name in names.items() if file.get(old_name)}
         if "url" not in read and "raw" not in read and isinstance(file.get("url"), str):
             read["url"] = file["url"]
         return read
@@ -207,16 +207,16 @@ def read_config(value: object) -> Fields:
     read = {name: fields[name] for name in ("id", "url", "token") if fields.get(name)}
     authentication = fields.get("authentication")
     if authentication:
-        given = mapping(authentication, "pushNotificationConfig.authentication")
-        schemes: object = given.get("schemes") or ["Bearer"]
+        old_authentication = mapping(authentication, "pushNotificationConfig.authentication")
+        schemes: object = old_authentication.get("schemes") or ["Bearer"]
         scheme = cast("list[object]", schemes)[0] if isinstance(schemes, list) else schemes
-        read["authentication"] = {"scheme": scheme, "credentials": given.get("credentials", "")}
+        read["authentication"] = {"scheme": scheme, "credentials": old_authentication.get("credentials", "")}
     return read
 
 
-def config_id(given: object, task_id: object) -> object:
+def config_id(config: object, task_id: object) -> object:
     """Return the id of a webhook, or the default if the client sent none. Some clients send the id of the task instead."""
-    return DEFAULT_CONFIG_ID if given in (None, "", task_id) else given
+    return DEFAULT_CONFIG_ID if config in (None, "", task_id) else config
 
 
 def mapping(value: object, path: str) -> Fields:
@@ -229,10 +229,10 @@ def mapping(value: object, path: str) -> Fields:
         return {}
     if not isinstance(value, Mapping):
         raise InvalidParamsError(f"{path}: must be an object")
-    return given_fields(cast("Mapping[str, Any]", value))
+    return present_fields(cast("Mapping[str, Any]", value))
 
 
-def given_fields(fields: Mapping[str, Any]) -> Fields:
+def present_fields(fields: Mapping[str, Any]) -> Fields:
     """Remove null members, except ``data``, which may be null."""
     return {name: value for name, value in fields.items() if value is not None or name == "data"}
 

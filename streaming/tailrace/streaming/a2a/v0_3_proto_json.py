@@ -38,8 +38,8 @@ from tailrace.streaming.a2a.v0_3 import (
     Fields,
     Version03,
     config_id,
-    given_fields,
     mapping,
+    present_fields,
     read_config,
     read_part,
     read_send,
@@ -83,7 +83,7 @@ class Version03ProtoJson(Version03):
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
         """Validate the request. Errors have the field names of 1.0."""
-        fields = _camel(given_fields(params))
+        fields = _camel(present_fields(params))
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             fields = _read_send(fields)
             if self._encodes_twice:
@@ -234,7 +234,7 @@ def read_proto_part(value: object, path: str) -> Fields:
     if "file" in fields:
         file = _camel(mapping(fields["file"], f"{path}.file"))
         names = {"bytes": "fileWithBytes", "uri": "fileWithUri"}
-        file |= {name: file[given] for name, given in names.items() if file.get(given)}
+        file |= {name: file[old_name] for name, old_name in names.items() if file.get(old_name)}
         return read_part({**fields, "file": file}, path)
     return read_part(fields, path)
 
@@ -245,16 +245,20 @@ def _read_create(fields: Fields) -> Fields:
     The body may be the complete request, only its member ``config`` (as the HTTP rule of the proto requires), or only
     the webhook.
     """
-    named = _camel(mapping(fields.get("config", fields), "config"))
-    webhook = _camel(mapping(named.get("pushNotificationConfig", named), "config.pushNotificationConfig"))
-    name = named.get("name")
-    given = (
+    config = _camel(mapping(fields.get("config", fields), "config"))
+    webhook = _camel(mapping(config.get("pushNotificationConfig", config), "config.pushNotificationConfig"))
+    name = config.get("name")
+    config_name = (
         webhook.get("id")
         or fields.get("configId")
         or (name.rpartition("/pushNotificationConfigs/")[2] if isinstance(name, str) else None)
     )
     task_id = fields.get("taskId")
-    return {**read_config(webhook), "taskId": task_id, "id": config_id(given, task_id) or DEFAULT_CONFIG_ID}
+    return {
+        **read_config(webhook),
+        "taskId": task_id,
+        "id": config_id(config_name, task_id) or DEFAULT_CONFIG_ID,
+    }
 
 
 # --- writing: from the JSON of 1.0 ------------------------------------------------------------------------------

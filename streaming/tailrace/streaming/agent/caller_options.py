@@ -181,19 +181,19 @@ def _check_tools(tools: Sequence[ToolDefinition]) -> None:
     patterns = jsonschema_rs.FancyRegexOptions(size_limit=PATTERN_SIZE, dfa_size_limit=PATTERN_SIZE)
     names: set[str] = set()
     for position, tool in enumerate(tools):
-        where = f"tools.{position}"
+        param = f"tools.{position}"
         if tool.name in names:
-            raise ValueError(f"{where}.name: two tools have the name {shortened(tool.name)}")
+            raise ValueError(f"{param}.name: two tools have the name {shortened(tool.name)}")
         names.add(tool.name)
         try:
             jsonschema_rs.validator_for(tool.parameters, pattern_options=patterns, retriever=_fetch_nothing)
         except jsonschema_rs.ValidationError as error:
-            place = ".".join([f"{where}.parameters", *map(str, error.instance_path)])
+            path = ".".join([f"{param}.parameters", *map(str, error.instance_path)])
             reason = error.message.partition("\n")[0]  # the rest is the schema
-            raise ValueError(f"{place}: invalid JSON schema: {reason}") from None
+            raise ValueError(f"{path}: invalid JSON schema: {reason}") from None
         kind: object = tool.parameters.get("type", "object")
         if kind != "object" and not (isinstance(kind, list) and "object" in kind):
-            raise ValueError(f"{where}.parameters.type: must be 'object'")
+            raise ValueError(f"{param}.parameters.type: must be 'object'")
 
 
 def _check_native_tools(options: CallerOptions) -> None:
@@ -233,8 +233,8 @@ def _read(fields: Mapping[str, Any]) -> CallerOptions:
         return CallerOptions.model_validate(fields)
     except ValidationError as error:
         [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
-        where = ".".join(map(str, problem["loc"]))
-        raise ValueError(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+        path = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{path}: {problem['msg'].removeprefix('Value error, ')}") from None
 
 
 _KNOWN = frozenset(map(to_camel, CallerOptions.model_fields))

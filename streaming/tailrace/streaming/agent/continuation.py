@@ -135,7 +135,7 @@ class InterruptedResponse(msgspec.Struct, frozen=True):
     published_messages: tuple[str, ...] = ()
 
 
-class FurtherAttempt(msgspec.Struct, frozen=True):
+class NextAttempt(msgspec.Struct, frozen=True):
     """An attempt that has not begun.
 
     Attributes:
@@ -168,7 +168,6 @@ class ResponseAttempts:
     """
 
     __slots__ = (
-        "_choose",
         "_clock",
         "_deadline",
         "_interrupted",
@@ -178,7 +177,8 @@ class ResponseAttempts:
         "_options",
         "_policy",
         "_position",
-        "_tried",
+        "_random",
+        "_tried_positions",
         "model",
         "route",
         "stored_response",
@@ -195,10 +195,10 @@ class ResponseAttempts:
         self._models = models
         self._policy = policy
         self._clock = clock
-        self._choose = choose
-        self._tried: set[int] = set()  # positions of models
+        self._random = choose
+        self._tried_positions: set[int] = set()  # positions of models
         self._position = -1  # before the first model
-        self._position = self._following() or 0
+        self._position = self._next_position() or 0
         self._number = 0  # number of further attempts at the first model
         self._deadline: float | None = None
         self._may_repeat = True
@@ -213,7 +213,7 @@ class ResponseAttempts:
 
     def first(
         self, response: Accumulator, interrupted: InterruptedResponse | None, options: RequestOptions
-    ) -> FurtherAttempt:
+    ) -> NextAttempt:
         """Return the first attempt.
 
         Args:
@@ -227,7 +227,7 @@ class ResponseAttempts:
                 provider does not store it.
         """
         if interrupted is None:
-            return FurtherAttempt(self.model, 0.0, may_join=False)
+            return NextAttempt(self.model, 0.0, may_join=False)
         self._may_repeat = not interrupted.has_provider_tool
         position = self._position_of(interrupted.model)
         self._options = options
@@ -251,7 +251,7 @@ class ResponseAttempts:
             response.error = UpstreamError(
                 "the server stopped before the response was complete", fault=UpstreamFault.TRUNCATED
             )
-        return FurtherAttempt(self.model, 0.0, may_join=rest is None and may_join, rest=rest)
+        return NextAttempt(self.model, 0.0, may_join=rest is None and may_join, rest=rest)
 
     def broken(self, response: Accumulator) -> Attempt:
         """Return the attempt that broke off: the current one or, before `begin`, the last one of the interrupted response.
@@ -274,7 +274,7 @@ class ResponseAttempts:
             model, response = stored_response
             await model.release(response)
 
-    def begun(self, batches: ChunkBatches) -> ResponseBegun:
+    def first_chunk_step(self, batches: ChunkBatches) -> ResponseBegun:
         """Return the step for the first chunk of the current attempt.
 
         Args:
@@ -289,7 +289,7 @@ class ResponseAttempts:
 
     def ended(
         self, response: Accumulator, batches: ChunkBatches | None = None, received: int = 0
-    ) -> FurtherAttempt | None:
+    ) -> NextAttempt | None:
         """Register the end of the current attempt. Return the next attempt; None if there is none.
 
         Args:
@@ -317,7 +317,7 @@ class ResponseAttempts:
         if self._is_refused(error, has_failed):
             if error.fault is UpstreamFault.STATUS or error.code == "cancelled":
                 self.stored_response = None
-            return FurtherAttempt(self.model, 0.0, may_join=False) if can_repeat else None
+            return NextAttempt(self.model, 0.0, may_join=False) if can_repeat else None
         if has_attached:
             self._number, self._deadline = 0, None  # no limit while each connection receives further chunks
         rest = self._rest() if error.is_temporary else None
@@ -333,18 +333,18 @@ class ResponseAttempts:
         )
         if may_request and may_join and error.is_temporary and self._number < self._policy.attempts:
             self._number += 1
-            return FurtherAttempt(self.model, delay, may_join=not response.finished, rest=rest)
-        self._tried.add(self._position)
-        following = self._following() if can_repeat else None
+            return NextAttempt(self.model, delay, may_join=not response.finished, rest=rest)
+        self._tried_positions.add(self._position)
+        following = self._next_position() if can_repeat else None
         is_reachable = error.fault is not UpstreamFault.CONNECTION or following is None
         if has_failed and can_repeat and may_request and is_reachable:
-            return FurtherAttempt(self.model, delay, may_join=False)
+            return NextAttempt(self.model, delay, may_join=False)
         if following is None or now > self._deadline:
             return None
         self._position = following
-        return FurtherAttempt(self._models[following][0], 0.0, may_join=False)
+        return NextAttempt(self._models[following][0], 0.0, may_join=False)
 
-    def begin(self, attempt: FurtherAttempt, route: Route) -> None:
+    def begin(self, attempt: NextAttempt, route: Route) -> None:
         """Register the start of an attempt."""
         self.model, self.route = attempt.model, route
         self._models[self._position][1].begin()
@@ -375,7 +375,7 @@ class ResponseAttempts:
         )
         return is_refusal and not error.is_temporary
 
-    def _following(self) -> int | None:
+    def _next_position(self) -> int | None:
         """Return the position of the next model to try; None if there is none.
 
         Models with an open breaker are omitted. If the turn continues an interrupted response of a fallback model, the models
@@ -383,12 +383,12 @@ class ResponseAttempts:
         """
         positions = [*range(self._position + 1, len(self._models)), *range(self._position + 1)]
         usable = (each for each in positions if not self._models[each][1].is_open)
-        return next((each for each in usable if each not in self._tried), None)
+        return next((each for each in usable if each not in self._tried_positions), None)
 
     def _delay(self, error: UpstreamError) -> float:
         if error.retry_after is not None:
             return error.retry_after
-        return self._policy.pause(self._number) * (1 - 0.5 * self._choose())
+        return self._policy.pause(self._number) * (1 - 0.5 * self._random())
 
 
 def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
@@ -426,15 +426,15 @@ def name_of(model: Model) -> str:
 def attempts_of(attempts_json: object) -> list[Attempt]:
     """Parse attempts from the JSON of `attempts_to_json`. Values of other types are ignored."""
     attempts: list[Attempt] = []
-    for fact in as_mappings(attempts_json):
-        error, usage = as_mapping(fact.get("error")), as_mapping(fact.get("usage"))
-        route, fault = as_text(fact.get("route")), as_text((error or {}).get("type"))
+    for fields in as_mappings(attempts_json):
+        error, usage = as_mapping(fields.get("error")), as_mapping(fields.get("usage"))
+        route, fault = as_text(fields.get("route")), as_text((error or {}).get("type"))
         input_tokens, output_tokens = (
             as_count((usage or {}).get(name)) or 0 for name in ("inputTokens", "outputTokens")
         )
         attempts.append(
             Attempt(
-                as_text(fact.get("model")),
+                as_text(fields.get("model")),
                 Route(route) if route in _ROUTES else None,
                 UpstreamError(
                     "the attempt broke off",

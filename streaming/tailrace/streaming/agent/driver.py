@@ -15,8 +15,8 @@ from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.agent.continuation import (
     CircuitBreaker,
     ContinuationPolicy,
-    FurtherAttempt,
     InterruptedResponse,
+    NextAttempt,
     ResponseAttempts,
     name_of,
 )
@@ -56,14 +56,14 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     """The arguments of `ToolRunner.run` that are equal for all calls of a turn.
 
     Attributes:
-        others: The names of the tools that the caller runs.
+        other_tools: The names of the tools that the caller runs.
         task_id: The id of the task; empty outside of a server.
         context_id: The id of the conversation; empty outside of a server. Callers can choose this id, and two callers may
             choose the same id.
         external_context_id: The opaque id of the conversation for other systems; empty outside of a server. See `ToolContext`.
     """
 
-    others: frozenset[str] = frozenset()
+    other_tools: frozenset[str] = frozenset()
     task_id: str = ""
     context_id: str = ""
     external_context_id: str = ""
@@ -142,7 +142,7 @@ class TurnDriver(Generic[S]):
                 received = view.begin_response(response)
                 attempts = ResponseAttempts(self._models, self._continuation)
                 attempt, interrupted = attempts.first(response, interrupted, action.options), None
-                held_back = None
+                last_changes = None
                 try:
                     while attempt is not None:
                         request, step = await _begin_attempt(response, attempts, attempt, action)
@@ -159,7 +159,7 @@ class TurnDriver(Generic[S]):
                                         batch = batch if batch.__class__ is list else _wrappers(batch)
                                         if not watch.chunks:
                                             watch.first_chunk()
-                                            yield view.translate(attempts.begun(batches))
+                                            yield view.translate(attempts.first_chunk_step(batches))
                                         watch.chunks += len(batch)
                                         for chunks in (batch,) if self._merge_reads else zip(batch):
                                             changes = response.add_all(chunks)
@@ -173,10 +173,10 @@ class TurnDriver(Generic[S]):
                                 # The traceback would keep the objects of the turn in memory.
                                 turn.fail(failure.with_traceback(None))
                             attempt = attempts.ended(response, batches, watch.chunks)
-                            held_back = turn.end_response() if attempt is None else []
+                            last_changes = turn.end_response() if attempt is None else []
                 finally:
                     await attempts.release()
-                yield view.translate(ResponseEnded(held_back or []))
+                yield view.translate(ResponseEnded(last_changes or []))
         except AgentError as raised:
             error = raised
         for item in view.close(error):
@@ -206,7 +206,7 @@ class TurnDriver(Generic[S]):
 async def _begin_attempt(
     response: Accumulator,
     attempts: ResponseAttempts,
-    attempt: FurtherAttempt,
+    attempt: NextAttempt,
     action: CallModel,
 ) -> tuple[AbstractAsyncContextManager[ChunkBatches], ResponseContinued | None]:
     """Begin an attempt. Return its request, which has not been sent, and the step of a further attempt; otherwise None.
@@ -221,8 +221,8 @@ async def _begin_attempt(
         await anyio.sleep(attempt.delay)
     response.end_attempt()
     model = attempt.model
-    only = response.choices.get(0) if len(response.choices) == 1 else None
-    text = only.plain_text if only is not None else ""
+    choice = response.choices.get(0) if len(response.choices) == 1 else None
+    text = choice.plain_text if choice is not None else ""
     request, route = attempt.rest, Route.ATTACH
     if request is None and attempt.may_join and text:
         request, route = await model.continuation(text, action.history, action.options), Route.PREFILL

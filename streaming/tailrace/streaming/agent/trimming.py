@@ -60,21 +60,21 @@ class TokenBudget:
     def __call__(self, history: History) -> History:
         """Return the history to send; the same object if the complete history fits."""
         fixed = "".join(filter(None, (history.system_message, history.context)))
-        room = self._max_tokens - len(fixed) // _CHARACTERS
+        max_tokens = self._max_tokens - len(fixed) // _CHARACTERS
         messages = history.conversation
         costs = [self._count(message) for message in messages]
         # For each position, the number of tokens of the messages from there to the end.
-        rest = list(accumulate(reversed(costs), initial=0))[::-1]
-        if rest[0] <= room:
+        remaining_tokens = list(accumulate(reversed(costs), initial=0))[::-1]
+        if remaining_tokens[0] <= max_tokens:
             return history
         cuts = _possible_cuts(messages)
-        questions = [at for at, message in enumerate(messages) if _is_question(message)]
-        turns = [at for at in questions if at in cuts] or [0]
+        user_messages = [at for at, message in enumerate(messages) if _is_user_message(message)]
+        turns = [at for at in user_messages if at in cuts] or [0]
         for at in turns:
-            if rest[at] <= room:
+            if remaining_tokens[at] <= max_tokens:
                 return _with_conversation(history, messages[at:])
         newest = turns[-1]
-        end = next((at for at in questions if at > newest), len(messages))
+        end = next((at for at in user_messages if at > newest), len(messages))
         # A round begins with the first message of the model after a message with another role.
         rounds = [
             at
@@ -82,7 +82,7 @@ class TokenBudget:
             if at in cuts and messages[at].role is Role.MODEL and messages[at - 1].role is not Role.MODEL
         ]
         for at in rounds:
-            if at == rounds[-1] or costs[newest] + rest[at] <= room:
+            if at == rounds[-1] or costs[newest] + remaining_tokens[at] <= max_tokens:
                 return _with_conversation(history, (messages[newest], *messages[at:]))
         return _with_conversation(history, messages[newest:])
 
@@ -92,7 +92,7 @@ def estimate_tokens(message: Message) -> int:
     return _MESSAGE_TOKENS + sum(map(_part_tokens, message.content))
 
 
-def _is_question(message: Message) -> bool:
+def _is_user_message(message: Message) -> bool:
     """Return True if a message is from the user and has content other than tool results."""
     only_results = message.content and all(
         isinstance(part, ContentPartToolResult) for part in message.content
@@ -109,7 +109,7 @@ def _possible_cuts(messages: Sequence[Message]) -> set[int]:
         for result in message.tool_results:
             changes[calls.pop(result.id, at) + 1] += 1
             changes[at + 1] -= 1
-    return {at for at, parted in enumerate(accumulate(changes[:-1])) if not parted}
+    return {at for at, open_pairs in enumerate(accumulate(changes[:-1])) if not open_pairs}
 
 
 def _part_tokens(part: ContentPart) -> int:

@@ -51,12 +51,12 @@ def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf)
         calls: The calls without a result.
         request_of: Function that returns the approval request for a call; None if the caller must run the call.
     """
-    given = [(call, request_of(call)) for call in calls]
-    requests = [request for _, request in given if request is not None]
-    callers = [call for call, request in given if request is None]
+    requests_of_calls = [(call, request_of(call)) for call in calls]
+    requests = [request for _, request in requests_of_calls if request is not None]
+    client_calls = [call for call, request in requests_of_calls if request is None]
     if not requests:
-        return calls_message(callers)
-    parts = calls_message(callers).parts if callers else ()
+        return calls_message(client_calls)
+    parts = calls_message(client_calls).parts if client_calls else ()
     return Message(
         message_id=str(uuid4()),
         role=Role.AGENT,
@@ -74,8 +74,8 @@ def waiting_message(calls: Sequence[ContentPartToolCall], request_of: RequestOf)
 
 def approval_text(requests: Iterable[ApprovalRequest]) -> str:
     """Return a text for users: the names of the tools that require an approval, and the reasons."""
-    named = [f"{each.name} ({each.reason})" if each.reason else each.name for each in requests]
-    return f"Approval required: {', '.join(dict.fromkeys(named))}"
+    names = [f"{each.name} ({each.reason})" if each.reason else each.name for each in requests]
+    return f"Approval required: {', '.join(dict.fromkeys(names))}"
 
 
 def requests_part(requests: Iterable[ApprovalRequest]) -> Part:
@@ -229,12 +229,12 @@ def without_decisions(message: Message) -> Message | None:
     return message.model_copy(update={"parts": parts, "metadata": metadata}) if parts else None
 
 
-def _with_arguments(message: CommonMessage, edited: Mapping[str, RecordedDecision]) -> CommonMessage:
-    if not any(call.id in edited for call in message.tool_calls):
+def _with_arguments(message: CommonMessage, edits: Mapping[str, RecordedDecision]) -> CommonMessage:
+    if not any(call.id in edits for call in message.tool_calls):
         return message
     content = tuple(
-        edited_call(part, edited[part.id].arguments or {})
-        if isinstance(part, ContentPartToolCall) and part.id in edited
+        edited_call(part, edits[part.id].arguments or {})
+        if isinstance(part, ContentPartToolCall) and part.id in edits
         else part
         for part in message.content
     )
@@ -268,34 +268,34 @@ def _request(entry: object) -> ApprovalRequest | None:
     texts = [fields.get(name) for name in names]
     if not all(isinstance(text, str) for text in texts):
         return None  # a request of a remote agent in another format
-    *given, expires_at = cast("list[str]", texts)
+    *values, expires_at = cast("list[str]", texts)
     reason = fields.get("reason", "")
     if not isinstance(reason, str):
         return None
     try:
-        return ApprovalRequest(*given, expires_at=datetime.fromisoformat(expires_at), reason=reason)
+        return ApprovalRequest(*values, expires_at=datetime.fromisoformat(expires_at), reason=reason)
     except ValueError:
         return None
 
 
-def _decision(entry: object, where: str) -> ApprovalDecision:
+def _decision(entry: object, path: str) -> ApprovalDecision:
     fields = _fields(entry)
     digest, decision, reason = fields.get("digest"), fields.get("decision"), fields.get("reason") or ""
     arguments: object = fields.get("arguments")
     if not isinstance(digest, str):
-        raise ValueError(f"{where}.digest: must be the digest of an approval request")
+        raise ValueError(f"{path}.digest: must be the digest of an approval request")
     if decision not in _DECISIONS:
-        raise ValueError(f"{where}.decision: {shortened(decision)} is not one of {', '.join(_DECISIONS)}")
+        raise ValueError(f"{path}.decision: {shortened(decision)} is not one of {', '.join(_DECISIONS)}")
     if not isinstance(reason, str):
-        raise ValueError(f"{where}.reason: must be text")
+        raise ValueError(f"{path}.reason: must be text")
     if decision == "edit" and not isinstance(arguments, dict):
-        raise ValueError(f"{where}.arguments: edit requires the new arguments, a JSON object")
+        raise ValueError(f"{path}.arguments: edit requires the new arguments, a JSON object")
     if decision != "edit" and arguments is not None:
         raise ValueError(
-            f"{where}.arguments: {decision} does not change the arguments; to run the call with these arguments, "
+            f"{path}.arguments: {decision} does not change the arguments; to run the call with these arguments, "
             "send the decision edit"
         )
     if unknown := sorted(fields.keys() - set(_MEMBERS)):
-        raise ValueError(f"{where}: unknown member {shortened(unknown[0])}; members: {', '.join(_MEMBERS)}")
-    given = cast("dict[str, Any]", arguments) if decision == "edit" else None
-    return ApprovalDecision(digest, cast("Any", decision), reason, given)
+        raise ValueError(f"{path}: unknown member {shortened(unknown[0])}; members: {', '.join(_MEMBERS)}")
+    new_arguments = cast("dict[str, Any]", arguments) if decision == "edit" else None
+    return ApprovalDecision(digest, cast("Any", decision), reason, new_arguments)

@@ -86,22 +86,22 @@ def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str,
     message["refusal"] = assembly.refusal or None
     calls: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
-    others: list[dict[str, Any]] = []
+    other_parts: list[dict[str, Any]] = []
     for part in assembly.message().content:
         if isinstance(part, ContentPartToolCall) and part.kind != "server":
             calls.append(_tool_call(part))
         elif isinstance(part, ContentPartFile) and part.media_type.startswith("image/"):
             images.append(content_param(part))
         elif not isinstance(part, ContentPartText | ContentPartReasoning):
-            others.append(part.model_dump(mode="json"))
+            other_parts.append(part.model_dump(mode="json"))
     if calls:
         message["tool_calls"] = calls
     message |= {name: extra.pop(name) for name in _MESSAGE_FIELDS if name in extra}
     if images:
         unread = message.get("images", [])
         message["images"] = images + (cast("list[Any]", unread) if isinstance(unread, list) else [unread])
-    if others:
-        message["parts"] = others
+    if other_parts:
+        message["parts"] = other_parts
     choice: dict[str, Any] = {
         "index": index,
         "message": message,

@@ -68,7 +68,7 @@ _ATTRIBUTES = (
     *("kind", "type", "text", "data", "raw", "url", "filename", "media_type", "mediaType"),
     *("file", "bytes", "uri", "name", "mime_type", "mimeType"),
 )
-_WRITTEN = "argumentsText"  # metadata of a part with tool calls
+_ARGUMENTS_TEXT = "argumentsText"  # metadata of a part with tool calls
 
 
 def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
@@ -88,23 +88,25 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
         TypeError: The object is not a mapping, and has none of the attributes of a message.
     """
     common = to_common_message(message)
-    sent = cast("list[dict[str, Any]]", OpenAIConverter().from_history(History(conversation=(common,))))
-    tool_messages = [each for each in sent if each["role"] == "tool"]
+    openai_messages = cast(
+        "list[dict[str, Any]]", OpenAIConverter().from_history(History(conversation=(common,)))
+    )
+    tool_messages = [each for each in openai_messages if each["role"] == "tool"]
     if common.role is Role.MODEL:
         # Results without a call in this message. In a complete conversation, the call is in an earlier message.
         called = {call.id for call in common.tool_calls}
-        strays = [result for result in common.tool_results if result.id not in called]
-        tool_messages += cast("list[dict[str, Any]]", OpenAIConverter().tool_result_messages(strays))
-    others = [each for each in sent if each["role"] != "tool"]
+        other_results = [result for result in common.tool_results if result.id not in called]
+        tool_messages += cast("list[dict[str, Any]]", OpenAIConverter().tool_result_messages(other_results))
+    messages = [each for each in openai_messages if each["role"] != "tool"]
     only_results = all(
         isinstance(part, ContentPartToolResult | ContentPartReasoning) for part in common.content
     )
     if tool_messages and only_results:
         return None, tool_messages
-    if not others:
+    if not messages:
         # The converter omits an empty response. Here, it becomes a message with an empty text.
         return ({"role": "assistant", "content": ""} if common.role is Role.MODEL else None), tool_messages
-    openai_message = plain_content(others[0])
+    openai_message = plain_content(messages[0])
     return {**openai_message, "content": openai_message["content"] or ""}, tool_messages
 
 
@@ -131,9 +133,9 @@ def to_common_message(message: object) -> Message:
         except ValueError as error:
             raise ValueError(f"part {position}: {error}") from None
     role = _role_of(a2a_role, content)
-    stated = extension_metadata(metadata).get("role")
-    if a2a_role is A2ARole.USER and stated in ("user", "tool"):
-        role = Role(stated)
+    stored_role = extension_metadata(metadata).get("role")
+    if a2a_role is A2ARole.USER and stored_role in ("user", "tool"):
+        role = Role(stored_role)
         metadata = without_extension_metadata(metadata, "role")
     if role is Role.MODEL:
         metadata = _common_metadata(metadata)
@@ -154,8 +156,8 @@ def to_a2a_message(
     for kind, group in groupby(message.content, type):
         if kind is ContentPartToolCall:
             calls = list(cast("Iterable[ContentPartToolCall]", group))
-            written = list(map(arguments_as_written, calls))
-            fields = {_WRITTEN: written} if any(written) else {}
+            argument_texts = list(map(arguments_as_written, calls))
+            fields = {_ARGUMENTS_TEXT: argument_texts} if any(argument_texts) else {}
             data = {"tool_calls": [_call_entry(call) for call in calls]}
             parts.append(Part(data=data, metadata=with_extension_metadata({}, **fields) if fields else {}))
         elif kind is ContentPartToolResult:
@@ -214,8 +216,8 @@ def _a2a_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
         fields["extra"] = provider_json(cast("Mapping[str, Any]", extra))
     if not fields:
         return metadata
-    moved = {"finishReason": "finish_reason", "extra": "extra"}
-    names = {moved[fact] for fact in fields}
+    common_names = {"finishReason": "finish_reason", "extra": "extra"}
+    names = {common_names[field] for field in fields}
     return with_extension_metadata(
         {name: value for name, value in metadata.items() if name not in names}, **fields
     )
@@ -224,12 +226,12 @@ def _a2a_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 def _common_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     fields = extension_metadata(metadata)
     finish, extra = fields.get("finishReason"), fields.get("extra")
-    found: dict[str, Any] = {"finish_reason": finish} if isinstance(finish, str) else {}
+    common: dict[str, Any] = {"finish_reason": finish} if isinstance(finish, str) else {}
     if isinstance(extra, Mapping):
-        found["extra"] = provider_members(cast("Mapping[str, Any]", extra))
-    if not found:
+        common["extra"] = provider_members(cast("Mapping[str, Any]", extra))
+    if not common:
         return metadata
-    return {**without_extension_metadata(metadata, "finishReason", "extra"), **found}
+    return {**without_extension_metadata(metadata, "finishReason", "extra"), **common}
 
 
 # --- parts to A2A -----------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ def _common_parts(part: Part) -> list[ContentPart]:
     if entries is None:
         return [ContentPartData(data=part.data, metadata=part.metadata)]
     calls, results = entries
-    written: object = fields.get(_WRITTEN)
+    written: object = fields.get(_ARGUMENTS_TEXT)
     texts = cast("list[object]", written) if isinstance(written, list) else []
     return [
         *(
@@ -325,26 +327,26 @@ def _tool_entries(data: object) -> tuple[list[object], list[object]] | None:
 
 def _tool_call(entry: object, path: str, written: object) -> ContentPartToolCall:
     fields = _mapping(entry)
-    given = _present_fields(fields, "arguments_text", "arguments_error", "kind", "synthetic_id", "metadata")
+    values = _present_fields(fields, "arguments_text", "arguments_error", "kind", "synthetic_id", "metadata")
     arguments: object = fields.get("arguments")
     if arguments is None or isinstance(arguments, dict):
-        given["arguments"] = arguments or {}
+        values["arguments"] = arguments or {}
         if isinstance(written, str):
-            given["arguments_json"] = written
+            values["arguments_json"] = written
     else:
         # The arguments are a text of a model, or an invalid value. Parse them like streamed arguments.
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        given = parse_arguments(text) | given
+        values = parse_arguments(text) | values
     return ContentPartToolCall(
-        id=_required_text(fields, "call_id", path), name=_required_text(fields, "name", path), **given
+        id=_required_text(fields, "call_id", path), name=_required_text(fields, "name", path), **values
     )
 
 
 def _tool_result(entry: object, path: str) -> ContentPartToolResult:
     fields = _mapping(entry)
-    given = _present_fields(fields, "output", "is_error", "metadata")
+    values = _present_fields(fields, "output", "is_error", "metadata")
     return ContentPartToolResult(
-        id=_required_text(fields, "call_id", path), name=fields.get("name", "unknown"), **given
+        id=_required_text(fields, "call_id", path), name=fields.get("name", "unknown"), **values
     )
 
 
@@ -406,8 +408,8 @@ def _fields(value: object) -> Mapping[str, Any]:
     if is_protobuf(value):
         return protobuf_json(value)
     # ``__dict__`` is not used, because attributes may be slots or properties.
-    found = {name: getattr(value, name) for name in _ATTRIBUTES if hasattr(value, name)}
-    fields = {name: field for name, field in found.items() if field is not None or name == "data"}
+    attributes = {name: getattr(value, name) for name in _ATTRIBUTES if hasattr(value, name)}
+    fields = {name: field for name, field in attributes.items() if field is not None or name == "data"}
     if fields:
         return fields
     raise TypeError(f"an A2A message or part is a dict or an object with fields, not {type(value).__name__}")

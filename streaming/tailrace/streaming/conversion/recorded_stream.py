@@ -81,12 +81,12 @@ class StreamConversion:
         except UpstreamError as error:
             self.accumulator.error = self.accumulator.error or error
             return []
-        return self._take(chunks)
+        return self._convert(chunks)
 
     def close(self) -> list[Event]:
         """End the body, and return the last events. The last event is the final status. The data never causes an exception."""
         try:
-            events = self._take(self._decoder.close())
+            events = self._convert(self._decoder.close())
         except UpstreamError as error:
             self.accumulator.error = self.accumulator.error or error
             events = []
@@ -107,7 +107,7 @@ class StreamConversion:
             fields["refusal"] = first.refusal
         return {"role": "agent", "parts": parts, "metadata": {EXTENSION_URI: fields}}
 
-    def _take(self, chunks: list[ChunkWrapper[Any]]) -> list[Event]:
+    def _convert(self, chunks: list[ChunkWrapper[Any]]) -> list[Event]:
         updates = self._translator.feed(chunks)
         begin = self._begin() if updates and not self.record.number else []
         return begin + self._apply(updates)

@@ -79,7 +79,7 @@ class ResponseTranslator:
         max_event_bytes: int = 0,
         results: int = 0,
     ) -> None:
-        self._taken_ids = taken_ids
+        self._read_used_ids = taken_ids
         self.accumulator = accumulator or Accumulator(think_tags=think_tags)
         self.model = ""
         self._turn = turn
@@ -129,7 +129,7 @@ class ResponseTranslator:
 
     def resume_text(self) -> None:
         """Append the text that follows to the text artifact, which another process created."""
-        self._artifact_ids.setdefault((Channel.TEXT, 0), self._place("text", {}, 0))
+        self._artifact_ids.setdefault((Channel.TEXT, 0), self._artifact_id("text", {}, 0))
 
     def close(self, error: UpstreamError | None = None) -> list[Update]:
         """End the response. Return the updates that complete the open artifacts, and the final status.
@@ -159,14 +159,16 @@ class ResponseTranslator:
         updates += [TextDelta(artifact_id, "", last=True) for artifact_id in self._artifact_ids.values()]
         counts: dict[int, int] = {}
         for choice, assembly in self.accumulator.choices.items():
-            made = assembly.tool_calls
-            counts[choice] = len(made)
-            for position, call in enumerate(calls if calls and assembly is self.accumulator.first else made):
+            tool_calls = assembly.tool_calls
+            counts[choice] = len(tool_calls)
+            for position, call in enumerate(
+                calls if calls and assembly is self.accumulator.first else tool_calls
+            ):
                 complete_text = self._call_artifact(choice, position)
                 updates.append(
                     ArtifactUpdate(complete_text.artifact(_a2a_parts([call]), call.name, call.id), last=True)
                 )
-            if made:
+            if tool_calls:
                 updates += [self.result(each, choice) for each in assembly.message().tool_results]
         # Complete the artifacts of calls that the response made before it was restarted and did not make again.
         updates += [
@@ -180,7 +182,7 @@ class ResponseTranslator:
         """Return the update for a tool result, which becomes an artifact."""
         self._results += 1
         fields: dict[str, Any] = {"channel": "tool_result"}
-        artifact_id = self._place(f"tool-result-{self._results}", fields, choice)
+        artifact_id = self._artifact_id(f"tool-result-{self._results}", fields, choice)
         return ArtifactUpdate(_new_artifact(artifact_id, result.name, _a2a_parts([result]), fields))
 
     def ending(self, calls: Sequence[ContentPartToolCall], *, usage: Usage | None = None) -> StatusUpdate:
@@ -225,8 +227,8 @@ class ResponseTranslator:
         return merged
 
     @cached_property
-    def _taken(self) -> Container[str]:
-        return self._taken_ids()
+    def _used_ids(self) -> Container[str]:
+        return self._read_used_ids()
 
     def _arguments(self, change: Change) -> list[Update]:
         """Return the updates for a fragment of a call's arguments.
@@ -242,7 +244,7 @@ class ResponseTranslator:
         parts = (Part(text=text),)
         if started is not None and started.kind == "server":
             call.add_metadata({"kind": "server"})  # the provider runs the tool
-        if started is None or started.final_id in self._taken:
+        if started is None or started.final_id in self._used_ids:
             return [ArtifactUpdate(call.artifact(parts, started.name if started else ""), last=False)]
         return [ArtifactUpdate(call.artifact(parts, started.name, started.final_id), last=False)]
 
@@ -250,7 +252,7 @@ class ResponseTranslator:
         call = self._calls.get((choice, position))
         if call is None:
             fields: dict[str, Any] = {"channel": str(_TOOL_CALL), **self._writer()}
-            artifact_id = self._place(f"tool-call-{position + 1}", fields, choice)
+            artifact_id = self._artifact_id(f"tool-call-{position + 1}", fields, choice)
             call = self._calls[choice, position] = _CallArtifact(artifact_id, fields)
         return call
 
@@ -277,7 +279,7 @@ class ResponseTranslator:
         channel = "file" if isinstance(change.part, ContentPartFile) else "data"
         name = change.part.filename if isinstance(change.part, ContentPartFile) else ""
         fields: dict[str, Any] = {"channel": channel, **self._writer()}
-        artifact_id = self._place(f"{channel}-{self._complete_parts}", fields, change.choice)
+        artifact_id = self._artifact_id(f"{channel}-{self._complete_parts}", fields, change.choice)
         artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), fields)
         return [ArtifactUpdate(artifact, last=True)]
 
@@ -285,19 +287,19 @@ class ResponseTranslator:
         """Return the update for structured output, which becomes an artifact with a data part."""
         self._complete_parts += 1
         fields: dict[str, Any] = {"channel": "output"}
-        artifact_id = self._place("output", fields, 0)
+        artifact_id = self._artifact_id("output", fields, 0)
         return ArtifactUpdate(_new_artifact(artifact_id, "Output", (Part(data=value),), fields))
 
     def _begin_text(self, channel: Channel, choice: int, text: str) -> Update:
         fields: dict[str, Any] = {"channel": str(channel), **self._writer()}
         if self.accumulator.attempts:
             fields["attempt"] = len(self.accumulator.attempts) + 1
-        artifact_id = self._place(str(channel), fields, choice)
+        artifact_id = self._artifact_id(str(channel), fields, choice)
         self._artifact_ids[channel, choice] = artifact_id
         artifact = _new_artifact(artifact_id, _NAMES[channel], (Part(text=text),), fields)
         return ArtifactUpdate(artifact, last=False)
 
-    def _place(self, artifact_id: str, fields: dict[str, Any], choice: int) -> str:
+    def _artifact_id(self, artifact_id: str, fields: dict[str, Any], choice: int) -> str:
         """Return an artifact id that is unique in the task.
 
         Add the numbers of the choice, the round and the turn to the id and to ``fields``, except those of the first ones.
@@ -375,12 +377,12 @@ def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
 class _CallArtifact:
     """The artifact of one tool call."""
 
-    __slots__ = ("_half", "_metadata", "artifact_id")
+    __slots__ = ("_metadata", "_surrogate", "artifact_id")
 
     def __init__(self, artifact_id: str, fields: dict[str, Any]) -> None:
         self.artifact_id = artifact_id
         self._metadata = fields
-        self._half = ""  # the first half of a surrogate pair, until the second half arrives
+        self._surrogate = ""  # the first half of a surrogate pair, until the second half arrives
 
     def artifact(self, parts: tuple[Part, ...], name: str = "", call_id: str = "") -> Artifact:
         """Return the artifact with these parts instead of its earlier parts.
@@ -399,11 +401,11 @@ class _CallArtifact:
 
     def complete_text(self, fragment: str) -> str:
         """Return a fragment of the arguments that ends with a complete character. Half of a surrogate pair is buffered."""
-        if fragment.isascii() and not self._half:
+        if fragment.isascii() and not self._surrogate:
             return fragment
-        text, self._half = self._half + fragment, ""
+        text, self._surrogate = self._surrogate + fragment, ""
         if "\ud800" <= text[-1:] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
+            text, self._surrogate = text[:-1], text[-1]
         return join_surrogates(text)
 
 

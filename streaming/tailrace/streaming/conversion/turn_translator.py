@@ -54,7 +54,7 @@ class TurnTranslator:
         results: The number of tool results of this turn that another process published before.
         reader: Parses a structured response; None for text.
         max_event_bytes: See `ResponseTranslator`.
-        opening: Updates to publish before the first step.
+        first_updates: Updates to publish before the first step.
         request_of: Function that returns the approval request of a call without a result; None if the caller must run
             the call.
         published: The published artifacts of the response that the turn requests first, if another process had
@@ -70,11 +70,11 @@ class TurnTranslator:
         results: int = 0,
         reader: OutputReader | None = None,
         max_event_bytes: int = 0,
-        opening: Sequence[Update | MessageAdded] = (),
+        first_updates: Sequence[Update | MessageAdded] = (),
         request_of: RequestOf = lambda _: None,
         published: Sequence[PublishedArtifact] = (),
     ) -> None:
-        self._opening = opening
+        self._first_updates = first_updates
         self._request_of = request_of
         self._accumulator = accumulator
         self._turn = turn
@@ -119,9 +119,9 @@ class TurnTranslator:
     def translate(self, step: Step) -> Sequence[Update | MessageAdded]:
         """Return the updates for a step of any type except `Received`."""
         if isinstance(step, ResponseContinued):
-            return self._continued(step)
+            return self._translate_continuation(step)
         if isinstance(step, ResponseBegun):
-            return self._begun(step)
+            return self._translate_begin(step)
         if isinstance(step, ExecutionStarting):
             return [
                 StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"executing": list(step.call_ids)}})
@@ -149,7 +149,7 @@ class TurnTranslator:
             items += self._new_messages()
         return items
 
-    def _begun(self, step: ResponseBegun) -> list[Update | MessageAdded]:
+    def _translate_begin(self, step: ResponseBegun) -> list[Update | MessageAdded]:
         self._response.model = step.model
         if not step.stored_id or step.route is Route.ATTACH:
             return []
@@ -157,7 +157,7 @@ class TurnTranslator:
         fields = {"id": step.stored_id, "model": step.model, "turn": self._turn, "round": self._round}
         return [StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"storedResponse": fields}})]
 
-    def _continued(self, step: ResponseContinued) -> list[Update | MessageAdded]:
+    def _translate_continuation(self, step: ResponseContinued) -> list[Update | MessageAdded]:
         attempts = self._response.accumulator.attempts
         self._model, self._route = step.model, step.route
         metadata: dict[str, Any] = {
@@ -169,8 +169,8 @@ class TurnTranslator:
         # After a crash, the server knows from these fields which attempts the response had.
         if len(attempts) > 1:
             metadata["before"] = attempts_to_json(attempts[:-1])
-        place = {"turn": self._turn, "round": self._round}
-        metadata |= {name: number for name, number in place.items() if number != 1}
+        numbers = {"turn": self._turn, "round": self._round}
+        metadata |= {name: number for name, number in numbers.items() if number != 1}
         fields: dict[str, Any] = {"continuation": metadata}
         if step.route is Route.ATTACH:
             self._is_stored = True
@@ -194,7 +194,7 @@ class TurnTranslator:
 
     def begin(self) -> Sequence[Sequence[Update | MessageAdded]]:
         """Return the updates to publish before the first step."""
-        return (self._opening,) if self._opening else ()
+        return (self._first_updates,) if self._first_updates else ()
 
     def close(self, error: AgentError | None = None) -> Sequence[Sequence[Update | MessageAdded]]:
         """End the turn and return the last updates. The final update is the status.

@@ -51,7 +51,8 @@ class _Container:
     Attributes:
         states: The alternatives that are still possible.
         is_object: True for an object.
-        place: The path of the object or array in the complete value, for messages. It contains only names that are in the schema.
+        path: The path of the object or array in the complete value, for messages. It contains only names that are in
+            the schema.
         names: The names of the members so far.
         name: The name of the current member.
         count: The number of items so far.
@@ -59,7 +60,7 @@ class _Container:
 
     states: list[_State]
     is_object: bool
-    place: str
+    path: str
     names: set[str] = field(default_factory=set[str])
     name: str = ""
     count: int = 0
@@ -84,7 +85,7 @@ class IncrementalValidator:
         self._states: list[_State] = []  # of the next or current value
         self._set_states([shapes.roots])
         self._token = ""  # kind of the incomplete string, name, number or literal
-        self._pieces: list[str] = []
+        self._fragments: list[str] = []
         self._keeps = False  # the text of the current string is needed
         self._rest = ""  # an incomplete escape
 
@@ -128,7 +129,7 @@ class IncrementalValidator:
                 self._begin_item()
             self._begin_value(character)
         elif expected in ("name", "first name") and character == '"':
-            self._token, self._pieces, self._keeps = "name", [], True
+            self._token, self._fragments, self._keeps = "name", [], True
         elif expected == "colon" and character == ":":
             self._next = "value"
         elif expected == "comma" and character == ",":
@@ -138,7 +139,7 @@ class IncrementalValidator:
         ):
             self._end_container()
         else:
-            raise ValueError(f"the text is not valid JSON{self._where()}")
+            raise ValueError(f"the text is not valid JSON{self._location()}")
         return position if self._token in ("number", "literal") else position + 1
 
     def _continue(self, text: str, position: int) -> int:
@@ -146,20 +147,20 @@ class IncrementalValidator:
         if self._token in ("string", "name"):
             return self._continue_string(text, position)
         if self._token == "number":  # noqa: S105 — not a password
-            found = _NUMBER_CHARACTERS.match(text, position)
+            match = _NUMBER_CHARACTERS.match(text, position)
         else:
-            found = _LETTERS.match(text, position)
-        if found is None:
+            match = _LETTERS.match(text, position)
+        if match is None:
             self._end_scalar()
             return position
-        self._pieces.append(found.group())
-        return found.end()
+        self._fragments.append(match.group())
+        return match.end()
 
     def _continue_string(self, text: str, position: int) -> int:
         plain = _PLAIN.match(text, position)
         if plain is not None:
             if self._keeps:
-                self._pieces.append(plain.group())
+                self._fragments.append(plain.group())
             return plain.end()
         if text[position] == '"':
             self._end_string()
@@ -167,12 +168,12 @@ class IncrementalValidator:
         escape = _ESCAPE.match(text, position)
         if escape is not None:
             if self._keeps:
-                self._pieces.append(escape.group())
+                self._fragments.append(escape.group())
             return escape.end()
         if _PARTIAL_ESCAPE.match(text, position):
             self._rest = text[position:]
             return len(text)
-        raise ValueError(f"the text is not valid JSON{self._where()}")
+        raise ValueError(f"the text is not valid JSON{self._location()}")
 
     def _end_string(self) -> None:
         token, self._token = self._token, ""
@@ -190,28 +191,28 @@ class IncrementalValidator:
 
     def _end_scalar(self) -> None:
         token, self._token = self._token, ""
-        text = "".join(self._pieces)
+        text = "".join(self._fragments)
         if token == "number":  # noqa: S105
             if not _NUMBER.match(text) or len(text) > _MAX_NUMBER:
-                raise ValueError(f"the text is not valid JSON{self._where()}")
+                raise ValueError(f"the text is not valid JSON{self._location()}")
             value: Any = json.loads(text)
         elif text in _VALUES:
             value = _VALUES[text]
         else:
-            raise ValueError(f"the text is not valid JSON{self._where()}")
+            raise ValueError(f"the text is not valid JSON{self._location()}")
         self._keep_constants(value)
         self._end_value()
 
     def _check_partial(self) -> None:
         """Check the token at the end of a delta."""
         if self._token == "number":  # noqa: S105
-            text = "".join(self._pieces)
+            text = "".join(self._fragments)
             if not _PARTIAL_NUMBER.match(text) or len(text) > _MAX_NUMBER:
-                raise ValueError(f"the text is not valid JSON{self._where()}")
+                raise ValueError(f"the text is not valid JSON{self._location()}")
         elif self._token == "literal":  # noqa: S105
-            text = "".join(self._pieces)
+            text = "".join(self._fragments)
             if text and not _LITERALS[text[0]].startswith(text):
-                raise ValueError(f"the text is not valid JSON{self._where()}")
+                raise ValueError(f"the text is not valid JSON{self._location()}")
         elif self._token == "name":  # noqa: S105
             container = self._stack[-1]
             if all(shape.names is not None for _, shape in container.states):
@@ -219,16 +220,16 @@ class IncrementalValidator:
                 if not any(
                     name.startswith(prefix) for _, shape in container.states for name in shape.names or ()
                 ):
-                    raise ValueError(f"a member is not in the schema{self._where()}")
+                    raise ValueError(f"a member is not in the schema{self._location()}")
         elif all(shape.constants is not None for _, shape in self._states):
             prefix = self._text()
             values = [value for _, shape in self._states for value in shape.constants or ()]
             if not any(isinstance(value, str) and value.startswith(prefix) for value in values):
-                raise ValueError(f"a value is not one of the schema{self._where()}")
+                raise ValueError(f"a value is not one of the schema{self._location()}")
 
     def _text(self) -> str:
         """Return the string so far, without half of a surrogate pair at its end."""
-        text: str = json.loads(f'"{"".join(self._pieces)}"')
+        text: str = json.loads(f'"{"".join(self._fragments)}"')
         return text[:-1] if self._token and text and "\ud800" <= text[-1] <= "\udbff" else text
 
     # Values
@@ -236,26 +237,26 @@ class IncrementalValidator:
     def _begin_value(self, character: str) -> None:
         kind = "number" if character.isascii() and character.isdigit() else _KINDS.get(character)
         if kind is None:
-            raise ValueError(f"the text is not valid JSON{self._where()}")
+            raise ValueError(f"the text is not valid JSON{self._location()}")
         states = [state for state in self._states if kind in state[1].kinds]
         if not states:
-            raise ValueError(f"a value has a type that the schema does not allow{self._where()}")
+            raise ValueError(f"a value has a type that the schema does not allow{self._location()}")
         self._states = states
         if kind in ("object", "array"):
             if len(self._stack) == _MAX_DEPTH:
                 raise ValueError(f"the JSON value is nested more than {_MAX_DEPTH} levels deep")
-            self._stack.append(_Container(states, kind == "object", self._place()))
+            self._stack.append(_Container(states, kind == "object", self._path()))
             self._next = "first name" if kind == "object" else "first item"
         else:
             self._token = kind if kind in ("string", "number") else "literal"
-            self._pieces = []
+            self._fragments = []
             self._keeps = any(shape.constants is not None for _, shape in states)
 
     def _begin_member(self, container: _Container) -> None:
         states = container.states
         allowed = [state for state in states if state[1].names is None or container.name in state[1].names]
         if not allowed:
-            raise ValueError(f"a member is not in the schema{self._where()}")
+            raise ValueError(f"a member is not in the schema{self._location()}")
         container.states = allowed
         self._set_states([shape.member(container.name) for _, shape in allowed])
 
@@ -277,7 +278,7 @@ class IncrementalValidator:
             if state[1].constants is None or any(is_equal(value, each) for each in state[1].constants)
         ]
         if not self._states:
-            raise ValueError(f"a value is not one of the schema{self._where()}")
+            raise ValueError(f"a value is not one of the schema{self._location()}")
 
     def _end_container(self) -> None:
         container = self._stack.pop()
@@ -285,9 +286,7 @@ class IncrementalValidator:
         if container.is_object:
             states = [state for state in states if state[1].required <= container.names]
             if not states:
-                raise ValueError(
-                    f"a required member is missing{container.place and f' at {container.place}'}"
-                )
+                raise ValueError(f"a required member is missing{container.path and f' at {container.path}'}")
         self._states = states
         self._end_value()
 
@@ -311,18 +310,18 @@ class IncrementalValidator:
     def _closing(self) -> str:
         return "}" if self._stack[-1].is_object else "]"
 
-    def _place(self) -> str:
+    def _path(self) -> str:
         """Return the path of the current value. Names that are not in the schema are replaced by an asterisk."""
         if not self._stack:
             return ""
         container = self._stack[-1]
         if not container.is_object:
-            return f"{container.place}/{max(0, container.count - 1)}"
+            return f"{container.path}/{max(0, container.count - 1)}"
         known = any(shape.knows(container.name) for _, shape in container.states)
-        return f"{container.place}/{container.name if known else '*'}"
+        return f"{container.path}/{container.name if known else '*'}"
 
-    def _where(self) -> str:
-        place = self._place() if self._next in ("value", "first item") else ""
-        if not place and self._stack:
-            place = self._stack[-1].place
-        return f" at {place}" if place else ""
+    def _location(self) -> str:
+        path = self._path() if self._next in ("value", "first item") else ""
+        if not path and self._stack:
+            path = self._stack[-1].path
+        return f" at {path}" if path else ""

@@ -33,12 +33,12 @@ _MAX_LEVELS = 200
 _MAX_STEPS = 100_000  # maximum number of steps for computing the width
 
 # Keywords with schemas that apply to the same value as the schema itself.
-_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
-_NAMED_IN_PLACE = ("dependentSchemas", "dependencies")
+_SAME_VALUE_KEYWORDS = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+_SAME_VALUE_MAPS = ("dependentSchemas", "dependencies")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 # Keywords with schemas that apply to members or items of the value.
-_OF_CHILDREN = (
+_CHILD_KEYWORDS = (
     "additionalItems",
     "additionalProperties",
     "contains",
@@ -56,11 +56,11 @@ def check_values(schema: Mapping[str, Any]) -> None:
     Raises:
         ValueError: The schema has more than `MAX_VALUES` values or `MAX_CHARACTERS` characters.
     """
-    if (found := count_values(schema)) > MAX_VALUES:
-        raise ValueError(f"the schema is too large: it has {found} JSON values; the maximum is {MAX_VALUES}")
-    if (found := count_characters(schema)) > MAX_CHARACTERS:
+    if (count := count_values(schema)) > MAX_VALUES:
+        raise ValueError(f"the schema is too large: it has {count} JSON values; the maximum is {MAX_VALUES}")
+    if (count := count_characters(schema)) > MAX_CHARACTERS:
         raise ValueError(
-            f"the schema is too large: it has {found} characters; the maximum is {MAX_CHARACTERS}"
+            f"the schema is too large: it has {count} characters; the maximum is {MAX_CHARACTERS}"
         )
 
 
@@ -73,9 +73,9 @@ def check_patterns(schema: object) -> None:
     patterns = set(_patterns(schema))
     if len(patterns) > MAX_PATTERNS:
         raise ValueError(f"the schema has {len(patterns)} different patterns; the maximum is {MAX_PATTERNS}")
-    if (longest := max(map(len, patterns), default=0)) > MAX_PATTERN_LENGTH:
+    if (length := max(map(len, patterns), default=0)) > MAX_PATTERN_LENGTH:
         raise ValueError(
-            f"the schema has a pattern of {longest} characters; the maximum is {MAX_PATTERN_LENGTH}"
+            f"the schema has a pattern of {length} characters; the maximum is {MAX_PATTERN_LENGTH}"
         )
 
 
@@ -138,8 +138,8 @@ def _patterns(schema: object) -> Iterator[str]:
             fields = cast("dict[str, object]", part)
             if isinstance(pattern := fields.get("pattern"), str):
                 yield pattern
-            if isinstance(named := fields.get("patternProperties"), dict):
-                yield from cast("dict[str, object]", named)
+            if isinstance(by_pattern := fields.get("patternProperties"), dict):
+                yield from cast("dict[str, object]", by_pattern)
             waiting.extend(fields.values())
 
 
@@ -176,8 +176,8 @@ class _Width:
     def _at(self, schemas: list[Mapping[str, Any]]) -> tuple[int, list[list[Mapping[str, Any]]]]:
         """Return the number of keywords that apply to a value, and a group of schemas for each of its members and items."""
         width = 0
-        named: dict[str, list[Mapping[str, Any]]] = {}
-        others: list[Mapping[str, Any]] = []
+        by_name: dict[str, list[Mapping[str, Any]]] = {}
+        for_all: list[Mapping[str, Any]] = []
         waiting = [(schema, 0) for schema in schemas]
         while waiting:
             schema, level = waiting.pop()
@@ -185,20 +185,20 @@ class _Width:
             if level < _MAX_LEVELS:  # only a schema that refers to itself is nested more deeply
                 waiting.extend((each, level + 1) for each in self._in_place(schema))
             for name, member in _members(schema, "properties"):
-                named.setdefault(name, []).append(member)
-            for keyword in _OF_CHILDREN:
-                others += _listed(schema.get(keyword))
-            others += (member for _, member in _members(schema, "patternProperties"))
-        self._count(len(named) * len(others))
-        groups = [[*members, *others] for members in named.values()] if others else list(named.values())
-        return width, [group for group in (*groups, others) if group]
+                by_name.setdefault(name, []).append(member)
+            for keyword in _CHILD_KEYWORDS:
+                for_all += _listed(schema.get(keyword))
+            for_all += (member for _, member in _members(schema, "patternProperties"))
+        self._count(len(by_name) * len(for_all))
+        groups = [[*members, *for_all] for members in by_name.values()] if for_all else list(by_name.values())
+        return width, [group for group in (*groups, for_all) if group]
 
     def _keywords(self, schema: Mapping[str, Any]) -> int:
         """Count the keywords of a schema. Values in lists, and patterns for names, count as keywords too."""
         lists = sum(len(cast("list[object]", value)) for value in schema.values() if isinstance(value, list))
-        found = len(schema) + lists + len(_members(schema, "patternProperties"))
-        self._count(found + len(_members(schema, "properties")))
-        return found
+        count = len(schema) + lists + len(_members(schema, "patternProperties"))
+        self._count(count + len(_members(schema, "properties")))
+        return count
 
     def _count(self, steps: int) -> None:
         self._steps += steps
@@ -206,13 +206,13 @@ class _Width:
             raise ValueError("the schema is too large: too many of its parts may apply to one value")
 
     def _in_place(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        for keyword in _IN_PLACE:
+        for keyword in _SAME_VALUE_KEYWORDS:
             yield from _listed(schema.get(keyword))
-        for keyword in _NAMED_IN_PLACE:
+        for keyword in _SAME_VALUE_MAPS:
             yield from (member for _, member in _members(schema, keyword))
         for keyword in _REFERENCES:
             if isinstance(target := schema.get(keyword), str):
-                yield from _listed(_found(self._root, target))
+                yield from _listed(_resolve(self._root, target))
 
 
 def _listed(value: object) -> list[Mapping[str, Any]]:
@@ -251,7 +251,7 @@ def schema_size(schema: object) -> tuple[int, bool]:
         elif isinstance(part, _Reference):
             if part.target not in sizes:
                 sizes[part.target] = None
-                sizes[part.target] = count(_found(schema, part.target), depth + 1)
+                sizes[part.target] = count(_resolve(schema, part.target), depth + 1)
             size = sizes[part.target]
             recursive = recursive or size is None
             return size or 1
@@ -274,14 +274,14 @@ class _Reference:
         self.target = target
 
 
-def _found(schema: object, target: str) -> object:
+def _resolve(schema: object, target: str) -> object:
     """Return the target of a reference inside a schema; None for other references, which the validator rejects."""
-    found = schema
+    value = schema
     if target.startswith("#/"):
         for step in target[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict):
+            if not isinstance(value, dict):
                 return None
-            found = cast("dict[str, object]", found).get(name)
-        return found
+            value = cast("dict[str, object]", value).get(name)
+        return value
     return schema if target == "#" else None

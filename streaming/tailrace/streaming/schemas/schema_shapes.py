@@ -69,8 +69,8 @@ class Shape:
     def member(self, name: str) -> tuple["Shape", ...]:
         """Return the alternatives for the value of a member."""
         key = name if self.knows(name) else None  # members with other names have the same alternatives
-        found = self._members.get(key)
-        if found is None:
+        shape = self._members.get(key)
+        if shape is None:
             schemas: list[Any] = []
             for part in self._parts:
                 properties = cast("Mapping[str, Any]", part.get("properties", {}))
@@ -78,8 +78,8 @@ class Shape:
                     schemas.append(properties[name])
                 elif not part.get("patternProperties"):
                     schemas.append(part.get("additionalProperties", True))
-            found = self._members[key] = self._schema.alternatives(schemas)
-        return found
+            shape = self._members[key] = self._schema.alternatives(schemas)
+        return shape
 
     def knows(self, name: str) -> bool:
         """Return True if a schema of the shape defines a member with this name."""
@@ -89,8 +89,8 @@ class Shape:
         """Return the alternatives for an item of an array."""
         prefixes = [_prefix_items(part) for part in self._parts]
         key = min(index, max(map(len, prefixes), default=0))  # later items have the same alternatives
-        found = self._items.get(key)
-        if found is None:
+        shape = self._items.get(key)
+        if shape is None:
             schemas: list[Any] = []
             for part, prefix in zip(self._parts, prefixes, strict=True):
                 items = part.get("items", True)
@@ -98,8 +98,8 @@ class Shape:
                     schemas.append(prefix[index])
                 elif not isinstance(items, list):
                     schemas.append(items)
-            found = self._items[key] = self._schema.alternatives(schemas)
-        return found
+            shape = self._items[key] = self._schema.alternatives(schemas)
+        return shape
 
 
 class SchemaShapes:
@@ -129,12 +129,12 @@ class SchemaShapes:
 
     def alternatives(self, schemas: Sequence[Any]) -> tuple[Shape, ...]:
         """Return the alternatives for a value to which several schemas apply. If the result is empty, no value is valid."""
-        found: list[Shape] = []
+        shapes: list[Shape] = []
         for parts in self._combined([self._expanded(each, frozenset(), 0) for each in schemas]):
             shape = self._shape(parts)
-            if shape.kinds and shape not in found:
-                found.append(shape)
-        return tuple(found)
+            if shape.kinds and shape not in shapes:
+                shapes.append(shape)
+        return tuple(shapes)
 
     def _shape(self, parts: Parts) -> Shape:
         if not parts:
@@ -159,7 +159,7 @@ class SchemaShapes:
             target = str(fields["$ref"])
             if target in seen or self._has_own_references:
                 return [()]
-            return self._expanded(self._found(target), seen | {target}, level + 1)
+            return self._expanded(self._resolve(target), seen | {target}, level + 1)
         choices: list[list[Parts]] = [[(fields,)]]
         choices += [self._expanded(each, seen, level + 1) for each in fields.get("allOf", ())]
         for keyword in ("anyOf", "oneOf"):
@@ -176,24 +176,24 @@ class SchemaShapes:
             number *= len(each)
             if number > _MAX_ALTERNATIVES:
                 return [()]
-        longest = sum(max(map(len, each), default=0) for each in choices)
-        if not self.spend(number * longest):
+        max_parts = sum(max(map(len, each), default=0) for each in choices)
+        if not self.spend(number * max_parts):
             return [()]
         return [tuple(part for parts in each for part in parts) for each in product(*choices)]
 
-    def _found(self, target: str) -> Any:
+    def _resolve(self, target: str) -> Any:
         """Return the target of a reference; True, which accepts all values, for an unknown target."""
         if target == "#":
             return self._root
         if not target.startswith("#/"):
             return True
-        found: Any = self._root
+        value: Any = self._root
         for step in target[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or name not in found:
+            if not isinstance(value, dict) or name not in value:
                 return True
-            found = cast("dict[str, Any]", found)[name]
-        return found
+            value = cast("dict[str, Any]", value)[name]
+        return value
 
 
 def is_equal(value: Any, other: Any) -> bool:
@@ -214,10 +214,10 @@ def _kind_of(value: Any) -> str:
 
 
 def _kinds_of(part: Mapping[str, Any]) -> frozenset[str]:
-    given = part.get("type")
-    if given is None:
+    declared = part.get("type")
+    if declared is None:
         return KINDS
-    names = [given] if isinstance(given, str) else cast("list[str]", given)
+    names = [declared] if isinstance(declared, str) else cast("list[str]", declared)
     kinds = frozenset("number" if name == "integer" else name for name in names)
     return kinds if kinds <= KINDS else KINDS
 

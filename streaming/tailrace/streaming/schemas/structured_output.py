@@ -63,7 +63,7 @@ class OutputReader:
     """Parser of structured responses.
 
     Args:
-        form: The output format of the request.
+        output_format: The output format of the request.
         validate: Function that converts a JSON value to the result. If the value does not match the format, the function
             raises a ValueError with the reason.
 
@@ -71,8 +71,8 @@ class OutputReader:
         format: The output format of the request.
     """
 
-    def __init__(self, form: OutputFormat, validate: Callable[[Any], object]) -> None:
-        self.format = form
+    def __init__(self, output_format: OutputFormat, validate: Callable[[Any], object]) -> None:
+        self.format = output_format
         self._validate = validate
 
     @classmethod
@@ -90,8 +90,8 @@ class OutputReader:
             raise ConfigurationError(f"output type {name}: {error.message}") from error
         if "$ref" in schema:
             # The type is recursive. Providers require an object at the top level of the schema, not a reference.
-            name_of_it = str(schema.pop("$ref")).rpartition("/")[2]
-            schema = {**schema["$defs"][name_of_it], **schema}
+            definition_name = str(schema.pop("$ref")).rpartition("/")[2]
+            schema = {**schema["$defs"][definition_name], **schema}
         wrapped = schema.get("type") != "object"
         if wrapped:
             # Providers accept only schemas of objects. Wrap other types in an object.
@@ -115,7 +115,7 @@ class OutputReader:
         return cls(OutputFormat(schema_=schema, name=_plain_name(name), description=description), validate)
 
     @classmethod
-    def of_format(cls, form: OutputFormat) -> "OutputReader":
+    def of_format(cls, output_format: OutputFormat) -> "OutputReader":
         """Create a reader for the JSON schema of a format; for any JSON object if the format has no schema.
 
         External references are not fetched, because the schema may come from a caller.
@@ -124,16 +124,16 @@ class OutputReader:
             ValueError: The schema is not a valid JSON schema, is too large, or has an external reference or a pattern that is
                 not supported.
         """
-        if form.schema_ is None:
-            return cls(form, _any_object)
-        check_values(form.schema_)
-        size, recursive = schema_size(form.schema_)
+        if output_format.schema_ is None:
+            return cls(output_format, _any_object)
+        check_values(output_format.schema_)
+        size, recursive = schema_size(output_format.schema_)
         if size > MAX_SIZE:
             raise ValueError(
                 f"the schema is too large: with all that it refers to it has more than {MAX_SIZE} parts"
             )
-        check_patterns(form.schema_)
-        width = schema_width(form.schema_, recursive=recursive)
+        check_patterns(output_format.schema_)
+        width = schema_width(output_format.schema_, recursive=recursive)
         import jsonschema_rs  # imported here, because many servers never need it
 
         # The validator collects all errors before it returns the first error. For a schema with many branches, this
@@ -141,7 +141,7 @@ class OutputReader:
         is_explained = size <= _MAX_EXPLAINED and not recursive
         try:
             validator = jsonschema_rs.validator_for(
-                form.schema_,
+                output_format.schema_,
                 pattern_options=jsonschema_rs.RegexOptions(
                     size_limit=PATTERN_SIZE, dfa_size_limit=PATTERN_SIZE
                 ),
@@ -168,10 +168,10 @@ class OutputReader:
             )
             if problem is None:
                 raise ValueError("it does not fit the schema")
-            where = ".".join(map(str, problem.instance_path))
-            raise ValueError(f"{where}: {_message_of(problem)}" if where else _message_of(problem))
+            path = ".".join(map(str, problem.instance_path))
+            raise ValueError(f"{path}: {_message_of(problem)}" if path else _message_of(problem))
 
-        return cls(form, validate)
+        return cls(output_format, validate)
 
     def validate(self, value: object) -> object:
         """Validate a JSON value, and convert it to the result.

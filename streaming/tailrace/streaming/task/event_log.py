@@ -44,7 +44,7 @@ class TaskLog:
 
     __slots__ = (
         "_bytes",
-        "_fresh",
+        "_last_read",
         "_max_bytes",
         "_unread_bytes",
         "ended",
@@ -60,7 +60,7 @@ class TaskLog:
         self.ended = False
         self.first = number + 1
         self.events: list[Event] = []
-        self._fresh = number  # last event that the most recently woken subscribers had read
+        self._last_read = number  # last event that the most recently woken subscribers had read
         self._bytes = 0
         self._max_bytes = max_bytes
         self._unread_bytes = unread_bytes
@@ -83,7 +83,7 @@ class TaskLog:
                 raise ValueError(f"event {event.number} cannot follow event {number - 1}")
             size += len(event.body)
         if self.waiting and not self.woken:
-            self._fresh = before
+            self._last_read = before
         self.number = number
         self._bytes += size
         self.events += events
@@ -135,11 +135,11 @@ class TaskLog:
         Up to `unread_bytes`, events that woken subscribers have not read remain too. One call drops many events, so that
         the average cost of an event is constant.
         """
-        most = len(self.events) - 1
+        max_count = len(self.events) - 1
         if self._bytes < self._unread_bytes:
-            most = min(most, self._fresh + 1 - self.first)
+            max_count = min(max_count, self._last_read + 1 - self.first)
         count = 0
-        while self._bytes > self._max_bytes and count < most:
+        while self._bytes > self._max_bytes and count < max_count:
             self._bytes -= len(self.events[count].body)
             count += 1
         del self.events[:count]

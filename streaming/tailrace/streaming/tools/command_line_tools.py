@@ -44,12 +44,12 @@ def parse_tools(spec: str) -> Tool | Toolset | list[Tool | Toolset]:
     """
     if spec.startswith(_MCP):
         return _mcp_tools(spec, spec.removeprefix(_MCP).strip())
-    found = _MODULE.fullmatch(spec.strip())
-    if found is None:
+    match = _MODULE.fullmatch(spec.strip())
+    if match is None:
         raise ConfigurationError(
             f"tools {spec!r}: not of the form MODULE:NAME, mcp:https://… or mcp:COMMAND …"
         )
-    value = _imported(spec, found[1], found[2])
+    value = _imported(spec, match[1], match[2])
     if isinstance(value, list | tuple):
         return [_tool(spec, each) for each in cast("list[object]", value)]
     return _tool(spec, value)
@@ -69,11 +69,11 @@ def parse_approvals(specs: Sequence[str], *, lifetime: float = DEFAULT_LIFETIME)
     names: list[str] = []
     functions: list[NeedsApproval] = []
     for spec in map(str.strip, specs):
-        found = _MODULE.fullmatch(spec) if spec != DESTRUCTIVE_TOOLS else None
-        if found is None:
+        match = _MODULE.fullmatch(spec) if spec != DESTRUCTIVE_TOOLS else None
+        if match is None:
             names.append(spec)
             continue
-        value = _imported(spec, found[1], found[2])
+        value = _imported(spec, match[1], match[2])
         if not callable(value):
             raise ConfigurationError(
                 f"approvals {spec!r}: a value of type {type(value).__name__} is not a function"
@@ -112,7 +112,7 @@ def _imported(spec: str, module: str, name: str) -> object:
     try:
         value: object = import_module(module)
     except (Exception, SystemExit) as error:
-        raise ConfigurationError(f"tools {spec!r}: {_why(module, error)}") from error
+        raise ConfigurationError(f"tools {spec!r}: {_import_error(module, error)}") from error
     for step in name.split("."):
         try:
             value = getattr(value, step)
@@ -121,7 +121,7 @@ def _imported(spec: str, module: str, name: str) -> object:
     return value
 
 
-def _why(module: str, error: BaseException) -> str:
+def _import_error(module: str, error: BaseException) -> str:
     reason = next(iter(str(error).splitlines()), "")
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
         return f"there is no module {error.name!r}"

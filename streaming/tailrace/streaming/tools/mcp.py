@@ -223,12 +223,12 @@ def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
     """
     blocks = cast("list[dict[str, Any]]", result.get("content") or [])
     reduced = [_model_block(block) for block in blocks]
-    others = [block for block in reduced if block["type"] != "text"]
+    other_blocks = [block for block in reduced if block["type"] != "text"]
     structured: object = result.get("structuredContent")
     output: object = "\n".join(block["text"] for block in reduced if block["type"] == "text")
     if structured is not None:
-        output = [structured, *others] if others else structured
-    elif others:
+        output = [structured, *other_blocks] if other_blocks else structured
+    elif other_blocks:
         output = reduced
     metadata: dict[str, Any] = {}
     if any(_omitted(block) for block in blocks) and len(msgspec.json.encode(blocks)) <= MAX_KEPT_BYTES:

@@ -155,10 +155,10 @@ def limited_resumptions() -> Generator[None]:
 
 def acquire_resumption() -> bool:
     """Return True if a response may be resumed, and count the resumption."""
-    taken = _RESUMPTIONS.get()
-    if taken is None or len(taken) >= MAX_RESUMPTIONS:
+    resumptions = _RESUMPTIONS.get()
+    if resumptions is None or len(resumptions) >= MAX_RESUMPTIONS:
         return False
-    taken.append(None)
+    resumptions.append(None)
     return True
 
 
@@ -176,12 +176,12 @@ class OutputSchemas:
             if not isinstance(tool, dict):
                 continue
             fields = cast("dict[str, Any]", tool)
-            found = [fields.pop(name) for name in _SCHEMA_NAMES if name in fields]
+            schemas = [fields.pop(name) for name in _SCHEMA_NAMES if name in fields]
             name = fields.get("name")
-            if found and isinstance(name, str):
+            if schemas and isinstance(name, str):
                 self._readers.pop(name, None)
-                if isinstance(found[0], dict):
-                    self._schemas[name] = found[0]
+                if isinstance(schemas[0], dict):
+                    self._schemas[name] = schemas[0]
 
     async def check(self, name: str, result: Mapping[str, Any]) -> None:
         """Validate the structured content of a result against the output schema of its tool.

@@ -163,7 +163,7 @@ class _Connection:
         self._connect_timeout = connect_timeout
         self._client: Client | None = None
         self._failure: TailraceError | None = None
-        self._settled = anyio.Event()
+        self._has_result = anyio.Event()
         self._ending = anyio.Event()
         self._closed = False
         self._scope = anyio.CancelScope(shield=True)
@@ -185,7 +185,7 @@ class _Connection:
             ConfigurationError: The server's program cannot be started.
             UpstreamError: The server cannot be reached, or does not respond.
         """
-        await self._settled.wait()
+        await self._has_result.wait()
         if self._client is not None:
             return self._client
         raise self._failure or UpstreamError(
@@ -197,9 +197,9 @@ class _Connection:
         """Close the connection. If it is still being opened, cancel the opening."""
         self._closed = True
         self._ending.set()
-        if not self._settled.is_set():
+        if not self._has_result.is_set():
             self._scope.cancel()
-            self._settled.set()  # the task may be cancelled before its first step
+            self._has_result.set()  # the task may be cancelled before its first step
 
     async def run(self) -> None:
         """Connect, and wait until the connection is lost or `close` is called. This method never raises an exception."""
@@ -207,18 +207,18 @@ class _Connection:
         error: Exception | None = None
         try:
             with self._scope:
-                await self._keep()
+                await self._run_client()
         except Exception as caught:
             error = caught
         finally:
-            if not self._settled.is_set():
-                self._failure = self._redacted(self._why(error))
-                self._settled.set()
+            if not self._has_result.is_set():
+                self._failure = self._redacted(self._connection_error(error))
+                self._has_result.set()
             elif not self._closed:
                 logger.warning("the MCP server %s was lost", self._server, exc_info=error)
             self._ending.set()
 
-    async def _keep(self) -> None:
+    async def _run_client(self) -> None:
         # No cancel scope may be exited here before the client is closed, because the client has a task group.
         about = Implementation(name="tailrace", version=version("tailrace"))
         transport: Any = self._transport.streams()
@@ -227,7 +227,7 @@ class _Connection:
             self._scope.deadline = math.inf
             if not self._ending.is_set():
                 self._client = client
-                self._settled.set()
+                self._has_result.set()
             await self._ending.wait()
             self._scope.deadline = anyio.current_time() + CLOSING_TIME
 
@@ -238,10 +238,10 @@ class _Connection:
         error.diagnosis = error.message
         return _redactor(self._server).redact(error)
 
-    def _why(self, error: Exception | None) -> TailraceError:
+    def _connection_error(self, error: Exception | None) -> TailraceError:
         """Return the reason for a failed connection."""
         if isinstance(error, ExceptionGroup):
-            return self._why(cast("ExceptionGroup[Exception]", error).exceptions[0])
+            return self._connection_error(cast("ExceptionGroup[Exception]", error).exceptions[0])
         known = self._transport.failure(error)
         if known is not None:
             return known

@@ -88,8 +88,8 @@ class StdioTransport:
             env=dict(self._server.env),
             cwd=self._server.cwd,
         )
-        with open(os.devnull, "wb") as nowhere:  # noqa: ASYNC230
-            async with mcp.client.stdio.stdio_client(parameters, cast("Any", nowhere)) as streams:
+        with open(os.devnull, "wb") as null_device:  # noqa: ASYNC230
+            async with mcp.client.stdio.stdio_client(parameters, cast("Any", null_device)) as streams:
                 yield streams
 
     @asynccontextmanager
@@ -108,9 +108,9 @@ class StdioTransport:
             finally:
                 os.close(program_output)
                 os.close(program_errors)
-            drained = anyio.Event()
+            log_ended = anyio.Event()
             async with anyio.create_task_group() as group:
-                group.start_soon(self._log_errors, errors, drained)
+                group.start_soon(self._log_errors, errors, log_ended)
                 try:
                     yield (
                         _Output(self._server, output),
@@ -122,10 +122,10 @@ class StdioTransport:
                         group.start_soon(_discard, output)
                         await _end(process)
                         with anyio.move_on_after(_DRAINING_TIME):
-                            await drained.wait()
+                            await log_ended.wait()
                     group.cancel_scope.cancel()
 
-    async def _log_errors(self, readable: int, drained: anyio.Event) -> None:
+    async def _log_errors(self, readable: int, log_ended: anyio.Event) -> None:
         rest = b""
         while True:
             await anyio.wait_readable(readable)
@@ -139,7 +139,7 @@ class StdioTransport:
                     self._last_output.append(text)
                     logger.debug("%s: %s", self._server, text)
             if not read:
-                drained.set()
+                log_ended.set()
                 return
 
 

@@ -155,22 +155,24 @@ class FunctionTool(Tool):
         self.timeout = timeout
         self.idempotent = idempotent
         inner = _without_partial(function)
-        given = name or getattr(inner, "__name__", type(inner).__name__)
+        tool_name = name or getattr(inner, "__name__", type(inner).__name__)
         words = docstring_parser.parse(inspect.getdoc(inner) or "")
-        self._context_name, fields = _fields(function, given, words)
+        self._context_name, fields = _fields(function, tool_name, words)
         config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
         try:
             make = cast("Any", pydantic.create_model)  # its type hints do not support dynamic fields
-            self._arguments: type[pydantic.BaseModel] = make(given, __config__=config, **fields)
+            self._arguments: type[pydantic.BaseModel] = make(tool_name, __config__=config, **fields)
             schema = self._arguments.model_json_schema(schema_generator=PlainSchema)
         except pydantic.errors.PydanticUserError as error:
             raise ConfigurationError(
-                f"tool {given}: the signature has no JSON schema: {error.message}"
+                f"tool {tool_name}: the signature has no JSON schema: {error.message}"
             ) from error
         schema.pop("title", None)
         schema.setdefault("properties", {})
         summary = description or "\n\n".join(filter(None, (words.short_description, words.long_description)))
-        self.definition = ToolDefinition(name=given, description=summary, parameters=schema, strict=strict)
+        self.definition = ToolDefinition(
+            name=tool_name, description=summary, parameters=schema, strict=strict
+        )
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """Call the function; see `Tool.call`."""
@@ -178,14 +180,14 @@ class FunctionTool(Tool):
             # Validate the arguments as JSON, where dates and bytes are strings, and tuples are lists.
             read = self._arguments.model_validate_json(json.dumps(arguments))
         except pydantic.ValidationError as error:
-            raise ToolError(_why(error)) from None
+            raise ToolError(_validation_message(error)) from None
         fields = type(read).model_fields.items()
-        given = {info.alias or field: getattr(read, field) for field, info in fields}
+        values = {info.alias or field: getattr(read, field) for field, info in fields}
         if self._context_name:
-            given[self._context_name] = context
+            values[self._context_name] = context
         if self._is_async:
-            return await self._function(**given)
-        result = await call_in_thread(lambda: self._function(**given))
+            return await self._function(**values)
+        result = await call_in_thread(lambda: self._function(**values))
         return await cast("Awaitable[object]", result) if inspect.isawaitable(result) else result
 
 
@@ -200,9 +202,9 @@ def tool(
 ) -> Any:
     """Create a tool from a function: ``@tool`` or ``@tool(name=…, timeout=…)``; see `FunctionTool`."""
 
-    def make(given: ToolFunction) -> FunctionTool:
+    def make(function: ToolFunction) -> FunctionTool:
         return FunctionTool(
-            given,
+            function,
             name=name,
             description=description,
             timeout=timeout,
@@ -244,10 +246,10 @@ class ToolRunner:
         self._concurrency = concurrency
         self._tools: dict[str, Tool] = {}
         for each in tools:
-            made = as_tool(each)
-            if made.definition.name in self._tools:
-                raise ConfigurationError(f"two tools have the name {made.definition.name!r}")
-            self._tools[made.definition.name] = made
+            new_tool = as_tool(each)
+            if new_tool.definition.name in self._tools:
+                raise ConfigurationError(f"two tools have the name {new_tool.definition.name!r}")
+            self._tools[new_tool.definition.name] = new_tool
         self.definitions = tuple(each.definition for each in self._tools.values())
 
     def knows(self, name: str) -> bool:
@@ -264,8 +266,12 @@ class ToolRunner:
         The result is False if the arguments are not a JSON object, or have no canonical form. Such a call cannot run, and
         `run` yields an error.
         """
-        found = self._tools.get(call.name)
-        if self._approvals is None or found is None or not self._approvals.requires(call, found.annotations):
+        called_tool = self._tools.get(call.name)
+        if (
+            self._approvals is None
+            or called_tool is None
+            or not self._approvals.requires(call, called_tool.annotations)
+        ):
             return False
         if call.kind != "custom" and call.arguments_error is not None:
             return False
@@ -279,7 +285,7 @@ class ToolRunner:
         self,
         calls: Sequence[ContentPartToolCall],
         *,
-        others: Iterable[str] = (),
+        other_tools: Iterable[str] = (),
         approved: Container[str] = (),
         task_id: str = "",
         context_id: str = "",
@@ -294,7 +300,7 @@ class ToolRunner:
 
         Args:
             calls: The calls. The result of a call to an unknown tool is an error.
-            others: Names of further tools that the model may call. The error for an unknown tool lists these names
+            other_tools: Names of further tools that the model may call. The error for an unknown tool lists these names
                 too.
             approved: The digests of the approved calls. If a call requires an approval and its digest is not listed
                 here, the result is an error.
@@ -313,7 +319,7 @@ class ToolRunner:
             async with limit:
                 # The observer is not notified of calls to unknown tools, because nothing runs.
                 with observer.observe_call(call) if self.knows(call.name) else ToolCallObservation() as watch:
-                    watch.result = await self._result(call, context_of(call), others, approved)
+                    watch.result = await self._result(call, context_of(call), other_tools, approved)
                 send.send_nowait(watch.result)
 
         with send, receive:
@@ -336,11 +342,11 @@ class ToolRunner:
         self,
         call: ContentPartToolCall,
         context: ToolContext,
-        others: Iterable[str],
+        other_tools: Iterable[str],
         approved: Container[str],
     ) -> ContentPartToolResult:
         try:
-            output = await self._call(call, context, others, approved)
+            output = await self._call(call, context, other_tools, approved)
             if isinstance(output, ContentPartToolResult):
                 return output.model_copy(update={"id": call.id, "name": call.name})
             return ContentPartToolResult(
@@ -364,12 +370,12 @@ class ToolRunner:
         self,
         call: ContentPartToolCall,
         context: ToolContext,
-        others: Iterable[str],
+        other_tools: Iterable[str],
         approved: Container[str],
     ) -> object:
-        found = self._tools.get(call.name)
-        if found is None:
-            known = ", ".join(sorted((*self._tools, *others))) or "none"
+        called_tool = self._tools.get(call.name)
+        if called_tool is None:
+            known = ", ".join(sorted((*self._tools, *other_tools))) or "none"
             raise ToolError(f"there is no tool named {call.name!r}; the tools are: {known}")
         arguments: dict[str, Any] = dict(call.arguments)
         if call.kind == "custom":
@@ -379,11 +385,11 @@ class ToolRunner:
             raise ToolError(
                 f"the arguments are not a JSON object{reason}; call the tool again with a JSON object"
             )
-        if self._approvals is not None and self._approvals.requires(call, found.annotations):
+        if self._approvals is not None and self._approvals.requires(call, called_tool.annotations):
             _check_approved(call, approved)
-        seconds = self._timeout if found.timeout is None else found.timeout
+        seconds = self._timeout if called_tool.timeout is None else called_tool.timeout
         with anyio.move_on_after(seconds) as scope:
-            return await found.call(arguments, context)
+            return await called_tool.call(arguments, context)
         if scope.cancelled_caught:
             raise ToolError(f"the tool exceeded its timeout of {seconds:g} seconds")
         raise AssertionError("the block returns, raises, or is cancelled by its scope")
@@ -447,8 +453,8 @@ def _is_context(hint: object) -> bool:
     if get_origin(hint) is Annotated:
         return _is_context(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        given = [each for each in get_args(hint) if each is not NoneType]
-        return len(given) == 1 and _is_context(given[0])
+        members = [each for each in get_args(hint) if each is not NoneType]
+        return len(members) == 1 and _is_context(members[0])
     return hint is ToolContext
 
 
@@ -472,10 +478,10 @@ def _as_json(value: object) -> Any:
 def _unwrapped(error: BaseException) -> BaseException:
     """Return the only exception in nested exception groups; a group with several exceptions is returned itself."""
     while isinstance(error, BaseExceptionGroup):
-        inside = cast("tuple[BaseException, ...]", cast("Any", error).exceptions)
-        if len(inside) != 1:
+        exceptions = cast("tuple[BaseException, ...]", cast("Any", error).exceptions)
+        if len(exceptions) != 1:
             break
-        error = inside[0]
+        error = exceptions[0]
     return cast("BaseException", error)
 
 
@@ -483,7 +489,7 @@ def _failed(call: ContentPartToolCall, reason: str) -> ContentPartToolResult:
     return ContentPartToolResult(id=call.id, name=call.name, output=reason, is_error=True)
 
 
-def _why(error: pydantic.ValidationError) -> str:
+def _validation_message(error: pydantic.ValidationError) -> str:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     listed = "; ".join(
         f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in problems
