@@ -45,6 +45,8 @@ _BEGIN, _END = (
 
 RATE = 400
 """Tokens per second."""
+_QUIET = 1.5
+"""Load of an idle machine. The load includes the end of earlier programs."""
 _SECTION = '''## Section {n}: a river in *code*
 
 The **Nile** is 6,650 km long; see `flow()` and [the guide](https://example.com/{n}). The area is $A_{{{n}}} = \\pi r^2$ 🌍.
@@ -346,6 +348,8 @@ def table(figures: Sequence[Figure], version: str, load: float) -> str:
     """Return the table in Markdown, after a description of the machine."""
     facts = machine()
     head = f"{facts['processor']} · {facts['cpus']} processors · {facts['python']} · Chromium {version} · load {load:.1f}"
+    if load > _QUIET:
+        head += "  \nThe machine was busy, which delays everything except the CPU times."
     rows = ["| measurement | bound | median | worst | runs |", "|---|--:|--:|--:|--:|"]
     return "\n".join([head, "", *rows, *(figure.row() for figure in figures), ""])
 
