@@ -410,7 +410,7 @@ async def test_a_migration_reads_one_task_at_a_time(sqlite_url: str) -> None:
     large = [each for each in queries if each.startswith("SELECT tasks.snapshot") or "messages.body" in each]
     assert large
     for each in large:
-        assert each.replace("\n", "").endswith(("WHERE tasks.id = ?", "WHERE messages.position = ?"))
+        assert " WHERE tasks.id = ?" in each.replace("\n", "") or "LIMIT ?" in each
 
 
 async def test_pages_are_read_in_the_order_of_an_index_without_messages(sqlite_url: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -17,6 +17,8 @@ _EXTENSION = "urn:tailrace:ext:stream:v1"
 _WORD = re.compile(r"[^\s\0-\x1f\x7f]{1,60}")
 _BATCH = 500
 _NOTHING: dict[str, Any] = {}
+_NO_BRANCH: dict[str, str | None] = dict.fromkeys(("message_id", "origin_context_id", "origin_message_id"))
+_MAX_PASSES = 64  # a pass doubles the depth of the branches whose roots are found
 
 _tasks = sa.table(
     "tasks",
@@ -59,80 +61,94 @@ def upgrade() -> None:
         sa.Column("title", Name),
         sa.Column("search_text", Name, nullable=False),
     )
-    _fill(op.get_bind(), tasks, conversations)
+    _fill_tasks(op.get_bind(), tasks)
     op.create_index("conversation_tasks_by_task", "conversation_tasks", ["task_id"], unique=True)
     op.create_index(
         "conversation_tasks_by_context", "conversation_tasks", ["owner", "context_id", "position"]
     )
+    _fill_conversations(op.get_bind(), tasks, conversations)
     op.create_index("conversations_by_time", "conversations", ["owner", "updated", "context_id"])
     op.create_index("conversations_by_root", "conversations", ["owner", "root", "updated", "context_id"])
     op.create_index("conversations_by_first_task", "conversations", ["first_task"])
 
 
-def _fill(connection: sa.Connection, tasks: sa.Table, conversations: sa.Table) -> None:
-    for row in _listed(connection):
-        # The times of the tasks of a conversation show the order of the tasks, except for tasks that waited for their caller.
-        branch, title = _described(connection, row.id)
-        named = {"owner": row.owner, "context_id": row.context_id}
-        connection.execute(
-            sa.insert(tasks).values(
-                **named, **branch, task_id=row.id, title=title, search_text=title.casefold()
-            )
-        )
-        this = (conversations.c.owner == row.owner, conversations.c.context_id == row.context_id)
-        change = sa.update(conversations).where(*this).values(updated=row.updated)
-        if connection.execute(change).rowcount:
-            continue
-        origin = branch.get("origin_context_id", row.context_id)
-        root = connection.scalar(
-            sa.select(conversations.c.root).where(
-                conversations.c.owner == row.owner, conversations.c.context_id == origin
-            )
-        )
-        connection.execute(
-            sa.insert(conversations).values(
-                **named,
-                root=root or origin,
-                first_task=row.id,
-                updated=row.updated,
-                search_text=title.casefold(),
-            )
-        )
+def _fill_tasks(connection: sa.Connection, tasks: sa.Table) -> None:
+    """Add the listed tasks in the order of their times.
+
+    This is the order of their creation, unless a task waited for its caller.
+    """
+    for page in _listed(connection):
+        rows: list[dict[str, Any]] = []
+        for row in page:
+            branch, title = _described(connection, row.id)
+            ids = {"task_id": row.id, "owner": row.owner, "context_id": row.context_id}
+            rows.append({**ids, "title": title, "search_text": title.casefold(), **branch})
+        connection.execute(sa.insert(tasks), rows)
 
 
-def _listed(connection: sa.Connection) -> Iterator[Any]:
-    """Yield the listed tasks of each owner in the order of their times."""
-    key = (_tasks.c.owner, _tasks.c.updated, _tasks.c.id)
-    query = sa.select(_tasks.c.id, _tasks.c.owner, _tasks.c.context_id, _tasks.c.updated)
-    query = query.where(_tasks.c.listed).order_by(*key).limit(_BATCH)
-    page = connection.execute(query).all()
-    while page:
-        yield from page
-        last = page[-1]
-        later = sa.or_(
-            _tasks.c.owner > last.owner,
-            sa.and_(_tasks.c.owner == last.owner, _tasks.c.updated > last.updated),
-            sa.and_(_tasks.c.owner == last.owner, _tasks.c.updated == last.updated, _tasks.c.id > last.id),
-        )
-        page = connection.execute(query.where(later)).all()
+def _fill_conversations(connection: sa.Connection, tasks: sa.Table, conversations: sa.Table) -> None:
+    """Add the conversations of the tasks."""
+    other = tasks.alias()
+    of_conversation = (other.c.owner == tasks.c.owner, other.c.context_id == tasks.c.context_id)
+    oldest = sa.select(sa.func.min(other.c.position)).where(*of_conversation)
+    # Joined, because SQLite would otherwise search the newest among all tasks of the owner.
+    joined = other.join(_tasks, _tasks.c.id == other.c.task_id)
+    updated = sa.select(sa.func.max(_tasks.c.updated)).select_from(joined).where(*of_conversation)
+    first = sa.select(
+        tasks.c.owner,
+        tasks.c.context_id,
+        sa.func.coalesce(tasks.c.origin_context_id, tasks.c.context_id),
+        tasks.c.task_id,
+        updated.scalar_subquery(),
+        tasks.c.search_text,
+    ).where(tasks.c.position == oldest.scalar_subquery())
+    columns = ("owner", "context_id", "root", "first_task", "updated", "search_text")
+    connection.execute(sa.insert(conversations).from_select(columns, first))
+    # Each pass replaces the root of a conversation with the root of that root.
+    above = conversations.alias()
+    root = sa.select(above.c.root).where(
+        above.c.owner == conversations.c.owner, above.c.context_id == conversations.c.root
+    )
+    change = sa.update(conversations).where(root.scalar_subquery() != conversations.c.root)
+    change = change.values(root=root.scalar_subquery())
+    for _ in range(_MAX_PASSES):
+        if not connection.execute(change).rowcount:
+            break
 
 
-def _described(connection: sa.Connection, task_id: str) -> tuple[dict[str, str], str]:
+def _listed(connection: sa.Connection) -> Iterator[Sequence[Any]]:
+    """Yield pages of the listed tasks of each owner in the order of their times."""
+    owner, updated, task_id = _tasks.c.owner, _tasks.c.updated, _tasks.c.id
+    query = sa.select(task_id, owner, _tasks.c.context_id, updated).order_by(updated, task_id).limit(_BATCH)
+    name = connection.scalar(sa.select(sa.func.min(owner)))
+    while name is not None:
+        # In this form, SQLite reads the tasks in the order of the index `tasks_by_time`.
+        of_owner = query.where(owner == name, _tasks.c.listed == sa.true())
+        page = connection.execute(of_owner).all()
+        while page:
+            yield page
+            last = page[-1]
+            later = of_owner.where(updated >= last.updated, sa.or_(updated > last.updated, task_id > last.id))
+            page = connection.execute(later).all()
+        name = connection.scalar(sa.select(sa.func.min(owner)).where(owner > name))
+
+
+def _described(connection: sa.Connection, task_id: str) -> tuple[dict[str, str | None], str]:
     """Return the columns of the branch that a task began, and the default title of its conversation."""
-    body = connection.scalar(sa.select(_tasks.c.snapshot).where(_tasks.c.id == task_id))
+    body = connection.scalar(_SNAPSHOT, {"task": task_id})
     history: list[dict[str, Any]] = json.loads(body).get("history", []) if body else []
     own = next(filter(_is_callers, history), _NOTHING)
     branch = _extension(own).get("branch")
     match branch:
         case {"contextId": str(context_id), "messageId": str(message_id)}:
-            columns = {
+            columns: dict[str, str | None] = {
                 "message_id": own["messageId"],
                 "origin_context_id": context_id,
                 "origin_message_id": message_id,
             }
             return columns, _title_of(own)
         case _:
-            return {}, _first_title(connection, task_id) or _title_of(own)
+            return _NO_BRANCH, _first_title(connection, task_id) or _title_of(own)
 
 
 def _first_title(connection: sa.Connection, task_id: str) -> str:
@@ -140,14 +156,26 @@ def _first_title(connection: sa.Connection, task_id: str) -> str:
 
     This may be an earlier message that the client sent with the first message of the conversation.
     """
-    position, of_task = _messages.c.position, _messages.c.task_id == task_id
-    for row in connection.execute(sa.select(position).where(of_task).order_by(position)).all():
-        body = connection.scalar(sa.select(_messages.c.body).where(position == row.position))
-        message: dict[str, Any] = json.loads(body) if body else {}
+    last = -1
+    while True:
+        row = connection.execute(_NEXT_MESSAGE, {"task": task_id, "after": last}).first()
+        if row is None:
+            return ""
+        message: dict[str, Any] = json.loads(row.body)
         title = _title_of(message) if _is_callers(message) else ""
         if title:
             return title
-    return ""
+        last = row.position
+
+
+# Created once, because building such a statement takes longer than running it.
+_SNAPSHOT = sa.select(_tasks.c.snapshot).where(_tasks.c.id == sa.bindparam("task"))
+_NEXT_MESSAGE = (
+    sa.select(_messages.c.position, _messages.c.body)
+    .where(_messages.c.task_id == sa.bindparam("task"), _messages.c.position > sa.bindparam("after"))
+    .order_by(_messages.c.position)
+    .limit(1)
+)
 
 
 def _is_callers(message: dict[str, Any]) -> bool:
