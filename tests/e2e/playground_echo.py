@@ -12,6 +12,7 @@ from support.live_server import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import AgentSkill, Artifact, Part
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate
 
@@ -24,7 +25,7 @@ SKILL = AgentSkill(
 
 
 class Echo:
-    """A handler that repeats its message, fails the first time for each "flaky" message, and counts turns."""
+    """A handler that repeats its message, and counts turns. It fails the first time for each "flaky" message."""
 
     def __init__(self) -> None:
         self.prompts: list[str] = []
@@ -37,14 +38,28 @@ class Echo:
         if text.startswith("flaky") and self.prompts.count(text) == 1:
             yield StatusUpdate(TaskState.FAILED, agent_message("the model is busy"))
             return
+        if text.startswith("refused"):
+            error = {EXTENSION_URI: {"error": {"type": "authentication_error", "status": 401}}}
+            yield StatusUpdate(TaskState.FAILED, agent_message("Incorrect key: sk-123"), metadata=error)
+            return
         answer = "line\n\n" * 200 if text.startswith("long") else f"You wrote: {text}"
         yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=answer),)))
 
 
 @asynccontextmanager
-async def chat(browser: "Browser", echo: Echo, **settings: Any) -> AsyncGenerator["Page"]:
-    """A page of a server with this handler; any error in it, or in other pages of its context, fails the test."""
-    app = create_app(Settings(store="sqlite://", **settings), handler=echo, skills=(SKILL,))
+async def chat(
+    browser: "Browser", echo: Echo | None, *, expected: str = "none", **settings: Any
+) -> AsyncGenerator["Page"]:
+    """A page of a server with this handler; any error in it, or in other pages of its context, fails the test.
+
+    Args:
+        browser: The browser.
+        echo: The handler; None for the model of the settings.
+        expected: Text of errors that do not fail the test.
+        settings: Settings of the server.
+    """
+    skills = (SKILL,) if echo else ()
+    app = create_app(Settings(store="sqlite://", **settings), handler=echo, skills=skills)
     faults: list[str] = []
     async with serving(app) as url:
         context = await browser.new_context(viewport={"width": 1000, "height": 700})
@@ -53,7 +68,7 @@ async def chat(browser: "Browser", echo: Echo, **settings: Any) -> AsyncGenerato
         await page.goto(url)
         yield page
         await context.close()
-    assert faults == []
+    assert [fault for fault in faults if expected not in fault] == []
 
 
 async def say(page: "Page", text: str) -> None:

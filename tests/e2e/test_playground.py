@@ -585,10 +585,11 @@ async def test_it_is_used_from_the_keyboard_alone(page: "Page", agent: Agent) ->
 
     conversations = page.get_by_role("navigation", name="Conversations")
     await conversations.get_by_role("button", name="Keyboard shortcuts").wait_for()
-    order: list[str] = []
-    while order[-1:] != ["Message"]:
-        await page.keyboard.press("Tab")
-        order.append(await focused())
+    suggestions = await page.locator(".suggestions button").all_inner_texts()
+    order = [await focused()]
+    while order[0] != "Conversations":
+        await page.keyboard.press("Shift+Tab")
+        order.insert(0, await focused())
     listed = await conversations.locator("li").all_inner_texts()
     shown = await conversations.locator("[aria-current]").all_inner_texts()  # with its two actions
     actions = [f"{action} {title}" for title in shown for action in ("Rename", "Delete")]
@@ -602,9 +603,11 @@ async def test_it_is_used_from_the_keyboard_alone(page: "Page", agent: Agent) ->
         *listed,
         "Keyboard shortcuts",
         "Conversation",
+        *suggestions,
         "Attach files",
         "Message",
     ]
+    await page.keyboard.press("Control+Shift+O")
     await page.keyboard.type("line one")
     await page.keyboard.press("Shift+Enter")
     await page.keyboard.type("line two")
@@ -651,6 +654,9 @@ async def test_files_are_sent_and_received_and_a_key_is_required(browser: "Brows
         )
         await say(page, "draw")
         await page.get_by_label("Token or key").wait_for()
+        assert await page.get_by_role("alert").all_inner_texts() == [
+            "The agent requires a valid token or key."
+        ]
         assert await page.locator(".waiting:visible").count() == 0
         await take_picture(page, "token")
         await page.get_by_label("Token or key").fill("open-sesame")

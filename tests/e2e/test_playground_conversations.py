@@ -7,7 +7,7 @@ import anyio
 import pytest
 import pytest_asyncio
 
-from e2e.browser import browsing
+from e2e.browser import browsing, take_picture
 from e2e.playground_echo import (
     Echo,
     begin_conversations,
@@ -164,6 +164,7 @@ async def test_escape_closes_the_question_only(browser: "Browser") -> None:
         await titles(page).focus()
         await page.keyboard.press("Delete")
         await page.get_by_text("Delete “one”?").wait_for()
+        await take_picture(page, "deletion")
         await page.keyboard.press("Escape")
         assert await page.get_by_role("navigation", name="Conversations").is_visible()
         await until_texts(titles(page), "one")

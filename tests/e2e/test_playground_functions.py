@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 import pytest_asyncio
 
@@ -31,6 +32,13 @@ async def test_an_example_of_the_card_begins_a_conversation(browser: "Browser") 
         await until_articles(page, 1)
         assert await page.locator("article .block.text").inner_text() == "You wrote: Say hello"
         assert await page.locator(".welcome").count() == 0
+
+
+async def test_a_model_is_named_and_has_suggestions_before_its_first_response(browser: "Browser") -> None:
+    settings = {"model": "openai:gpt-5-mini", "base_url": "http://127.0.0.1:9/v1", "api_key": "none"}
+    async with chat(browser, None, **settings) as page:
+        await page.locator("header", has_text="gpt-5-mini").wait_for()
+        assert await page.locator(".suggestions button").count() == 4
 
 
 async def test_a_message_is_sent_again_and_edited(browser: "Browser") -> None:
@@ -86,73 +94,14 @@ async def test_a_failed_response_is_explained_and_tried_again(browser: "Browser"
         assert "the model is busy" in await page.locator(".problem").inner_text()
 
 
-async def test_files_are_pasted_and_dropped(browser: "Browser") -> None:
-    echo = Echo()
-    async with chat(browser, echo) as page:
-        await page.evaluate(
-            """() => {
-                const root = document.querySelector("tailrace-chat").shadowRoot;
-                const transfer = (name) => {
-                    const data = new DataTransfer();
-                    data.items.add(new File(["text"], name, { type: "text/plain" }));
-                    return data;
-                };
-                const options = { bubbles: true, cancelable: true };
-                const box = root.querySelector(".composer textarea");
-                box.dispatchEvent(new ClipboardEvent("paste", { ...options, clipboardData: transfer("pasted.txt") }));
-                const log = root.querySelector(".log");
-                log.dispatchEvent(new DragEvent("drop", { ...options, dataTransfer: transfer("dropped.txt") }));
-            }"""
-        )
-        for name in ("pasted.txt", "dropped.txt"):
-            await page.locator(".composer .badge", has_text=name).wait_for()
-        await page.evaluate(
-            """() => document.querySelector("tailrace-chat").shadowRoot.querySelector(".log")
-                .dispatchEvent(new DragEvent("dragover", { bubbles: true, cancelable: true }))"""
-        )
-        await take_picture(page, "dragging")
-        await say(page, "two files")
-        await until_articles(page, 1)
-        assert sorted(echo.files) == ["dropped.txt", "pasted.txt"]
-        assert await page.locator(".composer .badge").count() == 0
-
-
-async def test_a_message_waits_for_files_that_are_being_read(browser: "Browser") -> None:
-    echo = Echo()
-    async with chat(browser, echo) as page:
-        await page.evaluate(
-            """() => {
-                const read = FileReader.prototype.readAsDataURL;
-                const given = new Promise((resolve) => (window.give = resolve));
-                FileReader.prototype.readAsDataURL = function (file) { given.then(() => read.call(this, file)); };
-            }"""
-        )
-        await page.locator("input[type=file]").set_input_files(
-            [{"name": "slow.txt", "mimeType": "text/plain", "buffer": b"text"}]
-        )
-        await page.locator(".composer .badge", has_text="slow.txt").wait_for()
-        await say(page, "with a file")
-        await page.keyboard.press("Enter")
-        await page.evaluate("give()")
-        await until_articles(page, 1)
-        assert echo.files == ["slow.txt"]
-        assert echo.prompts == ["with a file"]
-        assert await page.locator(".composer .badge").count() == 0
-
-
-async def test_a_file_that_cannot_be_read_is_not_sent(browser: "Browser") -> None:
-    echo = Echo()
-    async with chat(browser, echo) as page:
-        await page.evaluate(
-            """() => {
-                FileReader.prototype.readAsDataURL = function () { setTimeout(() => this.onerror()); };
-            }"""
-        )
-        await page.locator("input[type=file]").set_input_files(
-            [{"name": "gone.txt", "mimeType": "text/plain", "buffer": b"text"}]
-        )
-        await page.get_by_role("alert").filter(has_text="cannot read gone.txt").wait_for()
-        assert await page.locator(".composer .badge").count() == 0
+async def test_a_refused_key_is_explained_once(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "refused")
+        await until_articles(page, 1, "failed")
+        card = await page.locator(".problem").inner_text()
+        assert "refused the key of the server" in card
+        assert "sk-123" not in card
+        assert await page.get_by_role("button", name="Try again").count() == 0
 
 
 async def test_a_button_leads_to_the_latest_message(browser: "Browser") -> None:
@@ -229,6 +178,38 @@ async def test_its_methods_attributes_and_events(browser: "Browser") -> None:
         assert await page.locator("tailrace-chat h2").inner_text() == "Support"
         assert "How can I help?" in await page.locator(".welcome").inner_text()
         assert await page.get_by_label("Message", exact=True).get_attribute("placeholder") == "Ask"
+
+
+async def test_a_conversation_that_the_page_begins_before_the_card_is_loaded_stays(
+    browser: "Browser",
+) -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "one")
+        await until_articles(page, 1)
+        loading, give = anyio.Event(), anyio.Event()
+
+        async def hold(route: "Route") -> None:
+            loading.set()
+            await give.wait()
+            await route.fallback()
+
+        other = await page.context.new_page()
+        await other.route("**/agent-card.json", hold)
+        await other.goto(page.url)
+        with anyio.fail_after(30):
+            await loading.wait()
+        await other.evaluate(
+            """async () => {
+                const chat = document.querySelector("tailrace-chat");
+                await chat.newConversation();
+                await chat.send("two");
+            }"""
+        )
+        give.set()
+        await until_articles(other, 1)
+        await other.locator("tailrace-chat h2", has_text="tailrace").wait_for()
+        await other.evaluate("document.querySelector('tailrace-chat').opened")
+        assert await other.locator(".said p").all_inner_texts() == ["two"]
 
 
 async def test_slots_properties_and_events_of_the_element(browser: "Browser") -> None:

@@ -5,15 +5,17 @@
  * loaded again. Text of a model is never parsed as HTML.
  */
 import { fields } from "./blocks.ts";
-import { AgentClient, AgentError, type ApprovalDecision, type Branch, type Conversation, EXTENSION, type Message, type Metadata, type Part, randomId, type Task, type Token } from "./client.ts";
+import { AgentClient, AgentError, type ApprovalDecision, type Conversation, extensionOf, type Metadata, type Part, type Task, type Token } from "./client.ts";
 import { Composer } from "./composer.ts";
 import { Conversations } from "./conversations.ts";
-import { alarm, button, el, reflectAttributes, slot } from "./dom.ts";
+import { button, el, reflectAttributes, slot } from "./dom.ts";
 import { type ChatEvents, emit } from "./events.ts";
 import { type Drawable, FrameQueue } from "./frame-queue.ts";
 import { Inspector } from "./inspector.ts";
 import { Log } from "./log.ts";
 import { closePanels, type Panel, panelButton } from "./panel.ts";
+import { requestProblem } from "./problems.ts";
+import { Sender } from "./sending.ts";
 import { shortcutOf, shortcutsDialog } from "./shortcuts.ts";
 import { addressedConversation, BrowserStorage } from "./storage.ts";
 import { fill, STRINGS, type Strings } from "./strings.ts";
@@ -66,6 +68,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	#log!: Log;
 	#composer!: Composer;
 	#transcript!: Transcript;
+	#sender!: Sender;
 	#help!: HTMLDialogElement;
 	#inspector!: Inspector;
 	#conversations!: Conversations;
@@ -103,9 +106,17 @@ export class TailraceChat extends HTMLElement implements Host {
 			followed: () => this.#drawButtons(),
 			askToken: (again) => this.#askToken(again),
 		});
+		this.#sender = new Sender(this, this.#transcript, this.#composer, this.#log, {
+			requestOptions: () => this.#requestOptions(),
+			branched: (task) => this.#announce(task),
+		});
 		this.#help = shortcutsDialog(strings);
 		this.#inspector = new Inspector(strings);
-		this.#conversations = new Conversations(this, button("small", strings.shortcuts, () => this.#help.showModal()));
+		const begin = () => {
+			this.newConversation();
+			this.#composer.focus();
+		};
+		this.#conversations = new Conversations(this, begin, button("small", strings.shortcuts, () => this.#help.showModal()));
 		this.#versions = new Versions(this, this.#log.node);
 		this.#nav = this.#conversations.node;
 		this.#aside = this.#inspector.node;
@@ -176,19 +187,25 @@ export class TailraceChat extends HTMLElement implements Host {
 			panel.toggle!.hidden = hidden.includes(name);
 			if (panel.toggle!.hidden) closePanels(panel);
 		}
+		this.#model.textContent ||= extensionOf(this.client.card)?.params?.model ?? "";
 		this.#log.showAvatars(this.avatars?.split(/\s+/).filter(Boolean) ?? []);
 		const shown = this.#log.node.querySelector(".welcome");
 		if (shown && this.contextId === "") shown.replaceWith(this.#welcome());
 	}
 
 	#welcome(): HTMLElement {
-		return welcome(this, this.#heading.textContent);
+		return welcome(this, this.#heading.textContent, (text) => {
+			this.send(text);
+			this.#composer.focus();
+		});
 	}
 
 	connectedCallback(): void {
 		const { agent } = this;
 		this.client = new AgentClient(new URL(agent ?? ".", agent === null ? import.meta.url : document.baseURI).href, { headers: this.#headers });
 		this.#authorize();
+		this.contextId = undefined;
+		this.#model.textContent = "";
 		this.#decorate();
 		this.#inspector.options.value = this.#storage.get("request");
 		this.#channel = new BroadcastChannel(this.#storage.name(""));
@@ -197,13 +214,15 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#keyboard = this.#fills ? window : this;
 		this.#keyboard.addEventListener("keydown", this.#shortcut as EventListener);
 		if (this.#fills && this.clientWidth > 900) this.#nav.toggle!.click();
+		if (this.#fills && document.activeElement === document.body) this.#composer.focus();
 		const named = this.#fills ? addressedConversation() : this.#storage.get("context", "sessionStorage");
 		const ready = () => {
 			if (!this.isConnected) return;
 			this.#decorate();
 			if (this.#fills) addEventListener("hashchange", this.#followAddress);
 			this.#conversations.load();
-			return this.open(this.context ?? named);
+			// The page may have opened a conversation before the card was loaded.
+			return this.contextId === undefined ? this.open(this.context ?? named) : this.#loadVersions();
 		};
 		this.opened = this.client.readCard().then(ready, ready);
 	}
@@ -263,7 +282,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	async #load(contextId: string): Promise<void> {
 		const focused = this.#shadow.activeElement;
 		this.#transcript.clear();
-		if (this.#composer.target) this.#composer.discard();
+		if (this.contextId !== undefined) this.#composer.switchDraft(this.contextId, contextId);
 		this.#enter(contextId);
 		if (this.clientWidth < 740) closePanels(this.#nav, this.#aside);
 		this.#log.restart(contextId ? el("p.welcome", {}, this.#strings.loading) : this.#welcome());
@@ -275,7 +294,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			await this.#transcript.load(contextId);
 		} catch (error) {
 			const again = () => this.open(contextId);
-			this.#log.node.replaceChildren(alarm((error as Error).message, " ", button("small", this.#strings.tryAgain, again)));
+			this.#log.node.replaceChildren(requestProblem(this.#strings, error as Error, again));
 			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
 		}
 	}
@@ -292,11 +311,7 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Load the branches of the open conversation, which are also in the list. */
 	async #loadVersions(): Promise<void> {
-		if (this.#hasExtension && this.contextId) this.#conversations.add(...(await this.#versions.load()));
-	}
-
-	get #hasExtension(): boolean {
-		return Boolean(this.client.card.capabilities?.extensions?.some(({ uri }) => uri === EXTENSION));
+		if (extensionOf(this.client.card) && this.contextId) this.#conversations.add(...(await this.#versions.load()));
 	}
 
 	readonly #shortcut = (event: KeyboardEvent): void => {
@@ -329,28 +344,9 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	// --- sending ---
 
-	/** Send an edited message: as the first one of a branch. False if it was not sent. */
-	async #branch(branch: Branch, parts: Part[]): Promise<boolean> {
-		const request = this.#requestOptions();
-		if (!request) return false;
-		try {
-			const task = await this.client.createTask(parts, { branch, request });
-			emit(this, "messagesend", { contextId: task.contextId, parts });
-			this.#conversations.use(task);
-			this.#channel?.postMessage({ task });
-			await this.open(task.contextId);
-			return true;
-		} catch (error) {
-			emit(this, "chaterror", { id: "", contextId: branch.contextId, error: error as Error });
-			this.#log.node.append(alarm((error as Error).message));
-			this.#log.scroll();
-			return false;
-		}
-	}
-
 	/** Put a message into the message box, to be changed and sent: as a branch, if the agent has branches. */
 	edit(parts: Part[], messageId: string): void {
-		this.#composer.edit(parts, this.#hasExtension && this.contextId ? { contextId: this.contextId, messageId } : undefined);
+		this.#composer.edit(parts, extensionOf(this.client.card) && this.contextId ? { contextId: this.contextId, messageId } : undefined);
 	}
 
 	/** Address the message in the message box to a task that waits, other than the latest one. */
@@ -364,33 +360,14 @@ export class TailraceChat extends HTMLElement implements Host {
 		return Boolean(view);
 	}
 
-	/** Send a message in the conversation. False while a response is running, without content, or with wrong request options. */
-	async send(text: string, files: Part[] = []): Promise<boolean> {
-		await this.opened; // the message belongs to this conversation, after its others
-		if (this.working || !(text || files.length)) return false;
-		const parts = [...(text ? [{ text }] : []), ...files];
-		const { target } = this.#composer;
-		if (target && !(target instanceof TaskView)) return this.#branch(target, parts);
-		const last = this.#transcript.views.at(-1);
-		return this.ask(parts, target ?? (last?.waits ? last : undefined));
+	/** Send a message in the conversation. False while a response is running, without content, or if it cannot be sent. */
+	send(text: string, files: Part[] = []): Promise<boolean> {
+		return this.#sender.send(text, files);
 	}
 
 	/** Send a message: to a task that waits for it, or as a new one. */
 	ask(parts: Part[], view?: TaskView): boolean {
-		const request = this.#requestOptions();
-		if (!request) return false;
-		const message: Message = { messageId: randomId(), role: "ROLE_USER", parts };
-		if (this.contextId) message.contextId = this.contextId;
-		if (view) message.taskId = view.id;
-		view ??= this.#transcript.add();
-		view.takeMessage(message);
-		emit(this, "messagesend", { contextId: this.contextId ?? "", parts });
-		view.sent = performance.now();
-		view.first = undefined;
-		view.form.inert = true;
-		this.#log.reveal(view.node);
-		this.#transcript.follow(view, message, request);
-		return true;
+		return this.#sender.ask(parts, view);
 	}
 
 	/** Request options of the next message; nothing if they are not JSON, which the inspector then shows. */
@@ -451,6 +428,11 @@ export class TailraceChat extends HTMLElement implements Host {
 		if (this.contextId !== contextId) this.#enter(contextId, true);
 		const parts = lastParts.map(({ text, filename }) => ({ text, filename }));
 		const task: Task = { id, contextId, history: [{ messageId: "", role: "ROLE_USER", parts }], status: { state: "TASK_STATE_WORKING", timestamp } };
+		this.#announce(task);
+	}
+
+	/** List the conversation of a new task, also in other tabs. */
+	#announce(task: Task): void {
 		this.#conversations.use(task);
 		this.#channel?.postMessage({ task });
 	}

@@ -80,12 +80,17 @@ export interface ArtifactUpdate {
 	lastChunk?: boolean;
 }
 
+export interface AgentExtension {
+	uri: string;
+	params?: Metadata;
+}
+
 export interface AgentCard {
 	name?: string;
 	description?: string;
 	version?: string;
 	skills?: { name?: string; description?: string; examples?: string[] }[];
-	capabilities?: { extensions?: { uri: string }[] };
+	capabilities?: { extensions?: AgentExtension[] };
 	securitySchemes?: Record<string, any>;
 }
 
@@ -215,6 +220,9 @@ export const approvalRequests = ({ status }: { status: TaskStatus }): ApprovalRe
 	(WAITING.test(status.state) ? (status.message?.parts ?? []) : [])
 		.flatMap((part) => part.data?.approval_requests ?? [])
 		.filter((request: Partial<ApprovalRequest> | null) => request?.digest);
+
+/** The extension of tailrace in an agent card. */
+export const extensionOf = (card: AgentCard): AgentExtension | undefined => card.capabilities?.extensions?.find(({ uri }) => uri === EXTENSION);
 
 /** 128 random bits as hexadecimal digits; `crypto.randomUUID` exists in secure contexts only. */
 export const randomId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");

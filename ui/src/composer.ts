@@ -30,6 +30,8 @@ export class Composer {
 	/** Resolved when the files are read: their parts are on the page before that. */
 	#reading: Promise<unknown> = Promise.resolve();
 	#sending = false;
+	/** Messages that were not sent, by conversation. */
+	readonly #drafts = new Map<string, { text: string; files: Part[]; target?: Branch }>();
 	readonly #problem = el("div");
 	readonly #chips = el("div.row");
 	readonly #picker: HTMLInputElement;
@@ -47,6 +49,7 @@ export class Composer {
 			"aria-label": strings.message,
 			part: "input",
 			onkeydown: (event: KeyboardEvent) => this.#key(event),
+			oninput: () => this.#problem.replaceChildren(),
 			onpaste: (event: ClipboardEvent) => this.#pasted(event),
 		}) as HTMLTextAreaElement;
 		this.#picker = el("input", { type: "file", multiple: true, hidden: true, onchange: () => this.#attach(this.#picker.files ?? []) }) as HTMLInputElement;
@@ -71,11 +74,34 @@ export class Composer {
 		};
 	}
 
+	/** Keep the message of a conversation that is left, and show that of the other one. */
+	switchDraft(left: string, entered: string): void {
+		const { target } = this;
+		this.#drafts.set(left, { text: this.input.value, files: this.#files, target: target instanceof TaskView ? undefined : target });
+		const { text, files, target: edited } = this.#drafts.get(entered) ?? { text: "", files: [] };
+		this.#drafts.delete(entered);
+		this.input.value = text;
+		this.#files = files;
+		this.target = edited;
+		this.#drawFiles();
+	}
+
+	/** Move the focus to the message box, unless that would open the keyboard of a phone. */
+	focus(): void {
+		if (matchMedia("(hover: hover)").matches) this.input.focus();
+	}
+
+	/** Show why the message is not sent. */
+	refuse(reason: string): void {
+		this.#problem.replaceChildren(alarm(reason));
+	}
+
 	/** Continue with the message of another message box. */
 	takeOver(other: Composer): void {
 		this.input.value = other.input.value;
 		this.target = other.target;
 		this.#files = other.#files;
+		for (const [contextId, draft] of other.#drafts) this.#drafts.set(contextId, draft);
 		this.#reading = other.#reading;
 		this.#drawFiles();
 	}
@@ -134,7 +160,7 @@ export class Composer {
 			const part: Part = { raw: "", filename: file.name, mediaType: file.type || "application/octet-stream" };
 			const read = readBase64(file).then(
 				(raw) => (part.raw = raw),
-				() => this.#refuse(part),
+				() => this.#refuseFile(part),
 			);
 			this.#files.push(part);
 			this.#reading = Promise.all([this.#reading, read]);
@@ -144,9 +170,9 @@ export class Composer {
 	}
 
 	/** Remove a file that cannot be read. */
-	#refuse(file: Part): void {
+	#refuseFile(file: Part): void {
 		this.#remove(file);
-		this.#problem.replaceChildren(alarm(fill(this.strings.unreadableFile, { name: file.filename })));
+		this.refuse(fill(this.strings.unreadableFile, { name: file.filename }));
 	}
 
 	#remove(file: Part): void {

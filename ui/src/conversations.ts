@@ -40,12 +40,13 @@ export class Conversations {
 
 	constructor(
 		private readonly owner: Owner,
+		begin: () => unknown,
 		help: HTMLElement,
 	) {
 		const { strings } = owner;
 		this.search = el("input", { type: "search", placeholder: strings.searchConversations, "aria-label": strings.searchConversations, oninput: () => this.#typed() }) as HTMLInputElement;
 		this.#more = button("small", strings.showMore, () => this.#load(this.#next));
-		const start = icon(strings.newConversation, BEGIN, () => this.owner.open(""), { class: "start" });
+		const start = icon(strings.newConversation, BEGIN, begin, { class: "start" });
 		start.append(strings.newConversation);
 		this.#more.hidden = true;
 		// The buttons stay when the list is drawn again, and so does the keyboard's focus.
@@ -111,10 +112,14 @@ export class Conversations {
 		this.add({ contextId, title, updateTime: status.timestamp ?? new Date().toISOString() });
 	}
 
-	/** Mark the conversation that is open. */
+	/** Mark the conversation that is open. A search that would hide a new one ends. */
 	select(contextId: string): void {
 		this.#current = contextId;
 		this.#used.add(contextId);
+		if (this.search.value && !this.#known.has(contextId)) {
+			this.search.value = "";
+			this.load();
+		}
 		this.draw();
 	}
 

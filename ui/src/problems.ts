@@ -1,6 +1,6 @@
 /** Error cards: the reason of a failure, and advice. */
-import type { Metadata } from "./client.ts";
-import { button, el } from "./dom.ts";
+import { AgentError, type Metadata } from "./client.ts";
+import { alarm, button, el } from "./dom.ts";
 import { fill, type Strings } from "./strings.ts";
 
 function advice(strings: Strings, { type, status, retryAfter }: Metadata, finishReason?: string): string {
@@ -18,12 +18,22 @@ function advice(strings: Strings, { type, status, retryAfter }: Metadata, finish
 /** The card of a failed task. */
 export function failureCard(strings: Strings, reason: string, facts: Metadata, retry: () => void): HTMLElement {
 	const { error = {}, finishReason } = facts;
+	// The advice about a refused key is the reason, and nothing changes by trying again.
+	const isRefused = error.status === 401 || error.status === 403;
 	return el(
 		"div.problem",
 		{ role: "alert", part: "error" },
 		el("b", {}, strings.failed),
-		reason ? el("p", {}, reason) : "",
+		reason && !isRefused ? el("p", {}, reason) : "",
 		el("p.dim", {}, advice(strings, error, finishReason)),
-		el("div", {}, button("small", strings.tryAgain, retry)),
+		isRefused ? "" : el("div", {}, button("small", strings.tryAgain, retry)),
 	);
+}
+
+/** Why a request failed; with a button to try again, if that may help. */
+export function requestProblem(strings: Strings, error: Error, again: () => unknown): HTMLElement {
+	const status = error instanceof AgentError ? error.status : 0;
+	if (status === 413) return alarm(strings.tooLarge);
+	if (status === 401) return alarm(strings.tokenRequired);
+	return alarm(error.message, " ", button("small", strings.tryAgain, again));
 }

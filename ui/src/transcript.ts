@@ -1,9 +1,10 @@
 /** The tasks of the open conversation, on the page, and the streams by which the page follows them. */
 import { textOf } from "./blocks.ts";
 import { type AgentClient, AgentError, type Message, type Metadata, type Task, type TaskEvent } from "./client.ts";
-import { alarm, arrange, button } from "./dom.ts";
+import { alarm, arrange } from "./dom.ts";
 import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
+import { requestProblem } from "./problems.ts";
 import { type Host, TaskView } from "./task-view.ts";
 
 /** Waiting tasks that the page follows. Each has a connection, and with HTTP/1.1 a browser opens six to a server, for all tabs. */
@@ -213,7 +214,7 @@ export class Transcript {
 		view.trouble = view.id ? strings.connectionLost : strings.notSent;
 		emit(this.owner, "chaterror", { id: view.id, contextId: view.contextId, error });
 		view.draw();
-		view.problem.replaceChildren(alarm(error.message, " ", button("small", strings.tryAgain, again)));
+		view.problem.replaceChildren(requestProblem(strings, error, again));
 		if (error instanceof AgentError && error.status === 401) this.reactions.askToken(again);
 	}
 }

@@ -9,14 +9,14 @@ interface Owner {
 	readonly strings: Strings;
 	readonly greeting: string | null;
 	readonly suggestions: string | null;
-	send(text: string): unknown;
 }
 
-export function welcome(owner: Owner, title: string): HTMLElement {
+/** `send` is called with the chosen suggestion. */
+export function welcome(owner: Owner, title: string, send: (text: string) => unknown): HTMLElement {
 	const { description, skills = [] } = owner.client.card;
 	const given = owner.suggestions?.split("\n").map((each) => each.trim());
 	const examples = (given ?? skills.flatMap((skill) => skill.examples ?? [])).filter(Boolean).slice(0, 4);
-	const choices = examples.map((example) => button("suggestion", example, () => owner.send(example)));
+	const choices = examples.map((example) => button("suggestion", example, () => send(example)));
 	const greeting = owner.greeting ?? (description || owner.strings.greeting);
 	const usual = [el("h3", {}, title), el("p", {}, greeting)];
 	return el("div.welcome", { part: "welcome" }, slot("welcome", ...usual), el("div.suggestions", {}, ...choices));

@@ -221,3 +221,31 @@ def test_the_card_has_the_grpc_address_that_clients_of_both_versions_dial(
     assert {"url": address, "transport": "GRPC"} in write_card(card)["additionalInterfaces"]
     without = build_card(settings, "https://agents.example/agent/")
     assert "GRPC" not in {each.protocol_binding for each in without.supported_interfaces}
+
+
+@pytest.mark.parametrize(
+    ("settings", "schemes", "params"),
+    [
+        (Settings(model="openai:gpt-5-mini"), None, {"maxRequestBytes": 8388608, "model": "gpt-5-mini"}),
+        (Settings(model="openai:gpt-5-mini"), {"key": {}}, {"maxRequestBytes": 8388608}),
+        (Settings(model="replay:folder", max_request_bytes=100), None, {"maxRequestBytes": 100}),
+        (Settings(max_request_bytes=0), None, {}),
+    ],
+)
+def test_the_card_has_the_limit_of_requests_and_the_model(
+    settings: Settings, schemes: dict[str, Any] | None, params: dict[str, Any]
+) -> None:
+    card = build_card(settings, "https://agents.example/", schemes)
+    assert card.capabilities.extensions[0].params == params
+
+
+def test_a_model_without_instructions_has_examples() -> None:
+    examples = [
+        build_card(settings, "https://agents.example/").skills[0].examples
+        for settings in (
+            Settings(model="openai:gpt-5-mini"),
+            Settings(model="openai:gpt-5-mini", instructions="Answer questions about rivers."),
+            Settings(),
+        )
+    ]
+    assert [len(each) for each in examples] == [4, 0, 0]

@@ -17,6 +17,7 @@ from tailrace.streaming.a2a.card_v0_3 import merge_cards, write_card
 from tailrace.streaming.a2a.models import (
     AgentCapabilities,
     AgentCard,
+    AgentExtension,
     AgentInterface,
     AgentSkill,
 )
@@ -39,6 +40,13 @@ _INTERFACES = (
     ("JSONRPC", "0.3"),
     ("HTTP+JSON", "0.3"),
     ("GRPC", "0.3"),
+)
+# Suggestions of a chat with a model that has no instructions.
+_EXAMPLES = (
+    "What can you help me with?",
+    "Compare TCP and UDP in a table.",
+    "Write a Python script that finds duplicate files.",
+    "Plan dinner for four in 30 minutes.",
 )
 _GRPC_PORTS = {"http": 80, "https": 443}
 
@@ -72,7 +80,13 @@ def build_card(
     if grpc_port is not None:
         address = _grpc_address(settings.card.grpc_url, url, grpc_port)
         addresses |= {("GRPC", version): address for version in ("1.0", "0.3")}
-    skill = AgentSkill(id="chat", name="Chat", description=settings.card.description, tags=("chat", "text"))
+    skill = AgentSkill(
+        id="chat",
+        name="Chat",
+        description=settings.card.description,
+        tags=("chat", "text"),
+        examples=_EXAMPLES if settings.model and not settings.instructions else (),
+    )
     return AgentCard(
         name=settings.agent_name,
         description=settings.card.description,
@@ -88,7 +102,7 @@ def build_card(
             streaming=True,
             push_notifications=bool(settings.push_notifications),
             extended_agent_card=has_extended,
-            extensions=capabilities.all_extensions,
+            extensions=_extensions(settings, capabilities, names_model=not schemes),
         ),
         default_input_modes=capabilities.input_modes or _MODES,
         default_output_modes=capabilities.output_modes or _MODES,
@@ -96,6 +110,26 @@ def build_card(
         security_schemes=dict(schemes or {}),
         security_requirements=tuple({"schemes": {name: {"list": []}}} for name in schemes or ()),
     )
+
+
+def _extensions(
+    settings: Settings, capabilities: Capabilities, *, names_model: bool
+) -> tuple[AgentExtension, ...]:
+    """Return the extensions, with parameters of the stream extension.
+
+    Args:
+        settings: See `build_card`.
+        capabilities: See `build_card`.
+        names_model: True to include the name of the model. Everyone can read a card, but only callers may know the model.
+    """
+    own, *others = capabilities.all_extensions
+    params = dict(own.params or {})
+    if settings.max_request_bytes:
+        params["maxRequestBytes"] = settings.max_request_bytes
+    provider, _, model = (settings.model or "").partition(":")
+    if model and names_model and provider != "replay":  # this provider has a folder instead of a model
+        params["model"] = model
+    return (own.model_copy(update={"params": params}), *others)
 
 
 def _grpc_address(address: str | None, url: str, port: int) -> str:

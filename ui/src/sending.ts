@@ -1,0 +1,107 @@
+/** Sending: messages of a task or of a new one, and edited messages, which begin branches. */
+import { isText } from "./blocks.ts";
+import { type AgentClient, type Branch, extensionOf, type Message, type Metadata, type Part, randomId, type Task } from "./client.ts";
+import type { Composer } from "./composer.ts";
+import { alarm } from "./dom.ts";
+import { emit } from "./events.ts";
+import type { Log } from "./log.ts";
+import { fill, type Strings } from "./strings.ts";
+import { TaskView } from "./task-view.ts";
+import type { Transcript } from "./transcript.ts";
+
+/** The rest of a request, in bytes. */
+const ENVELOPE = 10_000;
+
+/** The element, as the sender sees it. */
+interface Owner extends EventTarget {
+	readonly client: AgentClient;
+	readonly contextId: string | undefined;
+	readonly strings: Strings;
+	readonly opened: Promise<unknown>;
+	open(contextId: string): Promise<unknown>;
+}
+
+/** The functions of the element that the sender calls. */
+interface Reactions {
+	/** Request options of the next message; nothing if they are wrong. */
+	requestOptions(): Metadata | undefined;
+	/** A branch has begun. */
+	branched(task: Task): void;
+}
+
+export class Sender {
+	constructor(
+		private readonly owner: Owner,
+		private readonly transcript: Transcript,
+		private readonly composer: Composer,
+		private readonly log: Log,
+		private readonly reactions: Reactions,
+	) {}
+
+	/** Send what the message box contains, or a message of the page. False if it was not sent. */
+	async send(text: string, files: Part[]): Promise<boolean> {
+		await this.owner.opened; // the message belongs to this conversation, after its others
+		if (this.transcript.working || !(text || files.length)) return false;
+		const parts = [...(text ? [{ text }] : []), ...files];
+		const { target } = this.composer;
+		if (target && !(target instanceof TaskView)) return this.#branch(target, parts);
+		const last = this.transcript.views.at(-1);
+		return this.ask(parts, target ?? (last?.waits ? last : undefined));
+	}
+
+	/** Send a message: to a task that waits for it, or as a new one. */
+	ask(parts: Part[], view?: TaskView): boolean {
+		const { owner } = this;
+		const request = this.#fits(parts) && this.reactions.requestOptions();
+		if (!request) return false;
+		const message: Message = { messageId: randomId(), role: "ROLE_USER", parts };
+		if (owner.contextId) message.contextId = owner.contextId;
+		if (view) message.taskId = view.id;
+		view ??= this.transcript.add();
+		view.takeMessage(message);
+		emit(owner, "messagesend", { contextId: owner.contextId ?? "", parts });
+		view.sent = performance.now();
+		view.first = undefined;
+		view.form.inert = true;
+		this.log.reveal(view.node);
+		this.transcript.follow(view, message, request);
+		return true;
+	}
+
+	/** Send an edited message: as the first one of a branch. False if it was not sent. */
+	async #branch(branch: Branch, parts: Part[]): Promise<boolean> {
+		const { owner } = this;
+		const request = this.#fits(parts) && this.reactions.requestOptions();
+		if (!request) return false;
+		try {
+			const task = await owner.client.createTask(parts, { branch, request });
+			this.composer.discard(); // it belongs to the conversation that is left
+			emit(owner, "messagesend", { contextId: task.contextId, parts });
+			this.reactions.branched(task);
+			await owner.open(task.contextId);
+			return true;
+		} catch (error) {
+			emit(owner, "chaterror", { id: "", contextId: branch.contextId, error: error as Error });
+			this.log.node.append(alarm((error as Error).message));
+			this.log.scroll();
+			return false;
+		}
+	}
+
+	/** Whether a message is within the limit of the agent, if it is known; otherwise the message box shows the limit. */
+	#fits(parts: Part[]): boolean {
+		const { client, strings } = this.owner;
+		const { maxRequestBytes = 0 } = extensionOf(client.card)?.params ?? {};
+		const text = new TextEncoder().encode(JSON.stringify(parts.filter((part) => part.raw === undefined))).length;
+		const raw = parts.reduce((sum, part) => sum + (part.raw?.length ?? 0), 0);
+		if (!maxRequestBytes || text + raw + ENVELOPE <= maxRequestBytes) return true;
+		const megabytes = (bytes: number) => (bytes / 1e6).toFixed(1);
+		// Files are sent as base64, with four characters for three bytes.
+		const [size, limit] = raw ? [raw * 0.75, Math.max(0, maxRequestBytes - text - ENVELOPE) * 0.75] : [text, maxRequestBytes - ENVELOPE];
+		const reason = parts.every(isText) ? strings.longText : strings.largeFiles;
+		const error = new Error(fill(reason, { size: megabytes(size), limit: megabytes(limit) }));
+		this.composer.refuse(error.message);
+		emit(this.owner, "chaterror", { id: "", contextId: this.owner.contextId ?? "", error });
+		return false;
+	}
+}
