@@ -27,12 +27,12 @@ async def test_each_node_lists_renames_and_deletes_the_conversations_of_all(
             await read(await start(engine, text, context_id=context_id))
         for engine in (one, two):
             assert await listed(engine) == [("c1", "a"), ("c2", "b")]
-        await two.rename_conversation("c1", "Rivers", "")
+        await two.edits.rename("c1", "Rivers", "")
         assert await listed(one) == [("c1", "Rivers"), ("c2", "b")]
         await two.delete_conversation("c1", "")
         assert await listed(one) == [("c2", "b")]
         with pytest.raises(TaskNotFoundError):
-            await one.rename_conversation("c1", "x", "")
+            await one.edits.rename("c1", "x", "")
 
 
 async def test_messages_and_deletions_on_different_nodes_leave_no_other_list(

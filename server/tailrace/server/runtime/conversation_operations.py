@@ -38,15 +38,13 @@ async def list_conversations(
 async def rename_conversation(
     engine: Engine, request: RenameConversationRequest, caller: Caller
 ) -> ListedConversation:
-    """Set or remove the title that the caller chose for a conversation (see `Engine.rename_conversation`).
+    """Set or remove the title that the caller chose for a conversation (see `ConversationEdits.rename`).
 
     Raises:
         A2AError: The list of the caller does not contain the conversation, or an input filter blocks the title.
         StoreError: The store is not available.
     """
-    renamed = await engine.rename_conversation(
-        request.context_id, request.title, caller.owner, caller.receiver
-    )
+    renamed = await engine.edits.rename(request.context_id, request.title, caller.owner, caller.receiver)
     return _listed(renamed)
 
 

@@ -9,18 +9,12 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from functools import partial
 from weakref import WeakValueDictionary
 
 import anyio
 
-from tailrace.server.runtime.active_task import (
-    DEFAULT_CALL,
-    ActiveTask,
-    CallContext,
-    Subscription,
-)
-from tailrace.server.runtime.client_task_ids import id_of_named
+from tailrace.server.runtime.active_task import DEFAULT_CALL, ActiveTask, CallContext, Subscription
+from tailrace.server.runtime.conversation_edits import ConversationEdits
 from tailrace.server.runtime.conversation_lock import ConversationLocks
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler
@@ -39,22 +33,17 @@ from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.usage_ledger import DirectCall, UsageLedger
 from tailrace.server.runtime.waiting_turns import AcceptedMessages, WaitingTurns, root_of
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
-from tailrace.server.store.conversation_rows import title_of
-from tailrace.server.store.records import StoredConversation
 from tailrace.server.store.secret_keys import SecretKeys
-from tailrace.server.store.store import Store, TaskWrite
+from tailrace.server.store.store import Store
 from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
 )
-from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task
-from tailrace.streaming.a2a.requests import MAX_TITLE, SendMessageRequest, TaskPushNotificationConfig
-from tailrace.streaming.task.event_log import TaskLog
-from tailrace.streaming.task.task_record import TaskRecord
+from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.model import Model
@@ -99,6 +88,7 @@ class Engine(TaskAccess):
         stop_requested: Any component may set this event to stop the engine. The engine stops while connections are still open, so
             that clients receive the last status of their tasks.
         writer: Stores the events of all tasks.
+        edits: Changes conversations without a turn.
     """
 
     def __init__(
@@ -155,6 +145,9 @@ class Engine(TaskAccess):
             max_event_bytes=max_event_bytes,
             ledger=ledger,
             observer=observer,
+        )
+        self.edits = ConversationEdits(
+            store, agents, self._tasks, self._turns, self.writer, self._assignment_lock
         )
         self._interrupted = InterruptedTasks(
             store, agents, self._tasks, self._turns, ledger, rerun=restart_interrupted
@@ -346,116 +339,6 @@ class Engine(TaskAccess):
                         await self._delete_task(task_id, owner)
         if is_changed:
             await self._store.purge()
-
-    async def rename_conversation(
-        self, context_id: str, title: str, owner: str, agent: str = ""
-    ) -> StoredConversation:
-        """Set the title of a conversation in the list of its owner.
-
-        Args:
-            context_id: Id of the conversation.
-            title: The title; if it has no words, the conversation gets its default title.
-            owner: The caller.
-            agent: The name of the agent; see `CallContext`.
-
-        Raises:
-            BlockedMessageError: An input filter blocks the title.
-            TaskNotFoundError: The caller has no task in such a conversation.
-            StoreError: The title cannot be stored.
-        """
-        await self._agents.check(agent, (), {"title": title})
-        renamed = await self._store.conversations.rename(context_id, owner, title_of([title], MAX_TITLE))
-        if renamed is None:
-            raise TaskNotFoundError("the conversation has no tasks", metadata={"contextId": context_id})
-        return renamed
-
-    async def put_record(
-        self, task: Task, owner: str, name: str, *, may_create: bool = True, agent: str = ""
-    ) -> bool:
-        """Store a record: a task that has ended and had no turn. The record replaces the caller's record with the same name.
-
-        Lists of tasks do not contain records. Of concurrent calls, the last one takes effect.
-
-        Args:
-            task: The task.
-            owner: The caller.
-            name: The name of the record, which is used instead of the id of ``task``.
-            may_create: See `Store.put_record`.
-            agent: The name of the agent; see `CallContext`.
-
-        Returns:
-            Whether the record was stored; see `Store.put_record`.
-
-        Raises:
-            BlockedMessageError: An input filter blocks the metadata of the task.
-            StoreError: The record cannot be stored.
-        """
-        await self._agents.check(agent, (), task.metadata)
-        task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
-        return await self._store.put_record(task, owner, may_create=may_create)
-
-    async def add_messages(
-        self, task: Task, messages: Sequence[Message], owner: str, agent: str = ""
-    ) -> None:
-        """Add messages to a conversation.
-
-        The messages belong to a new task that has ended and had no turn. Lists of tasks do not contain this task.
-
-        Args:
-            task: The task.
-            messages: The messages in chronological order.
-            owner: The caller.
-            agent: The name of the agent; see `CallContext`.
-
-        Raises:
-            BlockedMessageError: An input filter blocks a message.
-            ContentTypeNotSupportedError: The agent does not accept the media type of a message.
-            StoreError: The messages cannot be stored.
-        """
-        await self._agents.check(agent, messages, task.metadata)
-        ids = {"context_id": task.context_id, "task_id": task.id}
-        active = ActiveTask(TaskRecord(task), owner, TaskLog())
-        event = active.record.submitted()
-        write = TaskWrite(
-            task.id,
-            owner,
-            task.context_id,
-            (event,),
-            active.record.snapshot(),
-            [message.model_copy(update=ids) for message in messages],
-            task.status.timestamp,
-            is_listed=False,
-        )
-
-        def publish(events: Sequence[Event]) -> None:
-            active.log.publish(events)
-            self._turns.end_log(active)
-
-        async with self._assignment_lock(owner, root_of(task.context_id)):
-            self._tasks.add(active)
-            self.writer.add_write(write, publish, partial(self._turns.fail, active))
-            await self._tasks.wait_until_persisted(active, event.number)
-
-    async def replace_message(
-        self, context_id: str, current: Message, message: Message | None, owner: str
-    ) -> bool:
-        """Replace or delete a message of a conversation. The tasks that contain the message are not changed.
-
-        Args:
-            context_id: Id of the conversation.
-            current: The message to replace.
-            message: The new message; None to delete the message.
-            owner: The caller.
-
-        Returns:
-            Whether the message was replaced; False if another request has changed it.
-
-        Raises:
-            StoreError: The store is not available at present.
-        """
-        is_replaced = await self._store.replace_message(context_id, owner, current, message)
-        await self._store.purge()
-        return is_replaced
 
     async def _cancel_dependents(self, context_id: str, owner: str, task: Task | None = None) -> None:
         for task_id in reversed(await self._waiting_turns.dependents(context_id, owner, task)):

@@ -252,17 +252,19 @@ class Operations:
         await self._engine.delete_task(task_id, caller.owner)
 
     async def put_record(self, task: Task, caller: Caller, name: str, *, may_create: bool = True) -> bool:
-        """Persist a task without turns under a name (see `Engine.put_record`).
+        """Persist a task without turns under a name (see `ConversationEdits.put_record`).
 
         Raises:
             A2AError: An input filter blocks the metadata of the task.
             StoreError: The store is not available.
         """
         agent = caller.receiver
-        return await self._engine.put_record(task, caller.owner, name, may_create=may_create, agent=agent)
+        return await self._engine.edits.put_record(
+            task, caller.owner, name, may_create=may_create, agent=agent
+        )
 
     async def add_messages(self, task: Task, messages: Sequence[Message], caller: Caller) -> None:
-        """Add messages to a conversation of the caller (see `Engine.add_messages`).
+        """Add messages to a conversation of the caller (see `ConversationEdits.add_messages`).
 
         Raises:
             A2AError: A message or one of its files is not accepted.
@@ -270,17 +272,17 @@ class Operations:
         """
         for message in messages:
             self.limits.check_message(message)
-        await self._engine.add_messages(task, messages, caller.owner, caller.receiver)
+        await self._engine.edits.add_messages(task, messages, caller.owner, caller.receiver)
 
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, caller: Caller
     ) -> bool:
-        """Replace or delete a message of the caller's conversation (see `Engine.replace_message`).
+        """Replace or delete a message of the caller's conversation (see `ConversationEdits.replace_message`).
 
         Raises:
             StoreError: The store is not available.
         """
-        return await self._engine.replace_message(context_id, current, message, caller.owner)
+        return await self._engine.edits.replace_message(context_id, current, message, caller.owner)
 
     async def delete_conversation(self, context_id: str, caller: Caller) -> None:
         """Delete a conversation (see `Engine.delete_conversation`).
