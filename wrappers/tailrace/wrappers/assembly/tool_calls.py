@@ -90,11 +90,12 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
         cut: True if the response ended at its length limit. An empty text then means that the arguments were truncated.
 
     Returns:
-        For a JSON object: ``arguments``. If tailrace would encode the arguments differently, also ``arguments_json``,
-        which is the unchanged text. For an empty text: empty ``arguments``, or ``arguments_error`` if ``cut`` is True.
-        For any other text: ``arguments_text``, which is the unchanged text. If the text is not valid JSON, has too many
-        values or is nested too deeply, also ``arguments_error``. Invalid text is never repaired. If a server sent the
-        same JSON document twice, one copy is used.
+        For a JSON object, or a JSON string that contains the text of one: ``arguments``. If tailrace would encode the
+        arguments differently, also ``arguments_json``, which is the unchanged text. For an empty text: empty
+        ``arguments``, or ``arguments_error`` if ``cut`` is True. For any other text: ``arguments_text``, which is the
+        unchanged text. If the text is not valid JSON, has too many values or is nested too deeply, also
+        ``arguments_error``. Invalid text is never repaired. If a server sent the same JSON document twice, one copy is
+        used.
     """
     if not raw.strip():
         return {"arguments_error": "cut off before any argument arrived"} if cut else {"arguments": {}}

@@ -45,8 +45,8 @@ class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
         text: The visible text of this delta.
         reasoning: The reasoning text of this delta.
         calls: Fragments of tool calls. The index of a call is the index of its content block.
-        finish: The finish reason. Its raw value is Bedrock's ``stopReason``.
-        usage: Token counts of the request.
+        finish: The finish reason; None while the response continues. Its raw value is Bedrock's ``stopReason``.
+        usage: Token counts of the request; None if the event has none.
     """
 
 

@@ -97,7 +97,7 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
 
 
 def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
-    """Return metadata with all fields of an object that are not standard fields, for later requests."""
+    """Return metadata with all fields of an object that are not standard fields; empty if there are none."""
     other_fields = {
         name: plain_json(wire_json(value))
         for name, value in fields.items()

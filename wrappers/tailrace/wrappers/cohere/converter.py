@@ -114,7 +114,8 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         The messages may be JSON objects or objects of the ``cohere`` package.
 
         Raises:
-            ValueError: Chat v2 does not define the role of a message or the type of a content part.
+            ValueError: Chat v2 does not define the role of a message or the type of a content part, or the data of an
+                image is invalid.
         """
         return _HistoryReader().read(messages)
 

@@ -36,7 +36,7 @@ class HistoryReader(ABC):
         """
 
     def read(self, messages: Iterable[object]) -> History:
-        """Read all messages.
+        """Read all messages, and return the history.
 
         Raises:
             ValueError: See `read_message`. The error names the position of the message.
@@ -79,7 +79,8 @@ class HistoryReader(ABC):
     def call_id(self, result_call_id: str, name: str = "") -> str:
         """Return the call id for a tool result.
 
-        If the result contains an id, return it. Otherwise, return the id of the first matching call without a result.
+        If the result contains an id, return it. Otherwise, return the id of the first matching call without a result;
+        empty if there is none.
 
         Args:
             result_call_id: The id in the result; empty in legacy formats and from some clients.

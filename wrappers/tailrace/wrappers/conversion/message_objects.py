@@ -15,7 +15,7 @@ Fields = dict[str, Any]
 
 
 def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
-    """Return the fields of a wire format in metadata. ``key`` is the name of the format."""
+    """Return the fields of a wire format in metadata; empty if there are none. ``key`` is the name of the format."""
     return dict(as_mapping(metadata.get(key)) or {})
 
 

@@ -62,7 +62,7 @@ def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[st
 
 
 def without_empty(**members: Any) -> dict[str, Any]:
-    """Return the members of a request without None and empty values."""
+    """Return the members of a request without None and empty texts, tuples and dicts."""
     return {name: value for name, value in members.items() if value is not None and value not in ((), "", {})}
 
 

@@ -73,7 +73,7 @@ def as_index(value: object) -> int | None:
 
 
 def as_count(value: object) -> int | None:
-    """Return ``value`` as a token count if it is an integer or an integral float; otherwise None."""
+    """Return ``value`` as a token count if it is an integer or an integral float below 2**53; otherwise None."""
     if value is None:
         return None
     if value.__class__ is int:  # fast path for the most common case

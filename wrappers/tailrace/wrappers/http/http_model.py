@@ -295,10 +295,8 @@ class HTTPModel(Model):
         """
         words = body.strip() if isinstance(body, str) else None
         if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
-            body, report = (
-                words,
-                None,
-            )  # an HTML page (for example of a proxy) or a long text is not an error message
+            # An HTML page (for example of a proxy) or a long text is not an error message.
+            body, report = words, None
         else:
             report = provider_error(body, self.provider) if body else None
         return UpstreamError(

@@ -88,7 +88,7 @@ class MistralConverter(OpenAIConverter):
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
         """Return the messages of the request: the system message, the context, and then the conversation.
 
-        The content of user and assistant messages is a list of parts. The content of ``tool`` messages is text.
+        Content is a list of parts. Only ``tool`` messages and inserted messages have text instead.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.

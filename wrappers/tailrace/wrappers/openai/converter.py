@@ -107,7 +107,8 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
         """Return the messages of the request: the system message, the context, and then the conversation.
 
-        The content of user and assistant messages is a list of parts. The content of ``tool`` messages is text.
+        If a user or assistant message has content, the content is a list of parts. The content of ``tool`` messages is
+        text.
 
         Raises:
             ValueError: A message with a role other than MODEL contains a tool call.
@@ -135,7 +136,8 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         """Convert the messages of a request to the common history. Objects of the ``openai`` package are accepted.
 
         Raises:
-            ValueError: Chat Completions does not define the role of a message or the type of a content part.
+            ValueError: Chat Completions does not define the role of a message or the type of a content part, or a file
+                is invalid.
         """
         return _HistoryReader(self).read(messages)
 

@@ -28,8 +28,8 @@ _TIMEOUT = 5.0  # seconds
 async def find_owner(client: HttpClient, endpoint: OpenAIEndpoint) -> str | None:
     """Return the server software: the value of ``owned_by`` in the server's list of models, if it is a key of `PREFILLS`.
 
-    The result is empty if no value is a key of `PREFILLS`. The result is None if the request failed, but may succeed
-    later.
+    The result is empty if no value is a key of `PREFILLS`. The result is None if the request failed or the response is
+    not JSON. A later request may then succeed.
 
     Args:
         client: Sends the request.
