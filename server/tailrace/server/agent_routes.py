@@ -112,7 +112,7 @@ class AgentRoutes:
             AiSdkEndpoint(operations, settings, authentication).add_to(router)
         if "ag-ui" in settings.endpoints:
             AgUiEndpoint(operations, settings, authentication).add_to(router)
-        # 0.3 first, because its routes begin with /v1, which a route of 1.0 would match as the tenant v1.
+        # 0.3 first: its routes begin with /v1. Routes of 1.0, which may begin with the name of a tenant, would match them.
         for version in (VERSION_0_3, VERSION_1_0):
             HttpJsonBinding(operations, settings, authentication, version).add_to(router)
         if "playground" in settings.endpoints:
@@ -122,7 +122,7 @@ class AgentRoutes:
 
 
 def _signed(card: ExtendedCard | AgentCard | None, signers: "Sequence[CardSigner]") -> ExtendedCard | None:
-    """Return a function that returns the extended card of a caller, signed if there are signers; None without such a card."""
+    """Return a function that returns the extended card for a caller, signed if there are signers; None if ``card`` is None."""
     if card is None or not signers:
         return card if callable(card) or card is None else lambda _: card
     from tailrace.server.protocols.a2a.card_signing import sign_card

@@ -41,7 +41,7 @@ MAX_RESTARTS = 2
 
 
 class InterruptedTasks:
-    """Recovers tasks that a crash interrupted.
+    """Recovers tasks that a crash or a stop of a server interrupted.
 
     Args:
         store: The store with the tasks.
@@ -75,7 +75,9 @@ class InterruptedTasks:
             await self.recover(active)
 
     async def read(self, names: Iterable[tuple[str, str]]) -> list[ActiveTask]:
-        """Read tasks, and return those that have a turn to recover, in the order of these turns.
+        """Read tasks, and return those that have a turn to recover.
+
+        Tasks whose turns had begun precede tasks whose turns wait. Both are in the order of the times of their statuses.
 
         The order matters because the turns of one conversation run one after the other.
 
@@ -104,7 +106,7 @@ class InterruptedTasks:
         """Restart the turn of a task, or fail the task. All published events remain.
 
         Args:
-            active: A task that `read` returned. After an error, the task can be passed to `read` again.
+            active: A task that `read` returned. After an error, pass its id and its owner to `read` to try again.
         """
         try:
             if active.waiting:
@@ -152,7 +154,7 @@ class InterruptedTasks:
         self._turns.run_soon(active, Permit.none())
 
     async def _publish_missing_results(self, active: ActiveTask) -> None:
-        """Before a task fails, publish results for its tool calls that have a decision but no result."""
+        """Before a task fails, publish results for the calls that its caller approved or rejected and that have no result."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
             return
@@ -178,10 +180,10 @@ class InterruptedTasks:
     async def _record_attempt(self, active: ActiveTask) -> None:
         """Record an attempt that may have been running when the crash occurred.
 
-        The stored events do not show whether an attempt was running, because the turn may have sent a request without storing an
-        event. A suspended turn has recorded all its attempts. If the provider stores the response of the last attempt, the
-        resumed turn receives this response again from the beginning. The usage of the new attempt then includes the usage of the
-        last attempt, which is therefore marked as `AttemptState.ATTACHED`.
+        The stored events do not show whether an attempt was running, because the turn may have sent a request without storing
+        an event. A suspended turn has recorded all its attempts. If the stop cut its last attempt, and the provider stores the
+        response, the continued turn receives this response again from the beginning. The usage of the new attempt then includes
+        the usage of the last attempt, which is therefore marked as `AttemptState.ATTACHED`.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))

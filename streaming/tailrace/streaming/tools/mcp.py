@@ -194,7 +194,8 @@ class McpTool(Tool):
         depending on the protocol version.
 
         Raises:
-            ToolError: The server rejected the call, disconnected during the call, or cannot be reached.
+            ToolError: The server rejected the call, disconnected during the call, or cannot be reached; or the result is
+                nested too deeply.
         """
         result = await self._link.call(self._name, arguments)
         try:

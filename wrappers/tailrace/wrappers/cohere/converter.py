@@ -12,11 +12,11 @@ because the API cannot represent it. All other content survives a round trip:
 - Reasoning is sent only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is not preserved.
 - The order in a message of the model is: the plan of its tool calls, thinking and text in their original order, tool
   calls. Without tool calls, the plan is omitted.
-- Data is sent as JSON in a text, except a block of Cohere in a message of the model, which is sent unchanged. An image
-  loses its name. The media type of an image that is sent with its bytes is sent in lower case and without parameters.
-  The media type of an image with a URL is not sent; ``to_history`` derives it from the URL. Any other file becomes a
-  text: ``[name](url)`` for a URL, otherwise ``[file name, media type, size]``. Files of a model become such texts, too.
-  A refusal is sent as text.
+- Data is sent as a text with JSON. Exception: in a message of the model, data that is a content item of Cohere's API
+  (its type is in ``metadata["cohere"]["type"]``) is sent unchanged. An image loses its name. The media type of an image
+  that is sent with its bytes is sent in lower case and without parameters. The media type of an image with a URL is not
+  sent; ``to_history`` derives it from the URL. Any other file becomes a text: ``[name](url)`` for a URL, otherwise
+  ``[file name, media type, size]``. Files of a model become such texts, too. A refusal is sent as text.
 - Every call of a client tool is sent as a function call. ``synthetic_id`` is not preserved. Arguments that are not a
   JSON object, and the text for a custom tool, are sent as ``{"input": text}``.
 - A tool's output that is a non-empty object is sent as a document. A list of several such objects is sent as documents.
@@ -114,8 +114,8 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         The messages may be JSON objects or objects of the ``cohere`` package.
 
         Raises:
-            ValueError: Chat v2 does not define the role of a message or the type of a content part, or the data of an
-                image is invalid.
+            ValueError: Chat v2 does not define the role of a message; a content part has no type; a system, user or tool
+                message has a content part that Chat v2 does not allow; or the data of an image is invalid.
         """
         return _HistoryReader().read(messages)
 
@@ -204,7 +204,7 @@ def _text_items(text: str, own: Fields) -> list[Fields]:
 
 
 def _data_item(part: ContentPartData, own: Fields) -> Fields:
-    """Return the block of Cohere that a part contains; for other data, a text item with JSON."""
+    """Return the content item of Cohere's API that a part contains; for other data, a text item with JSON."""
     block = as_mapping(part.data)
     if block is not None and own.get("type") and own["type"] == block.get("type"):
         return dict(block)

@@ -8,8 +8,8 @@ object.
 
 In this module, a *round* consists of one or several adjacent messages of the model, and the other messages up to the
 model's next message. A call matches only results in the same round. Two calls with the same id in different rounds are
-therefore different calls. If several results are possible, a result with the same id is preferred to a result without
-an id. Among these results, a result with the same tool name is preferred.
+therefore different calls. If several results are possible, the order of preference is: the same id and the same tool
+name; the same id; no id and the same tool name; no id.
 
 Calls of the kind ``"server"`` are an exception. The provider runs the tools, and the calls match only results in
 messages of the model. The result of such a call may be in a later round if it has the same id. A result without an id
@@ -110,7 +110,7 @@ def calls_without_result(history: History, since: int = 0) -> list[ContentPartTo
 
 
 def with_missing_results(history: History) -> History:
-    """Add an error result (`NO_RESULT`) to the last message for each call of its round that has no result.
+    """For each call in the last round that has no result, add an error result (`NO_RESULT`) to the last message.
 
     If the last message is not a TOOL message, or if no result is missing, the same object is returned.
     """
@@ -132,9 +132,9 @@ def with_matched_ids(
 ) -> History:
     """Give each call a unique and valid id, and give its result the same id.
 
-    A unique and valid id does not change. A missing, duplicate or invalid id is replaced with a new id, which depends
-    only on the position of the call. If messages are appended to the conversation, earlier calls therefore get the same
-    new ids again, unless an appended message contains one of these ids. A result without a tool name gets the name in
+    A missing or invalid id, and an id that an earlier call has, is replaced with a new id. The new id depends on the
+    position of the call and on the ids in the conversation. If messages are appended to the conversation, earlier calls
+    get the same new ids again, unless an appended message contains one of these ids. A result without a tool name gets the name in
     its call. A result without a call does not change (see `with_repaired_results`).
 
     Args:
@@ -177,8 +177,8 @@ def with_repaired_results(history: History, *, add_missing: bool = True) -> Hist
     - All results of a round are placed in the TOOL message after the message of the model, including added results and
       results from later messages. A missing TOOL message is created. Exception: if the message after the message of the
       model already has all results, it does not change, whatever its role.
-    - Adjacent messages of the model are merged, beginning with the first message with calls, if other messages or
-      results follow.
+    - If messages of other roles or results follow adjacent messages of the model, the first of these messages that
+      calls a client tool is merged with those after it.
     - A result in a message of the model remains in the message only if the provider ran the tool. Any other result is
       moved to a TOOL message. If all calls before such a result have results, the content after the result becomes
       another message of the model, which follows the TOOL message.
@@ -189,8 +189,8 @@ def with_repaired_results(history: History, *, add_missing: bool = True) -> Hist
 
     Args:
         history: The conversation.
-        add_missing: True to add the missing results, which providers require. False for a list of the stored items,
-            which must not contain results that do not exist.
+        add_missing: True to add the missing results, which providers require. False for a list of the items of
+            a stored conversation, which must not contain results that do not exist.
 
     Returns:
         The repaired history; the same object if no repair is necessary.
@@ -375,8 +375,8 @@ class _ResultRepair:
         """Add a message of the model to ``model_messages``.
 
         Returns:
-            The messages that are complete, because they end with a result and all their calls have results; and a
-            `_ModelMessages` with the content after these messages.
+            The messages that need no further repair: messages of the model whose client calls all have results in these
+            messages, and then a TOOL message with these results. Also a `_ModelMessages` with the content after them.
         """
         complete: list[Message] = []
         message = self._conversation[position]
@@ -432,7 +432,7 @@ class _ResultRepair:
         return messages
 
     def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
-        """In one message, replace each result that has no call with text.
+        """In one message, convert each result that has no call to text.
 
         Args:
             position: Index of the message.
@@ -482,7 +482,8 @@ class _ModelMessages:
         """Return the messages without the results of client tools.
 
         Args:
-            merge: True if results follow. The first message with calls and all later messages are then merged.
+            merge: True if messages of other roles or results follow. The first message that calls a client tool and all
+                later messages are then merged.
         """
         messages = [
             _with_content(message, content)
