@@ -261,14 +261,14 @@ def _problem(error: ErrorDetails) -> str:
             if similar
             else f"; the {'keys' if len(place) > 1 else 'tables'} are {', '.join(of)}"
         )
-        return f"{_place(place)}: unknown{hint}"
+        return f"{_path_text(place)}: unknown{hint}"
     if error["type"] == "missing" and place == ["agents"]:
         return "no agent: add a table [agents.NAME]"
     if error["type"] == "string_pattern_mismatch" and place[0] == "agents" and len(place) == 2:
         return f"[agents.{place[1]}]: a name has lower-case letters, digits and hyphens only, at most 63"
     if error["type"] == "string_pattern_mismatch" and place[0] == "models":
-        return f"{_place(place)}: write PROVIDER:MODEL"
-    return f"{_place(place)}: {error['msg'].removeprefix('Value error, ')}"
+        return f"{_path_text(place)}: write PROVIDER:MODEL"
+    return f"{_path_text(place)}: {error['msg'].removeprefix('Value error, ')}"
 
 
 def _keys_at(path: Sequence[str]) -> list[str]:
@@ -286,7 +286,7 @@ def _keys_at(path: Sequence[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def _place(path: Sequence[str]) -> str:
+def _path_text(path: Sequence[str]) -> str:
     """Return a path as the table and the key: ``[agents.support] tools[0]``."""
     depth = 1 if path[0] == "server" else 2
     key = "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in path[depth:])
@@ -321,7 +321,7 @@ def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> A
         found = os.environ.get(name)
         if found is None:
             raise ConfigurationError(
-                f"{_place(path)}: the environment variable {name} is not set (write $${{{name}}} for this text)"
+                f"{_path_text(path)}: the environment variable {name} is not set (write $${{{name}}} for this text)"
             )
         variables[found] = name
         return found
@@ -329,7 +329,7 @@ def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> A
     return _VARIABLE.sub(replaced, value)
 
 
-def _given(table: BaseModel, *names: str) -> dict[str, Any]:
+def _set_values(table: BaseModel, *names: str) -> dict[str, Any]:
     """Return the keys that are set in a table, with their values. If names are given, return only these keys."""
     return {name: getattr(table, name) for name in table.model_fields_set if not names or name in names}
 
@@ -337,12 +337,12 @@ def _given(table: BaseModel, *names: str) -> dict[str, Any]:
 def _server_settings(file: ConfigFile, overrides: Settings) -> Settings:
     """Return the settings of ``[server]``, overridden by those of the command line and the environment."""
     values: dict[str, Any] = {}
-    for name, value in _given(file.server).items():
+    for name, value in _set_values(file.server).items():
         override = getattr(overrides, name)
         if name not in overrides.model_fields_set:
             values[name] = value
         elif isinstance(value, BaseModel) and isinstance(override, BaseModel):  # merge the groups
-            values[name] = value.model_copy(update=_given(override))
+            values[name] = value.model_copy(update=_set_values(override))
     if file.callers:
         values["caller_keys"] = SecretStr(",".join(_caller_keys(file.callers)))
     return overrides.model_copy(update=values)
@@ -362,7 +362,7 @@ def _caller_keys(callers: Mapping[str, CallerTable]) -> list[str]:
 
 def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -> AgentConfig:
     place = f"[agents.{name}]"
-    values = _given(table, *(each for each in AGENT_SETTINGS if each != "fallback"))
+    values = _set_values(table, *(each for each in AGENT_SETTINGS if each != "fallback"))
     if "agent_name" not in values and not values.get("agent"):  # the name of a remote agent is in its card
         values["agent_name"] = name
     if "card" in table.model_fields_set:
@@ -371,7 +371,7 @@ def _agent(name: str, table: AgentTable, file: ConfigFile, settings: Settings) -
             raise ConfigurationError(
                 f"{place} card: signing_keys, signing_jku and grpc_url belong in [server.card]"
             )
-        values["card"] = settings.card.model_copy(update=_given(card))
+        values["card"] = settings.card.model_copy(update=_set_values(card))
     if settings.public_url:
         values["public_url"] = f"{settings.public_url.rstrip('/')}/agents/{name}/"
     if not values.get("model") and not values.get("agent"):
@@ -393,7 +393,7 @@ def _with_model(settings: Settings, place: str, models: Mapping[str, ModelTable]
     if model in models:
         if settings.base_url or settings.api_key:
             raise ConfigurationError(f"{place}: base_url and api_key belong in [models.{model}]")
-        return _named(settings, models[model])
+        return _with_provider(settings, models[model])
     if not all(model.partition(":")):
         names = f" ({', '.join(models)})" if models else ""
         raise ConfigurationError(
@@ -404,7 +404,7 @@ def _with_model(settings: Settings, place: str, models: Mapping[str, ModelTable]
 
 def _fallback(settings: Settings, value: str, place: str, models: Mapping[str, ModelTable]) -> Settings:
     if value in models:
-        return _named(settings, models[value])
+        return _with_provider(settings, models[value])
     if not all(split_fallback(value)[0].partition(":")):
         raise ConfigurationError(
             f"{place} fallback: {value!r} is neither PROVIDER:MODEL, PROVIDER:MODEL@BASE_URL nor the name of a table "
@@ -416,7 +416,7 @@ def _fallback(settings: Settings, value: str, place: str, models: Mapping[str, M
         raise ConfigurationError(f"{place} fallback: {error}") from None
 
 
-def _named(settings: Settings, table: ModelTable) -> Settings:
+def _with_provider(settings: Settings, table: ModelTable) -> Settings:
     return settings.model_copy(
         update={"model": table.model, "base_url": table.base_url, "api_key": table.api_key}
     )

@@ -49,7 +49,7 @@ def copy_often(monkeypatch: pytest.MonkeyPatch, patience: int) -> None:
     """Copy the log with every row, and treat it as too long."""
     monkeypatch.setattr(sqlite, "COPIED_ROWS", 1)
     monkeypatch.setattr(sqlite, "MAX_LOG_PAGES", 0)
-    monkeypatch.setattr(sqlite, "COPY_PATIENCE", patience)
+    monkeypatch.setattr(sqlite, "CHECKPOINT_TIMEOUT_MS", patience)
 
 
 async def test_a_long_log_is_truncated_when_its_readers_have_finished(

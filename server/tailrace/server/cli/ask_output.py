@@ -35,7 +35,7 @@ class Screen:
             if item.channel == ANSWER:
                 self.print_response(item.text, item.source, again=item.again)
             else:
-                self._aside(item)
+                self._print_aside(item)
         elif isinstance(item, Remark):
             self.note(f"{item.kind}: {item.text}", "cyan")
         else:
@@ -75,7 +75,7 @@ class Screen:
             self._notes_open = self._notes_open and not self._shared
         self._is_response_open = False
 
-    def _aside(self, item: Text) -> None:
+    def _print_aside(self, item: Text) -> None:
         """Print text of another channel (reasoning, refusal), with a label before it."""
         if self._aside_from != item.source or item.again:
             self._end_line()
@@ -137,9 +137,9 @@ class MarkdownScreen(Screen):
         self._finish()
         super().close()
 
-    def _aside(self, item: Text) -> None:
+    def _print_aside(self, item: Text) -> None:
         self._finish()
-        super()._aside(item)
+        super()._print_aside(item)
 
     def _finish(self) -> None:
         if self._block.strip():

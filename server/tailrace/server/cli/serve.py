@@ -318,7 +318,7 @@ class _Start:
         except Exception as error:
             if failed is None:
                 raise
-            self.failure = _ours(error)
+            self.failure = _tailrace_error(error)
             if self.failure is None:
                 await send(failed)
                 raise
@@ -340,7 +340,7 @@ def _settle() -> None:
     release_memory()
 
 
-def _ours(error: Exception) -> TailraceError | None:
+def _tailrace_error(error: Exception) -> TailraceError | None:
     """Return the only error inside nested exception groups if it is a `TailraceError`, and None otherwise."""
     while isinstance(error, ExceptionGroup):
         inside = cast("tuple[Exception, ...]", error.exceptions)

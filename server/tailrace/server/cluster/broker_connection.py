@@ -351,7 +351,7 @@ class Subscriber:
         """
         self._last = asyncio.get_running_loop().time()
         protocol = await _open(self._address, self._timeout)
-        protocol.on_message = self._take
+        protocol.on_message = self._receive
         self._protocol = protocol
         try:
             self.subscribe(*channels())
@@ -367,7 +367,7 @@ class Subscriber:
             self._protocol = None
             await protocol.close()
 
-    def _take(self, reply: Any) -> None:
+    def _receive(self, reply: Any) -> None:
         self._last = asyncio.get_running_loop().time()
         if isinstance(reply, ReplyError):
             raise reply

@@ -394,7 +394,7 @@ class ClusterEngine(Engine):
         finally:
             with anyio.CancelScope(shield=True):
                 try:
-                    await self._node.leave(self._shared.database)
+                    await self._node.unregister(self._shared.database)
                 except StoreError as error:
                     logger.warning(
                         "the end of this node was not announced; other nodes will detect it: %s", error

@@ -38,7 +38,7 @@ class Node:
         ttl: Seconds without a heartbeat after which a node is dead.
 
     Attributes:
-        id: The id of the node. Each `join` creates a new id. Empty before `join` and after `leave`.
+        id: The id of the node. Each `join` creates a new id. Empty before `join` and after `unregister`.
         ttl: Seconds without a heartbeat after which a node is dead.
         renamed: An `anyio.Event` that is set when the node gets another id. A new object then replaces it.
     """
@@ -93,7 +93,7 @@ class Node:
         gone = delete(nodes).where(nodes.c.id.in_(dead.scalar_subquery())).returning(nodes.c.id)
         return list(await database.write_in_parallel(lambda connection: connection.scalars(gone).all()))
 
-    async def leave(self, database: "NodeDatabase") -> None:
+    async def unregister(self, database: "NodeDatabase") -> None:
         """Remove the row of this node, so that other nodes can take over its tasks immediately.
 
         Raises:
@@ -115,8 +115,8 @@ class Node:
             raise StoreError(
                 f"this node could not write a heartbeat within {self.ttl:g} s, and writes nothing"
             )
-        place = select(nodes.c.id).where(nodes.c.id == self.id).with_for_update(read=True, key_share=True)
-        if connection.scalar(place) is None:
+        row = select(nodes.c.id).where(nodes.c.id == self.id).with_for_update(read=True, key_share=True)
+        if connection.scalar(row) is None:
             raise NotOwnedError("other nodes declared this node dead")
 
 

@@ -149,7 +149,7 @@ class ClusterStore(Store):
             for task_id in self._taken_over_tasks:
                 refused[task_id] = NotOwnedError("another node has taken over the task")
             self._abandoned -= self._taken_over_tasks
-            await self._add(self._stream_additions(database_writes), refused, are_kept=True)
+            await self._add(self._stream_additions(database_writes), refused, are_persisted=True)
         else:
             await self._add(additions, refused)
         for write in database_writes:
@@ -175,9 +175,9 @@ class ClusterStore(Store):
 
     async def _write(self, writes: Sequence[TaskWrite]) -> None:
         bodies = await self._encoded(writes, is_large=is_large_batch(writes))
-        await self._database.write(lambda connection: self._keep(connection, writes, bodies))
+        await self._database.write(lambda connection: self._persist(connection, writes, bodies))
 
-    def _keep(self, connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies) -> None:
+    def _persist(self, connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies) -> None:
         node = self._node.id
         created = {write.task_id for write in writes if write.events and write.events[0].number == 1}
         known = {write.task_id for write in writes if write.task_id} - created
@@ -218,18 +218,18 @@ class ClusterStore(Store):
         ]
 
     async def _add(
-        self, additions: list[Addition], refused: dict[str, StoreError], *, are_kept: bool = False
+        self, additions: list[Addition], refused: dict[str, StoreError], *, are_persisted: bool = False
     ) -> None:
         """Add events to streams, or to PostgreSQL while the broker is not available.
 
         Args:
             additions: The events to add.
             refused: Errors by task id. The method adds an error for each task that another node has taken over.
-            are_kept: True if PostgreSQL already has the events.
+            are_persisted: True if PostgreSQL already has the events.
         """
         if not additions:
             return
-        unkept = [] if are_kept else additions
+        unpersisted = [] if are_persisted else additions
         missing: list[Addition] = []
         if self.streams.broker.is_usable:
             try:
@@ -245,13 +245,13 @@ class ClusterStore(Store):
                         contested.append(each)
                     elif outcome is Outcome.MISSING:
                         missing.append(each)
-                if are_kept:
+                if are_persisted:
                     for task_id in await self._taken_over(contested):
                         refused[task_id] = NotOwnedError("another node has taken over the task")
                 else:
-                    unkept = contested + missing
-        if unkept:
-            await self._add_to_database(unkept, refused)
+                    unpersisted = contested + missing
+        if unpersisted:
+            await self._add_to_database(unpersisted, refused)
         for each in missing:  # the broker has lost its data; the next addition may start a new stream
             self._own_tasks[each.task_id] = False
 
@@ -462,15 +462,15 @@ class ClusterStore(Store):
         """
         node = self._node.id
         orphaned = or_(tasks.c.node.is_(None), ~exists().where(nodes.c.id == tasks.c.node))
-        some = select(tasks.c.id).where(has_running_turn(), orphaned).limit(TAKE_OVER_BATCH)
-        if not await self._read(some):
+        batch = select(tasks.c.id).where(has_running_turn(), orphaned).limit(TAKE_OVER_BATCH)
+        if not await self._read(batch):
             return [], []
-        unlocked = some.with_for_update(skip_locked=True).scalar_subquery()
+        unlocked = batch.with_for_update(skip_locked=True).scalar_subquery()
         change = update(tasks).where(tasks.c.id.in_(unlocked)).values(node=node)
-        taken = change.returning(tasks.c.id, tasks.c.owner)
+        taken_over = change.returning(tasks.c.id, tasks.c.owner)
 
         def work(connection: Connection) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
-            rows = [(row.id, row.owner) for row in connection.execute(taken)]
+            rows = [(row.id, row.owner) for row in connection.execute(taken_over)]
             connection.execute(delete(claims).where(claims.c.node.not_in(select(nodes.c.id)), ~_is_claimed()))
             # Webhooks are claimed together with their task, because only the node that runs the task is notified of its events.
             of_tasks = push_configs.c.task_id.in_([task_id for task_id, _ in rows])

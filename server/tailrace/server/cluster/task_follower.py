@@ -59,17 +59,18 @@ class TaskFollower:
     Args:
         store: The store, which has the events that a stream lacks.
         streams: The streams of the tasks.
-        gone: Function that is called with a task if its next event exists nowhere, so that its record must be loaded again.
+        on_gap: Function that is called with a task if its next event exists nowhere, so that its record must be loaded
+            again.
     """
 
-    def __init__(self, store: ClusterStore, streams: TaskStreams, gone: Any) -> None:
+    def __init__(self, store: ClusterStore, streams: TaskStreams, on_gap: Any) -> None:
         self._store = store
         self._streams = streams
         self._broker = streams.broker
-        self._gone = gone
+        self._on_gap = on_gap
         self._followed: dict[bytes, _Followed] = {}
-        self._some = anyio.Event()
-        self._subscriber = self._broker.subscriber(self._begin, self._take)
+        self._has_followed = anyio.Event()
+        self._subscriber = self._broker.subscriber(self._begin, self._receive)
         # The streams to read, because this node may have missed published entries.
         self._unread: dict[bytes, _Followed] = {}
         self._some_unread = anyio.Event()
@@ -79,7 +80,7 @@ class TaskFollower:
         """Follow a task from the number of its last event, as long as it has subscribers."""
         followed = _Followed(active)
         self._followed[followed.key] = followed
-        self._some.set()
+        self._has_followed.set()
         self._subscriber.subscribe(followed.key)
 
     async def refresh(self, active: ActiveTask) -> None:
@@ -114,7 +115,7 @@ class TaskFollower:
         if followed is not None:
             self._read_soon(followed)
 
-    def _take(self, key: bytes, message: bytes) -> None:
+    def _receive(self, key: bytes, message: bytes) -> None:
         followed = self._followed.get(key)
         active = followed and followed.task()
         if followed is None or active is None:
@@ -139,16 +140,16 @@ class TaskFollower:
     async def _read_streams(self) -> None:
         while True:
             await self._some_unread.wait()
-            some = [self._unread.pop(key) for key in list(self._unread)[:STREAMS]]
-            if not some:
+            batch = [self._unread.pop(key) for key in list(self._unread)[:STREAMS]]
+            if not batch:
                 self._some_unread = anyio.Event()
                 continue
-            await self._read_some(some)
+            await self._read_batch(batch)
 
-    async def _read_some(self, some: Sequence[_Followed]) -> None:
+    async def _read_batch(self, batch: Sequence[_Followed]) -> None:
         # A separate function, because its local variables refer to tasks, and must not keep these tasks alive until the next
         # read.
-        in_memory = [(followed, active) for followed in some if (active := followed.task()) is not None]
+        in_memory = [(followed, active) for followed in batch if (active := followed.task()) is not None]
         positions = [(active.record.id, active.record.number) for _, active in in_memory]
         if not positions:
             return
@@ -173,18 +174,18 @@ class TaskFollower:
     async def _poll_store(self) -> None:
         pause = POLL_INTERVAL
         while True:
-            await self._some.wait()
+            await self._has_followed.wait()
             await anyio.sleep(pause)
             pause = await self._poll()
 
     async def _poll(self) -> float:
         """Read the last event numbers of the followed tasks, and return the seconds until the next read."""
-        # A separate function, for the same reason as `_read_some`.
+        # A separate function, for the same reason as `_read_batch`.
         for key, followed in list(self._followed.items()):
             if followed.task() is None:
                 self._drop(key)
         if not self._followed:
-            self._some = anyio.Event()
+            self._has_followed = anyio.Event()
             return POLL_INTERVAL
         tasks = {active.record.id: each for each in self._followed.values() if (active := each.reference())}
         try:
@@ -224,7 +225,7 @@ class TaskFollower:
             try:
                 events = await self._store.load_events(active.record.id, active.record.number)
             except EventsDropped:
-                self._gone(active)
+                self._on_gap(active)
                 return
             if not events or not feed(active, events):
                 return

@@ -49,16 +49,16 @@ class Problem:
             status = "PERMISSION_DENIED" if error.forbidden else "UNAUTHENTICATED"
             challenge = {"WWW-Authenticate": error.challenge} if error.challenge else {}
             return cls(error.http_status, status, "AuthenticationError", str(error), headers=challenge)
-        found = as_a2a_error(error)
-        name = type(found).__name__
+        a2a_error = as_a2a_error(error)
+        name = type(a2a_error).__name__
         return cls(
-            found.http_status,
-            found.status,
+            a2a_error.http_status,
+            a2a_error.status,
             name,
-            str(found),
-            found.details(),
-            headers=error_headers(found),
-            rpc_code=found.code,
+            str(a2a_error),
+            a2a_error.details(),
+            headers=error_headers(a2a_error),
+            rpc_code=a2a_error.code,
         )
 
     def body(self) -> bytes:

@@ -122,14 +122,14 @@ class RequestGuard:
                 has_header_credentials = has_header_credentials or value[:7].lower() == b"bearer "
             elif name == _API_KEY:
                 has_header_credentials = True
-        named = _parse_authority(host or b"")
-        if self._local_only and not self._is_local(scope, named):
+        authority = _parse_authority(host or b"")
+        if self._local_only and not self._is_local(scope, authority):
             raise _not_local(scope)
-        if self._checks_host and not self._is_known(named, scope):
+        if self._checks_host and not self._is_known(authority, scope):
             raise _foreign_host(host)
         if (origin is None and site != b"cross-site") or (self._authenticated and has_header_credentials):
             return
-        if self._any_origin or (origin is not None and self._is_allowed_origin(origin, named)):
+        if self._any_origin or (origin is not None and self._is_allowed_origin(origin, authority)):
             return
         # A link on another site may open a page of this server. This is safe: GET changes nothing, and the site cannot read the
         # response.
@@ -169,8 +169,8 @@ class RequestGuard:
 
     def is_local(self, scope: Scope) -> bool:
         """Return whether a request comes from this machine, without a proxy, and has a loopback host name."""
-        named = _parse_authority(_header(scope, b"host"))
-        return named is not None and is_loopback(named.host) and self._is_local(scope, None)
+        authority = _parse_authority(_header(scope, b"host"))
+        return authority is not None and is_loopback(authority.host) and self._is_local(scope, None)
 
     def authority(self, scope: Scope) -> str:
         """Return the ``host[:port]`` under which a client reaches this server.
@@ -184,7 +184,7 @@ class RequestGuard:
         host = f"[{host}]" if ":" in host else host
         return host if port is None or port == _PORTS.get(scope["scheme"]) else f"{host}:{port}"
 
-    def _is_local(self, scope: Scope, named: _Authority | None) -> bool:
+    def _is_local(self, scope: Scope, authority: _Authority | None) -> bool:
         """Return whether a connection uses loopback or a Unix socket, directly or through a proxy on this machine.
 
         If uvicorn trusts a proxy, it takes ``client`` from ``X-Forwarded-For``. uvicorn does not change ``server``, which is the
@@ -193,26 +193,31 @@ class RequestGuard:
         client, server = scope.get("client"), scope.get("server")
         address = parse_address(server[0]) if server else None
         # ``server`` is None for a Unix socket, and if a test client calls the application directly.
-        came_here = server is not None and (address is None or address.is_loopback)
+        is_loopback_server = server is not None and (address is None or address.is_loopback)
         peer = parse_address(client[0]) if client is not None else None
         is_remote = peer is not None and not peer.is_loopback
         if is_remote or names_remote_client(_decoded(scope)):
             is_socket = server is not None and (address is not None or server[1] is None)
-            return came_here and is_socket and named is not None and named.host in self._public_hosts
+            return (
+                is_loopback_server
+                and is_socket
+                and authority is not None
+                and authority.host in self._public_hosts
+            )
         if client is None:
-            return came_here
+            return is_loopback_server
         if peer is None:
-            return came_here and address is None
-        return came_here or server is None
+            return is_loopback_server and address is None
+        return is_loopback_server or server is None
 
-    def _is_known(self, named: _Authority | None, scope: Scope) -> bool:
-        if named is None:
+    def _is_known(self, authority: _Authority | None, scope: Scope) -> bool:
+        if authority is None:
             return False
-        if named.host in self._hosts or is_loopback(named.host):
+        if authority.host in self._hosts or is_loopback(authority.host):
             return True
         server = scope.get("server")
         # The address of the server is safe, because DNS rebinding needs a name.
-        return server is not None and named.host == server[0].lower()
+        return server is not None and authority.host == server[0].lower()
 
     def _is_allowed_origin(self, origin: bytes, named: _Authority | None) -> bool:
         text = origin.decode("latin-1").lower()
@@ -275,11 +280,11 @@ def _parse_authority(value: bytes) -> _Authority | None:
 
 @lru_cache(maxsize=1024)
 def _parse_short(value: bytes) -> _Authority | None:
-    found = _AUTHORITY.fullmatch(value.decode("latin-1"))
-    if found is None:
+    match = _AUTHORITY.fullmatch(value.decode("latin-1"))
+    if match is None:
         return None
-    port = int(found[2]) if found[2] else None
-    return _Authority(found[1].lower().strip("[]").removesuffix("."), port)
+    port = int(match[2]) if match[2] else None
+    return _Authority(match[1].lower().strip("[]").removesuffix("."), port)
 
 
 def _decoded(scope: Scope) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from tailrace.wrappers.messages import shortened
 
 _MAX_CURSOR_DIGITS = 15
 # Protocol versions that are handled like another version.
-_SPOKEN_AS = {"0.2": "0.3"}
+_EQUIVALENT_VERSIONS = {"0.2": "0.3"}
 # The names of the header for extensions in A2A 1.0 and in A2A 0.3.
 _EXTENSION_HEADERS = ("A2A-Extensions", "X-A2A-Extensions")
 EXTENSIONS_QUERY = "A2A-Extensions"
@@ -30,7 +30,7 @@ def requested_version(request: Request) -> str:
     """
     value = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or ""
     version = major_minor(value)
-    return _SPOKEN_AS.get(version, version)
+    return _EQUIVALENT_VERSIONS.get(version, version)
 
 
 def major_minor(version: str) -> str:

@@ -37,7 +37,7 @@ def handle_signals(stop: Callable[[], object]) -> Generator[None]:
         yield
     finally:
         for listener in listeners:
-            listener.leave()
+            listener.remove()
 
 
 class _SignalInterceptor:
@@ -69,7 +69,7 @@ class _SignalInterceptor:
             self._loop.call_soon_threadsafe(self._stop)
         self._handler(number, frame)
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         self._stop = None
         # An interceptor that was added later still calls this one. Only the newest interceptor restores its previous handler.
         if signal.getsignal(self._number) == self.handle_exit:

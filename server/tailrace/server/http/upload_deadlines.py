@@ -100,5 +100,5 @@ def has_body(request: Request) -> bool:
 
 def uploads_of(scope: Scope) -> Uploads:
     """Return the object that `Uploads.attach_to` stored in the scope of a request."""
-    found: Uploads = scope[_EXTENSION]
-    return found
+    uploads: Uploads = scope[_EXTENSION]
+    return uploads

@@ -65,7 +65,7 @@ class UsageEndpoint:
         self._guard = guard
         # Only one request reads the ledger at a time. The sums of a large ledger occupy a thread for long, and other reads of the
         # store also need threads.
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
 
     def add_to(self, router: APIRouter) -> None:
         """Add the route to a router."""
@@ -77,7 +77,7 @@ class UsageEndpoint:
         try:
             caller = await self._caller(request)
             usage_filter, group_by, is_csv = _read_query(request, caller)
-            async with self._turn:
+            async with self._lock:
                 groups = await self._store.usage.sums(usage_filter, group_by, MAX_GROUPS)
                 totals = await self._store.usage.sums(usage_filter, (), 1) if group_by else groups
             if len(groups) > MAX_GROUPS:
@@ -148,14 +148,14 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
     if caller is not None and named not in (None, caller):
         # The response is the same as for an unknown caller, so that it does not disclose the names of callers.
         start = end
-    found = UsageFilter(
+    usage_filter = UsageFilter(
         milliseconds(start),
         milliseconds(end),
         caller if caller is not None else named,
         query.get("agent"),
         query.get("model"),
     )
-    return found, group_by, form == "csv" or (not form and accepts(request, "text/csv"))
+    return usage_filter, group_by, form == "csv" or (not form and accepts(request, "text/csv"))
 
 
 def _parse_time(value: str, name: str) -> datetime | None:

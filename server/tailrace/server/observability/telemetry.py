@@ -139,10 +139,10 @@ class Telemetry(Observer):
         if self.metrics is not None:
             self.metrics.webhook_failures.inc()
 
-    def webhook_delivered(self, *, taken: bool) -> None:
+    def webhook_delivered(self, *, accepted: bool) -> None:
         """Count a notification by its outcome."""
         if self.metrics is not None:
-            self.metrics.webhook_notifications.labels("taken" if taken else "given_up").inc()
+            self.metrics.webhook_notifications.labels("taken" if accepted else "given_up").inc()
 
 
 class _Turn(TurnWatch, RunObserver):
@@ -375,9 +375,9 @@ class _ObservedResponse(ResponseObservation):
             if self.chunks and response is not None:
                 span.set_attribute("tailrace.response.chunks", self.chunks)
                 metadata = response.metadata
-                for fact, name in (("id", "gen_ai.response.id"), ("model", "gen_ai.response.model")):
-                    if metadata.get(fact):
-                        span.set_attribute(name, str(metadata[fact]))
+                for field, name in (("id", "gen_ai.response.id"), ("model", "gen_ai.response.model")):
+                    if metadata.get(field):
+                        span.set_attribute(name, str(metadata[field]))
                 if turn.finish_reason is not None:
                     span.set_attribute("gen_ai.response.finish_reasons", [str(turn.finish_reason)])
                 if response.usage is not None:

@@ -232,15 +232,17 @@ class ChatEndpoint:
     async def _newest_tasks(self, context_id: str, caller: Caller) -> list[Task]:
         """Return up to `_NEWEST_TASKS` tasks of a context. Large tasks make pages short, so several pages may be read."""
         tasks: list[Task] = []
-        wanted = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
+        list_request = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
         while True:
-            listed = await self.operations.execute(Operation.LIST_TASKS, wanted, caller)
+            listed = await self.operations.execute(Operation.LIST_TASKS, list_request, caller)
             page = cast("ListTasksResponse", listed)
             tasks += page.tasks
-            left = _NEWEST_TASKS - len(tasks)
-            if left <= 0 or not page.next_page_token:
+            remaining = _NEWEST_TASKS - len(tasks)
+            if remaining <= 0 or not page.next_page_token:
                 return tasks
-            wanted = wanted.model_copy(update={"page_size": left, "page_token": page.next_page_token})
+            list_request = list_request.model_copy(
+                update={"page_size": remaining, "page_token": page.next_page_token}
+            )
 
     async def subscribe(self, task_id: str, caller: Caller) -> tuple[EventStream, EventTranslator]:
         """Subscribe to a running task from the beginning of its response. Return the events, and a translator for them.

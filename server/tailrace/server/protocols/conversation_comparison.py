@@ -74,7 +74,7 @@ class _Side:
         texts = [
             part.text for part in self.content if isinstance(part, ContentPartText) and part.text.strip()
         ]
-        others = [
+        other_parts = [
             part.model_dump(mode="json", exclude={"metadata"})
             for part in self.content
             if isinstance(part, ContentPartFile | ContentPartData)
@@ -84,7 +84,7 @@ class _Side:
             for part in self.content
             if isinstance(part, ContentPartToolResult)
         )
-        return _json([join_texts(texts).strip(), others, results])
+        return _json([join_texts(texts).strip(), other_parts, results])
 
     def __bool__(self) -> bool:
         return self.is_callers or bool(self.calls or any(self.texts()))
@@ -105,12 +105,12 @@ def is_same_conversation(
         waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive these calls.
     """
     own = calls_run_here(stored) | frozenset(waiting)
-    given_sides = _joined(_given_sides(received, own))
+    request_sides = _joined(_request_sides(received, own))
     stored_sides = _joined(_stored_sides(stored, status_texts or {}, own))
-    return len(given_sides) == len(stored_sides) and all(map(_agree, given_sides, stored_sides))
+    return len(request_sides) == len(stored_sides) and all(map(_are_equal, request_sides, stored_sides))
 
 
-def _agree(received: _Side, stored: _Side) -> bool:
+def _are_equal(received: _Side, stored: _Side) -> bool:
     if received.is_callers != stored.is_callers:
         return False
     if received.is_callers:
@@ -143,7 +143,7 @@ def without_calls(message: Message, call_ids: Collection[str]) -> Message:
     )
 
 
-def _given_sides(messages: Iterable[Message], ran_here: Collection[str]) -> Iterable[_Side]:
+def _request_sides(messages: Iterable[Message], ran_here: Collection[str]) -> Iterable[_Side]:
     # Clients of some protocols receive the calls of the agent's tools and send them back.
     for message in messages:
         remaining = without_calls(message, ran_here)

@@ -199,18 +199,20 @@ class _Assignment:
         return await self._continue(context_id, await self.stored(context_id), task)
 
     async def _pending_tasks(self) -> AsyncIterator[Task]:
-        wanted = ListTasksRequest(status=TaskState.INPUT_REQUIRED, page_size=_FIRST_PAGE, history_length=0)
-        room = _MAX_PENDING
-        while room > 0:
-            listed = await self.operations.execute(Operation.LIST_TASKS, wanted, self.caller)
+        list_request = ListTasksRequest(
+            status=TaskState.INPUT_REQUIRED, page_size=_FIRST_PAGE, history_length=0
+        )
+        remaining = _MAX_PENDING
+        while remaining > 0:
+            listed = await self.operations.execute(Operation.LIST_TASKS, list_request, self.caller)
             page = cast("ListTasksResponse", listed)
             for task in page.tasks:
                 yield task
             if not page.next_page_token:
                 return
-            room -= len(page.tasks)
+            remaining -= len(page.tasks)
             token = page.next_page_token
-            wanted = wanted.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
+            list_request = list_request.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
 
     async def continue_after_response(self) -> AssignedMessage:
         """Continue the conversation of a response.
@@ -341,11 +343,11 @@ class _Assignment:
 
         if await run_bounded(self._cost(stored, task), is_same):
             return True
-        others = {message.task_id for message in stored} - {"", *(task.id for task in tasks)}
-        for other in list(others)[:MAX_BRANCHES]:
+        other_task_ids = {message.task_id for message in stored} - {"", *(task.id for task in tasks)}
+        for other in list(other_task_ids)[:MAX_BRANCHES]:
             found = await _find_task(self.operations, other, self.caller)
             tasks += [found] if found is not None else []
-        return bool(others) and await run_bounded(self._cost(stored, *tasks), is_same)
+        return bool(other_task_ids) and await run_bounded(self._cost(stored, *tasks), is_same)
 
     async def stored(self, context_id: str) -> list[Message]:
         """Return the messages of a context, including messages that wait for their turns."""
@@ -453,8 +455,8 @@ def _status_texts(
             if message.role is Role.USER:
                 at = positions.get(message.message_id)
                 continue
-            shown = message if with_requests else without_requests(message)
-            text = markdown_of(to_common_message(shown).content)
+            visible = message if with_requests else without_requests(message)
+            text = markdown_of(to_common_message(visible).content)
             if not text or at is None:
                 continue
             # The text follows the agent's messages that respond to the caller's message.

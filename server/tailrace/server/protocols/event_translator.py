@@ -320,12 +320,12 @@ class EventTranslator:
     ) -> list[ui_events.UiEvent]:
         self.ended = True
         approvals: Sequence[ApprovalRequest] = ()
-        shown: object = message
+        final_message: object = message
         if message is not None and state is TaskState.INPUT_REQUIRED and self._with_approvals:
             question = Message.model_validate(message)
             approvals = tuple(approval_requests(question))
-            shown = without_requests(question)
-        content = to_common_message(shown) if shown is not None else None
+            final_message = without_requests(question)
+        content = to_common_message(final_message) if final_message is not None else None
         text = markdown_of(content.content) if content is not None else ""
         calls = content.tool_calls if content is not None and state is TaskState.INPUT_REQUIRED else ()
         finish = _TRUNCATED.get(str(fields.get("finishReason")), "")

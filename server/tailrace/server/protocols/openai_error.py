@@ -77,8 +77,13 @@ class OpenAIError(TailraceError):
             headers = {"WWW-Authenticate": error.challenge} if error.challenge else None
             code = "insufficient_permissions" if error.forbidden else "invalid_api_key"
             return cls(error.http_status, str(error), code=code, headers=headers)
-        found = as_a2a_error(error)
-        return cls(found.http_status, str(found), code=found.reason.lower(), headers=error_headers(found))
+        a2a_error = as_a2a_error(error)
+        return cls(
+            a2a_error.http_status,
+            str(a2a_error),
+            code=a2a_error.reason.lower(),
+            headers=error_headers(a2a_error),
+        )
 
     @classmethod
     def from_validation_error(cls, error: ValidationError, prefix: str = "") -> "OpenAIError":
@@ -89,14 +94,14 @@ class OpenAIError(TailraceError):
             prefix: The location of the validated object in the request; empty if the object is the request.
         """
         [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
-        where = prefix + "".join(
+        param = prefix + "".join(
             f"[{step}]" if isinstance(step, int) else f".{step}"
             for step in problem["loc"]
             if step not in _FORMS
         )
-        where = where.removeprefix(".")
+        param = param.removeprefix(".")
         reason = problem["msg"].removeprefix("Value error, ")
-        return cls(400, f"Invalid value for '{where}': {reason}", param=where, code="invalid_value")
+        return cls(400, f"Invalid value for '{param}': {reason}", param=param, code="invalid_value")
 
     @classmethod
     def from_task(cls, state: TaskState, message: str, fields: Mapping[str, Any]) -> "OpenAIError":
@@ -192,11 +197,11 @@ def server_stopping_error(path: str = "", *, has_key: bool = False) -> OpenAIErr
         path: The path of the stored response; empty if the client cannot retrieve the response.
         has_key: True if the request has an idempotency key.
     """
-    ways = [f"get it with GET {path}"] if path else []
+    hints = [f"get it with GET {path}"] if path else []
     if has_key:
-        ways.append("repeat the request with the same Idempotency-Key")
+        hints.append("repeat the request with the same Idempotency-Key")
     message = "the server is stopping; the response continues after the restart"
-    if ways:
-        message += f": {', or '.join(ways)}"
+    if hints:
+        message += f": {', or '.join(hints)}"
     headers = None if has_key else _NO_RETRY
     return OpenAIError(503, message, code="server_stopping", headers=headers)

@@ -62,11 +62,11 @@ def _listed(tools: object) -> Sequence[Mapping[str, Any]]:
     return cast("list[Mapping[str, Any]]", tools)
 
 
-def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
+def _tool(fields: Mapping[str, Any], param: str) -> ToolDefinition:
     schema = fields.get("parameters") or fields.get("inputSchema")  # the names in AG-UI and the AI SDK
     if is_mapping(schema) and is_mapping(schema.get("jsonSchema")):
         schema = schema["jsonSchema"]
-    return function_definition({**fields, "parameters": schema}, where)
+    return function_definition({**fields, "parameters": schema}, param)
 
 
 def create_caller_options(**fields: object) -> CallerOptions:
@@ -75,35 +75,35 @@ def create_caller_options(**fields: object) -> CallerOptions:
     Raises:
         OpenAIError: A value is invalid.
     """
-    options = {name: fact for name, fact in fields.items() if fact is not None and fact != ()}
+    options = {name: value for name, value in fields.items() if value is not None and value != ()}
     with reject_invalid():
         return CallerOptions.model_validate(options)
 
 
-def function_definition(fields: Mapping[str, Any], where: str) -> ToolDefinition:
+def function_definition(fields: Mapping[str, Any], param: str) -> ToolDefinition:
     """Return the definition of a function that the client runs.
 
     Args:
         fields: ``name``, ``description``, ``parameters`` and ``strict``.
-        where: The location of the definition in the request.
+        param: The location of the definition in the request.
 
     Raises:
         OpenAIError: A value is invalid.
     """
-    return _validated(ToolDefinition, fields, ("name", "description", "parameters", "strict"), where)
+    return _validated(ToolDefinition, fields, ("name", "description", "parameters", "strict"), param)
 
 
-def output_format(fields: Mapping[str, Any], where: str) -> OutputFormat:
+def output_format(fields: Mapping[str, Any], param: str) -> OutputFormat:
     """Return the JSON format of the response.
 
     Raises:
         OpenAIError: A value is invalid.
     """
-    return _validated(OutputFormat, fields, ("schema", "name", "description", "strict"), where)
+    return _validated(OutputFormat, fields, ("schema", "name", "description", "strict"), param)
 
 
-def _validated(model: type[M], fields: Mapping[str, Any], names: Sequence[str], where: str) -> M:
-    with reject_invalid(where):
+def _validated(model: type[M], fields: Mapping[str, Any], names: Sequence[str], param: str) -> M:
+    with reject_invalid(param):
         return model.model_validate({name: fields[name] for name in names if fields.get(name) is not None})
 
 
@@ -133,7 +133,7 @@ def unsupported(param: str, option: str) -> OpenAIError:
     return OpenAIError(400, f"{option} is not supported here", param=param, code="unsupported_value")
 
 
-def file_of(url: object, media_type: object, filename: object, where: str) -> ContentPartFile:
+def file_of(url: object, media_type: object, filename: object, param: str) -> ContentPartFile:
     """Return the file at a URL. A ``data:`` URL is decoded.
 
     Raises:
@@ -144,11 +144,11 @@ def file_of(url: object, media_type: object, filename: object, where: str) -> Co
         try:
             declared, data = read_data_url(url)
         except ValueError as error:
-            raise _invalid(where, str(error)) from None
+            raise _invalid(param, str(error)) from None
         fields |= {"url": None, "data": data, "media_type": media_type or declared}
-    with reject_invalid(where):
+    with reject_invalid(param):
         return ContentPartFile.model_validate(fields)
 
 
-def _invalid(where: str, reason: str) -> OpenAIError:
-    return OpenAIError(400, f"Invalid value for '{where}': {reason}", param=where, code="invalid_value")
+def _invalid(param: str, reason: str) -> OpenAIError:
+    return OpenAIError(400, f"Invalid value for '{param}': {reason}", param=param, code="invalid_value")

@@ -96,7 +96,7 @@ class RemoteAgentHandler(Handler):
         before = _messages_before(turn)
         state = _find_state(before, self._agent.url, turn.context_id)
         followed = turn.interrupted.stored_id if turn.interrupted is not None else ""
-        relay, begun, failure = EventConverter(), turn.number, None
+        converter, begun, failure = EventConverter(), turn.number, None
         try:
             artifacts: tuple[Artifact, ...] = ()
             if state is not None and state.task_id and not followed:
@@ -104,7 +104,7 @@ class RemoteAgentHandler(Handler):
             if state is not None and state.task_id and followed in ("", state.task_id):
                 begun = state.begun
             suffix = f"-turn-{begun}" if begun > 1 else ""
-            relay = EventConverter(
+            converter = EventConverter(
                 artifacts,
                 published=turn.published,
                 suffix=suffix,
@@ -116,10 +116,10 @@ class RemoteAgentHandler(Handler):
             )
             async with self._gate.call(OWNER.get()), response as events:
                 async for event in events:
-                    updates = relay.feed(event)
-                    has_ended = relay.ending is not None and relay.ending.state.terminal
-                    if relay.task_id != followed and not has_ended:
-                        followed = relay.task_id
+                    updates = converter.feed(event)
+                    has_ended = converter.ending is not None and converter.ending.state.terminal
+                    if converter.task_id != followed and not has_ended:
+                        followed = converter.task_id
                         yield _follows(followed, turn)
                     for at, update in enumerate(updates):
                         if at:  # a task object may contain many artifacts
@@ -127,19 +127,19 @@ class RemoteAgentHandler(Handler):
                         yield update
         except UpstreamError as error:
             failure = _failure_status(error)
-        *updates, ending = relay.close(failure)
+        *updates, ending = converter.close(failure)
         for update in updates:
             yield update
         known = _RemoteState(
             agent=self._agent.url,
-            context_id=relay.context_id or (state.context_id if state is not None else ""),
+            context_id=converter.context_id or (state.context_id if state is not None else ""),
         )
         if isinstance(ending, StatusUpdate) and ending.state.interrupted:
-            known = msgspec.structs.replace(known, task_id=relay.task_id, task=turn.task_id, begun=begun)
+            known = msgspec.structs.replace(known, task_id=converter.task_id, task=turn.task_id, begun=begun)
         # If the agent sent no event, it may not have the conversation.
         metadata = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
-        if metadata or relay.artifacts:
-            for message in relay.messages(metadata):
+        if metadata or converter.artifacts:
+            for message in converter.messages(metadata):
                 yield MessageAdded(message)
         yield ending
 

@@ -123,12 +123,12 @@ class EventConverter:
         self._copies: dict[str, GrowingArtifact] = {}
         self._status_message: Message | None = None
         self._question: Message | None = None
-        self._answers_in_statuses = False
+        self._has_text_in_statuses = False
         self._is_incomplete = False  # True if text that the agent sent in a status may be missing
         self._is_resumed = interrupted is not None
         self._published_messages = set(interrupted.published_messages if interrupted is not None else ())
         # Text of statuses that did not arrive, from a copy of the task. It becomes the response if there is no other output.
-        self._unknown_text = ""
+        self._unreceived_text = ""
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
@@ -138,7 +138,7 @@ class EventConverter:
                 copy.changed = each.is_new  # the messages of earlier turns are already in the conversation
                 self._copies[each.artifact.artifact_id] = copy
                 if each.is_open and each.artifact.artifact_id == self._status_text_id:
-                    self._answers_in_statuses = True
+                    self._has_text_in_statuses = True
 
     def feed(self, event: RemoteEvent) -> list[Update]:
         """Convert an event to updates. The final status is not included; `close` returns it.
@@ -181,7 +181,7 @@ class EventConverter:
         self.ending = StatusUpdate(TaskState.COMPLETED)
         return self._message(event)
 
-    def _missed_answer(self, ending: StatusUpdate) -> list[Update]:
+    def _unreceived_updates(self, ending: StatusUpdate) -> list[Update]:
         """If the response has no other output, return the updates for text of statuses that did not arrive."""
         if self.artifacts or ending.message is not None or ending.state not in _SUCCESSFUL:
             return []
@@ -205,13 +205,13 @@ class EventConverter:
             # The agent sent no artifact, so its message becomes an artifact.
             updates += self._message(message)
             message = None
-        elif missed := self._missed_answer(ending):
+        elif missed := self._unreceived_updates(ending):
             updates += missed
         elif (
             message is None and ending.state is TaskState.INPUT_REQUIRED and self._status_message is not None
         ):
             message = self._status_message  # gemini-cli: a call that needs a confirmation, or an error
-        elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._answers_in_statuses:
+        elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._has_text_in_statuses:
             pass  # the response ends with the agent's question
         elif message is None and ending.state in _DEFAULT_MESSAGES:
             message = agent_message(_DEFAULT_MESSAGES[ending.state])
@@ -247,8 +247,10 @@ class EventConverter:
 
     def _missed_text(self, task: Task) -> list[Update]:
         """Return the updates for text of statuses that is in a copy of the task but did not arrive."""
-        if not self._answers_in_statuses:
-            self._unknown_text = text_in_history(task, self._published_messages) if self._is_resumed else ""
+        if not self._has_text_in_statuses:
+            self._unreceived_text = (
+                text_in_history(task, self._published_messages) if self._is_resumed else ""
+            )
             return []
         known = self._copies.get(self._status_text_id)
         before = "".join(part.text or "" for part in known.complete().parts) if known is not None else ""
@@ -265,7 +267,7 @@ class EventConverter:
         return self._artifact(rest, append=True, last=False) if text else []
 
     def _pop_unknown_text(self) -> str:
-        text, self._unknown_text = self._unknown_text, ""
+        text, self._unreceived_text = self._unreceived_text, ""
         return text
 
     def _status(
@@ -285,12 +287,12 @@ class EventConverter:
             output_of_status(message, metadata, self._turn) if status.state is TaskState.WORKING else None
         )
         if output is not None:
-            self._answers_in_statuses = True
+            self._has_text_in_statuses = True
             self.ending = self._status_message = None
             missed = self._status_text(self._pop_unknown_text())
             return missed + self._artifact(self._renamed(output), append=True, last=False)
         if is_copy and message is not None and status.state is TaskState.WORKING:
-            if self._answers_in_statuses or message.message_id in self._published_messages:
+            if self._has_text_in_statuses or message.message_id in self._published_messages:
                 message = None  # the message is already part of the text, or was published before
         if message is not None:
             self._published_messages.add(message.message_id)

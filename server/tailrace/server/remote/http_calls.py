@@ -52,16 +52,16 @@ class HttpCalls:
     Args:
         session: Session with connections and timeouts.
         card: The agent card.
-        patience: Timeouts for a message whose response is not streamed.
+        unary_timeout: Timeouts for a message whose response is not streamed.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, card: RemoteCard, patience: aiohttp.ClientTimeout
+        self, session: aiohttp.ClientSession, card: RemoteCard, unary_timeout: aiohttp.ClientTimeout
     ) -> None:
         self._session = session
         self._url = card.url
         self._binding = Binding(card)
-        self._patience = patience
+        self._unary_timeout = unary_timeout
 
     async def events(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
@@ -77,13 +77,13 @@ class HttpCalls:
             if _EVENTS not in response.headers.get("content-type", ""):
                 yield await self._read(operation, await read_body(response)), ""
                 return
-            decoder, room = SSEDecoder(), MAX_RESPONSE_BYTES
+            decoder, remaining_bytes = SSEDecoder(), MAX_RESPONSE_BYTES
             async for data in response.content.iter_any():
-                for frame in decoder.feed(data[:room]):
+                for frame in decoder.feed(data[:remaining_bytes]):
                     if frame.data:
                         yield await self._read(operation, frame.data), _event_id(frame.id)
-                room -= len(data)
-                if room < 0:
+                remaining_bytes -= len(data)
+                if remaining_bytes < 0:
                     raise _too_large(f"{MAX_RESPONSE_BYTES} bytes")
 
     async def result(
@@ -113,7 +113,7 @@ class HttpCalls:
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """Send a request, and return the successful response with its body unread."""
         headers = {"content-type": "application/json", "a2a-version": self._binding.version, **headers}
-        timeout = self._patience if operation is Operation.SEND_MESSAGE else self._session.timeout
+        timeout = self._unary_timeout if operation is Operation.SEND_MESSAGE else self._session.timeout
         requests = await run_bounded(json_cost(fields), self._binding.write, operation, fields)
         with network_errors(self._url):
             for request in requests:
@@ -174,11 +174,11 @@ async def fetch_card(
     refusal = None
     for each in urls:
         with network_errors(each):
-            found = await _follow_redirects(session, each, headers, origins)
-        if not isinstance(found, int):
-            return found
+            result = await _follow_redirects(session, each, headers, origins)
+        if not isinstance(result, int):
+            return result
         refusal = refusal or UpstreamError(
-            f"there is no agent card at {each}", fault=UpstreamFault.STATUS, status=found
+            f"there is no agent card at {each}", fault=UpstreamFault.STATUS, status=result
         )
     raise refusal or ConfigurationError(f"{url!r} is not the URL of an agent")
 

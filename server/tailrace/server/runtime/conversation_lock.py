@@ -14,32 +14,32 @@ class ConversationLocks:
 
     def __init__(self) -> None:
         # The waiting turns by owner and id of the conversation. A conversation without a running turn has no entry.
-        self._following: dict[tuple[str, str], list[anyio.Event]] = {}
+        self._waiting: dict[tuple[str, str], list[anyio.Event]] = {}
 
     def of(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return the lock of the conversation of a task."""
         key = active.owner, active.record.context_id
-        if active.holds_conversation and key in self._following:
+        if active.holds_conversation and key in self._waiting:
             # The task was taken over from another node. The turn that has the lock in this process waits until this task ends.
             # Waiting for the lock here would therefore be a deadlock.
             return nullcontext()
-        return _ConversationLock(self._following, key)
+        return _ConversationLock(self._waiting, key)
 
 
 class _ConversationLock:
     """The lock of a conversation. An `asyncio.Lock` for each conversation would need one kilobyte of memory."""
 
-    __slots__ = ("_following", "_key")
+    __slots__ = ("_key", "_waiting")
 
     def __init__(self, following: dict[tuple[str, str], list[anyio.Event]], key: tuple[str, str]) -> None:
-        self._following = following
+        self._waiting = following
         self._key = key
 
     async def __aenter__(self) -> None:
-        following = self._following.get(self._key)
+        following = self._waiting.get(self._key)
         if following is None:
             # Do not await anything here: otherwise, the writer would run before the turn sends its request to the provider.
-            self._following[self._key] = []
+            self._waiting[self._key] = []
             return
         begins = anyio.Event()
         following.append(begins)
@@ -56,11 +56,11 @@ class _ConversationLock:
         self._release_next()
 
     def _release_next(self) -> None:
-        following = self._following[self._key]
+        following = self._waiting[self._key]
         if following:
             following.pop(0).set()
         else:
-            del self._following[self._key]
+            del self._waiting[self._key]
 
 
 class LazyContext:

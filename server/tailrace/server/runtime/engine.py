@@ -50,7 +50,7 @@ from tailrace.wrappers.model import Model
 
 logger = logging.getLogger("tailrace.server")
 
-DELETED_AT_ONCE = 100
+DELETION_BATCH = 100
 """Number of tasks that are listed at a time when a conversation is deleted."""
 
 HEALTH_TIMEOUT = 2.0
@@ -132,7 +132,7 @@ class Engine(TaskAccess):
             parallel=parallel_tasks,
             max_event_bytes=max_event_bytes,
         )
-        self._placing: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
+        self._assignment_locks: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._turns = TurnRunner(
             agents,
             self._preparation,
@@ -332,9 +332,9 @@ class Engine(TaskAccess):
         is_changed = False
         async with self._assignment_lock(owner, root_of(context_id)):
             await self._cancel_dependents(context_id, owner)
-            while found := await self._store.list_conversation_tasks(context_id, owner, DELETED_AT_ONCE):
+            while task_ids := await self._store.list_conversation_tasks(context_id, owner, DELETION_BATCH):
                 is_changed = True
-                for task_id in found:
+                for task_id in task_ids:
                     with suppress(TaskNotFoundError):  # deleted in the meantime
                         await self._delete_task(task_id, owner)
         if is_changed:
@@ -407,7 +407,7 @@ class Engine(TaskAccess):
         return self._conversation_locks.of(active)
 
     def _assignment_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
-        return self._placing.setdefault((owner, key), anyio.Lock())
+        return self._assignment_locks.setdefault((owner, key), anyio.Lock())
 
     async def _is_written_here(self, active: ActiveTask) -> bool:
         """Return whether a task still belongs to this process; False if another process has taken it over."""

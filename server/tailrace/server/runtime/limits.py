@@ -157,8 +157,8 @@ class RequestMediaTypeError(ContentTypeNotSupportedError):
     http_status = 415
 
     def __init__(self, content_type: str = "") -> None:
-        found = f"not {content_type[:_MAX_SHOWN]!r}" if content_type else "and this request has none"
-        super().__init__(f"a request with a body needs Content-Type: application/json, {found}")
+        actual = f"not {content_type[:_MAX_SHOWN]!r}" if content_type else "and this request has none"
+        super().__init__(f"a request with a body needs Content-Type: application/json, {actual}")
 
 
 class PartTooLargeError(InvalidParamsError):
@@ -185,7 +185,7 @@ class Permit:
         """Return the permit to its quota. Further calls do nothing."""
         quota, self._quota = self._quota, None
         if quota is not None:
-            quota.give_back(self._caller)
+            quota.release(self._caller)
 
     def __enter__(self) -> Self:
         return self
@@ -262,7 +262,7 @@ class Quota:
             self._by_caller[caller] = count + 1
         return Permit(self, caller)
 
-    def give_back(self, caller: str) -> None:
+    def release(self, caller: str) -> None:
         """Accept a permit that is returned. Only `Permit` calls this method."""
         self.used -= 1
         if not caller:
@@ -364,7 +364,7 @@ def user_of(owner: str) -> str:
     if not owner.startswith('["'):
         return owner
     try:
-        named = json.loads(owner)
+        fields = json.loads(owner)
     except ValueError:
         return owner  # the name of a user that looks like an owner with a tenant
-    return str(cast("list[object]", named)[-1])
+    return str(cast("list[object]", fields)[-1])

@@ -20,13 +20,13 @@ from tailrace.server.runtime.client_task_ids import id_of_named
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.limits import OverloadedError, Permit, Quota, RateLimitError
 from tailrace.server.runtime.messages import (
-    answered_ids,
     check_message,
     check_request,
     copied_message,
     cost_of_checks,
     fingerprint_of,
     pending_calls,
+    result_call_ids,
     with_tools_named,
     with_tools_named_in,
 )
@@ -109,7 +109,7 @@ class MessageIntake:
         self._gate = gate
         self._ledger = ledger
         self._observer = observer
-        self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
+        self._creation_locks: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
 
     async def start(
         self,
@@ -123,7 +123,7 @@ class MessageIntake:
         if not call.send_key:
             async with self._naming_task(owner, task_id):
                 return await self._begin(request, owner, call, None, preceding)
-        async with self._naming.setdefault(("key", owner, call.send_key), anyio.Lock()):
+        async with self._creation_locks.setdefault(("key", owner, call.send_key), anyio.Lock()):
             fingerprint = call.fingerprint or await run_bounded(call.cost, fingerprint_of, request)
             known = await self._access.sent_as(call.send_key, fingerprint, owner)
             if known is not None:
@@ -139,7 +139,11 @@ class MessageIntake:
 
         If two concurrent messages name the same new task, the first message creates the task, and the second one continues it.
         """
-        return self._naming.setdefault(("task", owner, task_id), anyio.Lock()) if task_id else nullcontext()
+        return (
+            self._creation_locks.setdefault(("task", owner, task_id), anyio.Lock())
+            if task_id
+            else nullcontext()
+        )
 
     async def _begin(
         self,
@@ -234,15 +238,15 @@ class MessageIntake:
         if self._push is None:
             return []
         task_id, owner, after = active.record.id, active.owner, active.record.number
-        found: list[PushConfig] = []
+        configs: list[PushConfig] = []
         config = request.configuration.task_push_notification_config
         if config is not None:
             config = config.model_copy(update={"task_id": task_id})
-            found.append(await self._push.accept(config, owner, dialect=call.protocol_version, after=after))
+            configs.append(await self._push.accept(config, owner, dialect=call.protocol_version, after=after))
         if call.operator_form:
             message_id = request.message.message_id
-            found += self._push.of_operator(call.operator_form, task_id, message_id, owner, after)
-        return found
+            configs += self._push.of_operator(call.operator_form, task_id, message_id, owner, after)
+        return configs
 
     async def _follow_up(
         self,
@@ -256,7 +260,7 @@ class MessageIntake:
         """Accept a further message of a task. Its turn begins immediately, or after the earlier turns."""
         record = active.record
         addressed = record.addressed(message)
-        answered = await run_bounded(call.cost, answered_ids, message)
+        answered = await run_bounded(call.cost, result_call_ids, message)
         await self._check_conversation(active)
         while True:
             self._check_follow_up(active, message, call)

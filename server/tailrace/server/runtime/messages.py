@@ -101,7 +101,7 @@ def check_request(request: SendMessageRequest) -> CallerOptions:
     return options
 
 
-def ends_in_round(last: Message) -> bool:
+def is_incomplete_turn(last: Message) -> bool:
     """Return whether a turn with this last message is incomplete.
 
     The turn is incomplete if the message is from the caller, has tool results, or calls a client tool.
@@ -115,14 +115,14 @@ def rounds_since_caller(messages: Sequence[Message]) -> int:
     return sum(message.role is Role.AGENT for message in messages[start + 1 :])
 
 
-def answered_ids(message: Message) -> Sequence[str]:
+def result_call_ids(message: Message) -> Sequence[str]:
     """Return the call ids of the tool results in a message, in order."""
     return [result.id for result in to_common_message(message).tool_results]
 
 
 def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Message:
     """Apply `with_tools_named` to the first message of a task, with the tool calls of the preceding messages."""
-    answered = answered_ids(message)
+    answered = result_call_ids(message)
     if not answered:
         return message
     calls = calls_without_result(History(conversation=tuple(map(to_common_message, preceding))))
@@ -136,7 +136,7 @@ def with_tools_named(
 
     Args:
         message: A message that may have tool results.
-        answered: The call ids of these results (see `answered_ids`).
+        answered: The call ids of these results (see `result_call_ids`).
         calls: The tool calls that wait for a result.
 
     Raises:
@@ -280,7 +280,7 @@ def history_of(
     newest = {turn[0].task_id: at for at, turn in enumerate(turns)}
     last = newest.pop(task_id, None) if is_resumed else None
     newest.pop(task_id, None)
-    left_out = {at for name, at in newest.items() if name in running and ends_in_round(turns[at][-1])}
+    left_out = {at for name, at in newest.items() if name in running and is_incomplete_turn(turns[at][-1])}
     order = [at for at in range(len(turns)) if at not in left_out and at != last]
     if last is not None:
         order.append(last)

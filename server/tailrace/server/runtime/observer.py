@@ -86,11 +86,11 @@ class Observer:
     def webhook_attempt_failed(self) -> None:
         """Record that an attempt to deliver a notification failed."""
 
-    def webhook_delivered(self, *, taken: bool) -> None:
+    def webhook_delivered(self, *, accepted: bool) -> None:
         """Record the end of a delivery.
 
         Args:
-            taken: True if the webhook accepted the notification; False if all attempts failed.
+            accepted: True if the webhook accepted the notification; False if all attempts failed.
         """
 
 

@@ -14,7 +14,7 @@ from tailrace.server.runtime.approvals import decided_ids, executing_ids, result
 from tailrace.server.runtime.interrupted_responses import interrupted_response
 from tailrace.server.runtime.limits import Permit
 from tailrace.server.runtime.messages import (
-    ends_in_round,
+    is_incomplete_turn,
     open_call_ids,
     results_in_artifacts,
     rounds_since_caller,
@@ -214,7 +214,7 @@ def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[P
     are not in the conversation yet.
     """
     turns = sum(map(is_callers, messages))
-    is_open = bool(messages) and ends_in_round(messages[-1])
+    is_open = bool(messages) and is_incomplete_turn(messages[-1])
     if is_open:
         active.recorded_rounds = rounds_since_caller(messages)
         results = results_in_artifacts(active.record.artifacts, open_call_ids(messages))

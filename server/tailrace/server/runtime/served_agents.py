@@ -339,7 +339,7 @@ def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Mes
             yield message
 
 
-def answers_other_agent(messages: Sequence[Message]) -> bool:
+def is_for_other_agent(messages: Sequence[Message]) -> bool:
     """Return whether the last message is from the caller, and for another agent than the agent of the last response."""
     if not messages or not is_callers(messages[-1]):
         return False

@@ -15,7 +15,7 @@ from tailrace.server.runtime.handlers import Turn
 from tailrace.server.runtime.interrupted_responses import interrupted_response
 from tailrace.server.runtime.limits import RateLimitError
 from tailrace.server.runtime.messages import complete_rounds, continues_turn, history_of
-from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of, answers_other_agent
+from tailrace.server.runtime.served_agents import ServedAgents, agent_name_of, is_for_other_agent
 from tailrace.server.runtime.waiting_turns import reference_of
 from tailrace.server.store.store import Store
 from tailrace.streaming.a2a.json_value_counts import cost_of
@@ -185,7 +185,7 @@ def _common_history(messages: Sequence[Message]) -> History:
     common = to_common_messages(map(without_caller_options, messages))
     history = History(conversation=complete_rounds(common))
     # The caller owes no results for calls that wait at another agent.
-    return with_missing_results(history) if answers_other_agent(messages) else history
+    return with_missing_results(history) if is_for_other_agent(messages) else history
 
 
 async def _persisted(active: ActiveTask) -> None:

@@ -158,14 +158,14 @@ class UsageLedger:
 
     @asynccontextmanager
     async def direct_call(
-        self, owner: str, model: Model, keep: Callable[[UsageRecord], object], agent: str = ""
+        self, owner: str, model: Model, persist: Callable[[UsageRecord], object], agent: str = ""
     ) -> AsyncGenerator["DirectCall"]:
         """Record a call to a model that belongs to no task. The call is made in the block.
 
         Args:
             owner: The owner.
             model: The model.
-            keep: A function that is called with the record at the end.
+            persist: A function that is called with the record at the end.
             agent: As for `record`.
 
         Raises:
@@ -185,7 +185,7 @@ class UsageLedger:
             record = self.record(
                 owner, (1, 1), names, state, started, call.usage, call.reported_model, agent=agent
             )
-            keep(record)
+            persist(record)
 
     async def check(self, owner: str) -> None:
         """Check the budgets of an owner.
@@ -227,7 +227,7 @@ class TurnUsage(RunObserver):
         self._turn = active.waiting[0].number
         self._agent = agent_name_of(active.waiting[0].message)
         self._attempts = active.recorded_attempts
-        self._began = _now()
+        self._begin_time = _now()
 
     def observe_response(
         self, model: Model, options: RequestOptions, turn: TurnAccumulator
@@ -297,7 +297,7 @@ class TurnUsage(RunObserver):
             provider_usage(cast("dict[str, Any]", reported)),
         )
         response: Mapping[str, Any] = as_mapping(fields.get("response")) or {}
-        self.add("", "", AttemptState.FINAL, self._began, usage, as_text(response.get("model")))
+        self.add("", "", AttemptState.FINAL, self._begin_time, usage, as_text(response.get("model")))
 
     def close(self) -> None:
         """Release the task. Connections that the turn opened may keep this object alive."""

@@ -66,7 +66,7 @@ class RequestHandler(SdkRequestHandler):
     ) -> a2a_pb2.Task | a2a_pb2.Message:
         """Send a message (SendMessage). Return a direct message, or the task when it has ended or waits for input."""
         with _raising_sdk_errors():
-            result = await self._ask(Operation.SEND_MESSAGE, params, context)
+            result = await self._execute(Operation.SEND_MESSAGE, params, context)
             return (
                 to_sdk(result, a2a_pb2.Task) if isinstance(result, Task) else to_sdk(result, a2a_pb2.Message)
             )
@@ -88,25 +88,25 @@ class RequestHandler(SdkRequestHandler):
 
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
         """Return a task (GetTask)."""
-        return await self._answer(Operation.GET_TASK, params, context, a2a_pb2.Task)
+        return await self._result(Operation.GET_TASK, params, context, a2a_pb2.Task)
 
     async def on_list_tasks(
         self, params: a2a_pb2.ListTasksRequest, context: ServerCallContext
     ) -> a2a_pb2.ListTasksResponse:
         """Return a page of the caller's tasks (ListTasks)."""
-        return await self._answer(Operation.LIST_TASKS, params, context, a2a_pb2.ListTasksResponse)
+        return await self._result(Operation.LIST_TASKS, params, context, a2a_pb2.ListTasksResponse)
 
     async def on_cancel_task(
         self, params: a2a_pb2.CancelTaskRequest, context: ServerCallContext
     ) -> a2a_pb2.Task:
         """Stop the turn of a task, and return the canceled task (CancelTask)."""
-        return await self._answer(Operation.CANCEL_TASK, params, context, a2a_pb2.Task)
+        return await self._result(Operation.CANCEL_TASK, params, context, a2a_pb2.Task)
 
     async def on_create_task_push_notification_config(
         self, params: a2a_pb2.TaskPushNotificationConfig, context: ServerCallContext
     ) -> a2a_pb2.TaskPushNotificationConfig:
         """Register a webhook (CreateTaskPushNotificationConfig)."""
-        return await self._answer(
+        return await self._result(
             Operation.CREATE_PUSH_CONFIG, params, context, a2a_pb2.TaskPushNotificationConfig
         )
 
@@ -114,7 +114,7 @@ class RequestHandler(SdkRequestHandler):
         self, params: a2a_pb2.GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> a2a_pb2.TaskPushNotificationConfig:
         """Return a webhook (GetTaskPushNotificationConfig)."""
-        return await self._answer(
+        return await self._result(
             Operation.GET_PUSH_CONFIG, params, context, a2a_pb2.TaskPushNotificationConfig
         )
 
@@ -122,7 +122,7 @@ class RequestHandler(SdkRequestHandler):
         self, params: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> a2a_pb2.ListTaskPushNotificationConfigsResponse:
         """Return the webhooks of a task (ListTaskPushNotificationConfigs)."""
-        return await self._answer(
+        return await self._result(
             Operation.LIST_PUSH_CONFIGS, params, context, a2a_pb2.ListTaskPushNotificationConfigsResponse
         )
 
@@ -131,21 +131,23 @@ class RequestHandler(SdkRequestHandler):
     ) -> None:
         """Delete a webhook (DeleteTaskPushNotificationConfig)."""
         with _raising_sdk_errors():
-            await self._ask(Operation.DELETE_PUSH_CONFIG, params, context)
+            await self._execute(Operation.DELETE_PUSH_CONFIG, params, context)
 
     async def on_get_extended_agent_card(
         self, params: a2a_pb2.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> a2a_pb2.AgentCard:
         """Return the extended agent card (GetExtendedAgentCard)."""
-        return await self._answer(Operation.GET_EXTENDED_CARD, params, context, a2a_pb2.AgentCard)
+        return await self._result(Operation.GET_EXTENDED_CARD, params, context, a2a_pb2.AgentCard)
 
-    async def _answer(
+    async def _result(
         self, operation: Operation, params: ProtoMessage, context: ServerCallContext, kind: type[P]
     ) -> P:
         with _raising_sdk_errors():
-            return to_sdk(await self._ask(operation, params, context), kind)
+            return to_sdk(await self._execute(operation, params, context), kind)
 
-    async def _ask(self, operation: Operation, params: ProtoMessage, context: ServerCallContext) -> A2AModel:
+    async def _execute(
+        self, operation: Operation, params: ProtoMessage, context: ServerCallContext
+    ) -> A2AModel:
         request = from_sdk(params, REQUESTS[operation])
         result = await self._operations.execute(operation, request, self._caller_of(context, request))
         return cast("A2AModel", result)  # the result of a deletion is None, and is not used
@@ -170,7 +172,7 @@ class RequestHandler(SdkRequestHandler):
             context = context.model_copy(update={"tenant": getattr(request, "tenant", "")})
         extensions = self._operations.capabilities.activated(context.requested_extensions)
         caller = self._caller(context)
-        send_key = caller.send_key or _sent_with(context).get("idempotency-key", "")
+        send_key = caller.send_key or _headers_of(context).get("idempotency-key", "")
         return replace(caller, extensions=extensions, send_key=send_key)
 
 
@@ -184,10 +186,10 @@ def _raising_sdk_errors() -> Generator[None]:
 
 def _cursor_of(context: ServerCallContext) -> int | None:
     """Return the number of the event after which a subscription resumes; None without the header ``Last-Event-ID``."""
-    return parse_cursor(_sent_with(context).get(CURSOR_HEADER, ""), "Last-Event-ID")
+    return parse_cursor(_headers_of(context).get(CURSOR_HEADER, ""), "Last-Event-ID")
 
 
-def _sent_with(context: ServerCallContext) -> Mapping[str, str]:
+def _headers_of(context: ServerCallContext) -> Mapping[str, str]:
     """Return the headers of a request, or the metadata of a gRPC call."""
     sent = cast("Mapping[str, str]", context.state.get("headers") or {})
     grpc_context: Any = context.state.get("grpc_context")

@@ -154,14 +154,14 @@ class Journal:
         """Write events to the next row of the journal."""
         self._position += 1
         events = _encode(rows)
-        place, needed = self._position % _ROWS, _HEAD.size + len(events)
-        size = self._sizes.get(place, 0)
+        row, needed = self._position % _ROWS, _HEAD.size + len(events)
+        size = self._sizes.get(row, 0)
         statement = "UPDATE journal SET body = ? WHERE position = ?"
         if not needed <= size <= max(4 * needed, _PAGE_ROW):
-            self._sizes[place] = size = _row_size(needed)
+            self._sizes[row] = size = _row_size(needed)
             statement = "REPLACE INTO journal (body, position) VALUES (?, ?)"
         body = (_HEAD.pack(self._position, len(events)) + events).ljust(size, b"\0")
-        driver.execute(statement, (body, place))
+        driver.execute(statement, (body, row))
         if self._position % _LOOK_ROWS == 0:
             self._find_old(self._position - MOVE_AFTER_WRITES)
 
@@ -210,10 +210,10 @@ class Journal:
             sqlite3.Error: The journal cannot be read.
         """
         tails: dict[str, _Tail] = {}
-        found = driver.execute("SELECT position, body FROM journal").fetchall()
+        rows = driver.execute("SELECT position, body FROM journal").fetchall()
         self._old, self._old_to, self._moved_to = [], 0, 0
-        self._sizes = {place: len(body) for place, body in found}
-        for position, events in sorted(_read(place, body) for place, body in found):
+        self._sizes = {place: len(body) for place, body in rows}
+        for position, events in sorted(_read(place, body) for place, body in rows):
             self._position = position
             for row in _decode(events):
                 task_id, number = row[:2]
@@ -262,9 +262,9 @@ def _row_size(needed: int) -> int:
     return 480 + 4092 * -(-(needed - 480) // 4092)
 
 
-def _read(place: int, body: bytes) -> tuple[int, bytes]:
+def _read(row: int, body: bytes) -> tuple[int, bytes]:
     """Return the number of the write, and the encoded events, of a row of the journal."""
     if body[0] >= _OLD_FORMAT:
-        return place, body
+        return row, body
     position, size = _HEAD.unpack_from(body)
     return position, body[_HEAD.size : _HEAD.size + size]

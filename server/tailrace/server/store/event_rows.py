@@ -40,16 +40,16 @@ def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple
         rows: The rows to insert.
         conflict: ``OR IGNORE `` to skip existing rows; empty to raise an error if a row exists.
     """
-    made: list[tuple[str, tuple[Any, ...]]] = []
+    result: list[tuple[str, tuple[Any, ...]]] = []
     begin = 0
     while begin < len(rows):
         size = min(len(rows) - begin, _MOST_ROWS).bit_length() - 1
         parameters: list[Any] = []
         for row in rows[begin : begin + (1 << size)]:
             parameters += row
-        made.append((_statement(size, conflict), tuple(parameters)))
+        result.append((_statement(size, conflict), tuple(parameters)))
         begin += 1 << size
-    return made
+    return result
 
 
 @cache
@@ -100,18 +100,18 @@ def count_within(max_bytes: int, sizes: Iterable[int]) -> int:
     return max(1, sum(total <= max_bytes for total in itertools.accumulate(sizes)))
 
 
-def _with_tail(found: list[Event], tail: Sequence[Event], limit: int, max_bytes: int | None) -> list[Event]:
+def _with_tail(stored: list[Event], tail: Sequence[Event], limit: int, max_bytes: int | None) -> list[Event]:
     """Append events of the tail to events from the table, as long as they are consecutive and within the limits."""
-    size = sum(len(event.body) for event in found)
+    size = sum(len(event.body) for event in stored)
     for event in tail:
-        if found and event.number <= found[-1].number:
+        if stored and event.number <= stored[-1].number:
             continue  # the event was moved to the table
         size += len(event.body)
-        follows = not found or event.number == found[-1].number + 1
-        if not follows or len(found) >= limit or (found and max_bytes is not None and size > max_bytes):
+        follows = not stored or event.number == stored[-1].number + 1
+        if not follows or len(stored) >= limit or (stored and max_bytes is not None and size > max_bytes):
             break
-        found.append(event)
-    return found
+        stored.append(event)
+    return stored
 
 
 def read_events(rows: Sequence[Any]) -> list[Event]:

@@ -34,13 +34,13 @@ _SESSION = {
     "tcp_keepalives_count": "3",
 }
 
-TAKE_LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('tailrace:' || current_schema(), 0))")
+ACQUIRE_LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('tailrace:' || current_schema(), 0))")
 
 T = TypeVar("T")
 
 _LOST = "the connection to the database was lost"
 # Descriptions of errors by a prefix of the SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
-_WORDS = {
+_DESCRIPTIONS = {
     "08003": _LOST,
     "08006": _LOST,
     "28": "the database rejects this user: check the user and password in TAILRACE_STORE",
@@ -177,7 +177,7 @@ class PostgresqlDatabase(Database):
             StoreError: Another server holds the lock.
         """
         if "tailrace" not in connection.info:  # this connection does not hold the lock yet
-            if not connection.scalar(TAKE_LOCK):
+            if not connection.scalar(ACQUIRE_LOCK):
                 raise StoreError(
                     "the store is in use by another process, which holds its lock: only one server can use a database, unless "
                     "all share a broker (TAILRACE_EVENTS)"
@@ -210,7 +210,7 @@ class PostgresqlDatabase(Database):
         if isinstance(cause, TimeoutError):
             return "the database does not respond"
         state = _state_of(cause)
-        return next((words for code, words in _WORDS.items() if state.startswith(code)), "")
+        return next((words for code, words in _DESCRIPTIONS.items() if state.startswith(code)), "")
 
 
 def _state_of(error: BaseException) -> str:

@@ -43,10 +43,10 @@ def make_private(*paths: str) -> None:
         return
     for path in paths:
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             continue
-        mode = stat.S_IMODE(found.st_mode)
+        mode = stat.S_IMODE(status.st_mode)
         if not mode & _OTHERS:
             continue
         try:

@@ -76,7 +76,7 @@ class PushConfigRows:
 
     def read_open(self, rows: Any) -> list[tuple[PushConfig, bool]]:
         """Return the webhooks of rows of `open_push_configs`, without webhooks that cannot be decrypted."""
-        return [(webhook, bool(row.behind)) for row in rows if (webhook := self.read(row)) is not None]
+        return [(webhook, bool(row.is_lagging)) for row in rows if (webhook := self.read(row)) is not None]
 
     def _warn_of_credentials(self, config: TaskPushNotificationConfig) -> None:
         authentication = config.authentication
@@ -105,12 +105,12 @@ class PushConfigRows:
 def open_push_configs() -> Any:
     """Return a query for webhooks that may have notifications to deliver.
 
-    The column ``behind`` is true if events are undelivered.
+    The column ``is_lagging`` is true if events are undelivered.
     """
-    over = tasks.c.state.in_([state for state in TaskState if state.terminal])
-    behind = push_configs.c.delivered < tasks.c.number
+    has_ended = tasks.c.state.in_([state for state in TaskState if state.terminal])
+    is_lagging = push_configs.c.delivered < tasks.c.number
     return (
-        select(push_configs, behind.label("behind"))
+        select(push_configs, is_lagging.label("is_lagging"))
         .join(tasks, tasks.c.id == push_configs.c.task_id)
-        .where(~over | behind)
+        .where(~has_ended | is_lagging)
     )

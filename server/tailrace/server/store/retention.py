@@ -32,7 +32,7 @@ The size is limited because SQLite overwrites deleted rows. A larger row is dele
 
 _BATCH = 50  # maximum tasks in one transaction
 
-_OVER = [state.value for state in TaskState if state.terminal]
+_ENDED_STATES = [state.value for state in TaskState if state.terminal]
 
 
 def drop_expired(connection: Connection, retention: Retention, now: datetime, batch: int = BATCH) -> bool:
@@ -53,20 +53,20 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
         return True
     if retention.tasks is not None:
         before = now - timedelta(seconds=retention.tasks)
-        found = _over_since(connection, before)
-        complete, batch = _drop_events(connection, found, batch)
+        ended = _ended_before(connection, before)
+        complete, batch = _drop_events(connection, ended, batch)
         if complete:
             connection.execute(delete(tasks).where(tasks.c.id.in_(complete)))
             delete_rows_of_tasks(connection, complete)
-        if batch <= 0 or len(found) == _BATCH:
+        if batch <= 0 or len(ended) == _BATCH:
             return True
     if retention.events is not None:
         before = now - timedelta(seconds=retention.events)
-        found = _over_since(connection, before, tasks.c.events_kept)
-        complete, batch = _drop_events(connection, found, batch)
+        ended = _ended_before(connection, before, tasks.c.events_kept)
+        complete, batch = _drop_events(connection, ended, batch)
         if complete:
             connection.execute(update(tasks).where(tasks.c.id.in_(complete)).values(events_kept=False))
-        return batch <= 0 or len(found) == _BATCH
+        return batch <= 0 or len(ended) == _BATCH
     return False
 
 
@@ -79,27 +79,27 @@ def delete_rows_of_tasks(connection: Connection, task_ids: Sequence[str]) -> Non
     forget_tasks(connection, task_ids)
 
 
-def _over_since(
+def _ended_before(
     connection: Connection, before: datetime, *further: ColumnElement[bool]
 ) -> Sequence[Row[str, int]]:
     """Return the ids and last event numbers of tasks that ended before a time, and have no notifications to deliver."""
     waiting = exists().where(push_configs.c.task_id == tasks.c.id, push_configs.c.delivered < tasks.c.number)
     query = select(tasks.c.id, tasks.c.number).where(
-        tasks.c.state.in_(_OVER), tasks.c.updated < before, ~waiting, *further
+        tasks.c.state.in_(_ENDED_STATES), tasks.c.updated < before, ~waiting, *further
     )
     return connection.execute(query.limit(_BATCH)).all()
 
 
-def _drop_events(connection: Connection, found: Sequence[Row[str, int]], batch: int) -> tuple[list[str], int]:
+def _drop_events(connection: Connection, ended: Sequence[Row[str, int]], batch: int) -> tuple[list[str], int]:
     """Delete events of tasks up to the given event numbers, until the batch is full.
 
     Returns:
         The tasks that have no more events to delete, and the number of rows that the batch can still contain.
     """
     done: list[str] = []
-    for task_id, number in found:
-        where = (events.c.task_id == task_id, events.c.number <= number)
-        count, has_more = _delete_some(connection, events.c.number, where, batch)
+    for task_id, number in ended:
+        conditions = (events.c.task_id == task_id, events.c.number <= number)
+        count, has_more = _delete_batch(connection, events.c.number, conditions, batch)
         batch -= count
         if has_more or batch <= 0:
             return done, 0
@@ -112,8 +112,8 @@ def _drop_events(connection: Connection, found: Sequence[Row[str, int]], batch: 
 
 def delete_messages(connection: Connection, task_id: str, owner: str) -> bool:
     """Delete a batch of the messages of a task, and return whether there may be more."""
-    where = (messages.c.task_id == task_id, messages.c.owner == owner)
-    _, has_more = _delete_some(connection, messages.c.position, where, BATCH)
+    conditions = (messages.c.task_id == task_id, messages.c.owner == owner)
+    _, has_more = _delete_batch(connection, messages.c.position, conditions, BATCH)
     return has_more
 
 
@@ -127,30 +127,30 @@ def drop_deleted(connection: Connection, task_id: str) -> bool:
 
     Return whether there may be more events.
     """
-    _, has_more = _delete_some(connection, events.c.number, (events.c.task_id == task_id,), BATCH)
+    _, has_more = _delete_batch(connection, events.c.number, (events.c.task_id == task_id,), BATCH)
     if not has_more:
         connection.execute(delete(deletions).where(deletions.c.task_id == task_id))
     return has_more
 
 
-def _delete_some(
-    connection: Connection, key: Column[int], where: Sequence[ColumnElement[bool]], limit: int
+def _delete_batch(
+    connection: Connection, key: Column[int], conditions: Sequence[ColumnElement[bool]], limit: int
 ) -> tuple[int, bool]:
     """Delete the first rows, at most ``limit`` and `BATCH_BYTES`.
 
     Args:
         connection: The connection, in a transaction.
         key: The column that orders the rows. Its table must have a column ``body``.
-        where: The conditions for the rows.
+        conditions: The conditions for the rows.
         limit: The maximum number of rows.
 
     Returns:
         The number of deleted rows, and whether there may be more.
     """
     size = func.length(key.table.c.body).label("size")
-    rows = connection.execute(select(key, size).where(*where).order_by(key).limit(limit)).all()
+    rows = connection.execute(select(key, size).where(*conditions).order_by(key).limit(limit)).all()
     if not rows:
         return 0, False
     count = count_within(BATCH_BYTES, [row.size for row in rows])
-    connection.execute(delete(key.table).where(*where, key.between(rows[0][0], rows[count - 1][0])))
+    connection.execute(delete(key.table).where(*conditions, key.between(rows[0][0], rows[count - 1][0])))
     return count, count < len(rows) or len(rows) == limit

@@ -18,7 +18,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 # Columns that tailrace's tables have in every version. They distinguish these tables from tables of other programs with the same
 # names.
-_TAILRACE_CLASSES = {
+_TAILRACE_COLUMNS = {
     "tasks": {"id", "owner", "context_id", "state", "updated", "number", "snapshot"},
     "events": {"task_id", "number", "body", "state"},
     "messages": {"position", "owner", "context_id", "task_id", "body"},
@@ -48,7 +48,7 @@ def migrate_schema(connection: Connection) -> None:
     if version is None:
         tables = set(inspect(connection).get_table_names())
         _check_ours(connection, tables)
-        if tables.isdisjoint(_TAILRACE_CLASSES):
+        if tables.isdisjoint(_TAILRACE_COLUMNS):
             metadata.create_all(connection)
             versions.create(connection, checkfirst=True)
             connection.execute(insert(versions).values(version_num=HEAD))
@@ -74,8 +74,8 @@ def _known() -> set[str]:
 
 
 def _check_ours(connection: Connection, tables: set[str]) -> None:
-    for name in tables & set(_TAILRACE_CLASSES):
-        if not _TAILRACE_CLASSES[name] <= {
+    for name in tables & set(_TAILRACE_COLUMNS):
+        if not _TAILRACE_COLUMNS[name] <= {
             column["name"] for column in inspect(connection).get_columns(name)
         }:
             raise StoreError(

@@ -42,7 +42,7 @@ LARGE_ROWS = COPIED_ROWS // 4
 MAX_LOG_PAGES = 65_536
 """Number of pages (4 KiB) of the log above which writers wait for a checkpoint."""
 
-COPY_PATIENCE = 250
+CHECKPOINT_TIMEOUT_MS = 250
 """Milliseconds for which a checkpoint waits for readers, including other programs, when the log exceeds `MAX_LOG_PAGES`."""
 
 PURGE_ATTEMPTS = 20
@@ -73,9 +73,9 @@ class SqliteDatabase(Database):
         self._connection: Connection | None = None
         self._driver: Any = None  # the sqlite3 connection of `_connection`
         self._pending: list[Future[Any]] = []  # unfinished work of the writing thread
-        self._patience = 0  # milliseconds to wait for a lock
-        self._uncopied = 0  # rows written since the last checkpoint
-        self._copying: Future[int] | None = None
+        self._lock_timeout = 0  # milliseconds to wait for a lock
+        self._rows_since_checkpoint = 0  # rows written since the last checkpoint
+        self._checkpoint_running: Future[int] | None = None
         self._writing: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._journal = Journal()
@@ -95,7 +95,7 @@ class SqliteDatabase(Database):
         with self.translating("open the store"):
             connection = self._file.open()
             driver: Any = connection.connection.driver_connection
-            [self._patience] = driver.execute("PRAGMA busy_timeout").fetchone()
+            [self._lock_timeout] = driver.execute("PRAGMA busy_timeout").fetchone()
             self._use_to_write(connection)
             self._journal.empty(self._driver)
             self._driver.commit()
@@ -196,15 +196,15 @@ class SqliteDatabase(Database):
                 self._journal.reload_after_rollback(connection.connection.driver_connection)
                 raise
 
-    def _retry_locked(self, write: Callable[[], T], patience: int | None = None) -> T:
+    def _retry_locked(self, write: Callable[[], T], timeout: int | None = None) -> T:
         """Write in the writing thread. While another program has the database locked, wait.
 
         Args:
             write: Runs the transaction.
-            patience: Milliseconds to wait; the timeout of the URL when None.
+            timeout: Milliseconds to wait; the timeout of the URL when None.
         """
         driver: Any = self._connected().connection.driver_connection
-        driver.execute(f"PRAGMA busy_timeout={self._patience if patience is None else patience}")
+        driver.execute(f"PRAGMA busy_timeout={self._lock_timeout if timeout is None else timeout}")
         try:
             with self._journal.freeze_tails():
                 return write()
@@ -240,22 +240,24 @@ class SqliteDatabase(Database):
         writes, this never happens, and the log grows. If the log is too large, a checkpoint runs in the writing thread, and
         writers wait for it.
         """
-        self._uncopied += rows
+        self._rows_since_checkpoint += rows
         if (
-            self._uncopied < COPIED_ROWS
+            self._rows_since_checkpoint < COPIED_ROWS
             or not self._file.path
             or self._reading is None
             or self._writing is None
         ):
             return
-        if self._copying is not None and not self._copying.done():
+        if self._checkpoint_running is not None and not self._checkpoint_running.done():
             return
-        self._uncopied = 0
-        if self._copying is not None and self._copying.result() > MAX_LOG_PAGES:
-            self._copying = self._writing.submit(lambda: self._checkpoint_or_zero(self._run_full_checkpoint))
-            self._pending.append(self._copying)
+        self._rows_since_checkpoint = 0
+        if self._checkpoint_running is not None and self._checkpoint_running.result() > MAX_LOG_PAGES:
+            self._checkpoint_running = self._writing.submit(
+                lambda: self._checkpoint_or_zero(self._run_full_checkpoint)
+            )
+            self._pending.append(self._checkpoint_running)
         else:
-            self._copying = self._reading.submit(lambda: self._checkpoint_or_zero(self._copy))
+            self._checkpoint_running = self._reading.submit(lambda: self._checkpoint_or_zero(self._copy))
 
     def _checkpoint_or_zero(self, copy: Callable[[], int]) -> int:
         """Run a checkpoint, and return the number of pages of the log; 0 after an error."""
@@ -268,7 +270,7 @@ class SqliteDatabase(Database):
     def _copy(self) -> int:
         return self._read_transaction(lambda connection: run_checkpoint(connection, "PASSIVE")[1])
 
-    def _run_full_checkpoint(self, how: str = "RESTART") -> int:
+    def _run_full_checkpoint(self, mode: str = "RESTART") -> int:
         """Run a complete checkpoint, so that the next write overwrites the log from its beginning.
 
         ``TRUNCATE`` also empties the log.
@@ -277,10 +279,10 @@ class SqliteDatabase(Database):
         def copy() -> int:
             connection = self._connected()
             with self.translating("write to the store"), connection.begin():
-                is_busy, pages = run_checkpoint(connection, how)
+                is_busy, pages = run_checkpoint(connection, mode)
             return pages if is_busy else 0
 
-        return self._retry_locked(copy, min(COPY_PATIENCE, self._patience))
+        return self._retry_locked(copy, min(CHECKPOINT_TIMEOUT_MS, self._lock_timeout))
 
     async def purge(self, *, is_patient: bool = True) -> bool:
         """Remove deleted content (see `Database.purge`) from the journal, the log, and the connections."""

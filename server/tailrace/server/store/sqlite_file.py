@@ -26,8 +26,8 @@ except ImportError:  # not on Windows
 logger = logging.getLogger("tailrace.server")
 
 CHECK_SECONDS = 5.0
-GLANCE_SECONDS = 1.0
-"""Maximum seconds for which a file is checked for damage: `CHECK_SECONDS` after a crash, otherwise `GLANCE_SECONDS`."""
+QUICK_CHECK_SECONDS = 1.0
+"""Maximum seconds for which a file is checked for damage: `CHECK_SECONDS` after a crash, otherwise `QUICK_CHECK_SECONDS`."""
 
 EXPLANATIONS = {
     sqlite3.SQLITE_BUSY: "another program has the database locked",
@@ -68,7 +68,7 @@ class SqliteFile:
     def open(self) -> Connection:
         """Lock the file, check it for damage, migrate its tables, and return the first connection.
 
-        The check takes up to `GLANCE_SECONDS`, or `CHECK_SECONDS` if the file was not closed properly.
+        The check takes up to `QUICK_CHECK_SECONDS`, or `CHECK_SECONDS` if the file was not closed properly.
 
         Raises:
             StoreError: Another process has locked the file, the file is damaged, or its tables are of a newer version.
@@ -95,7 +95,7 @@ class SqliteFile:
         if self.waits_for_disk:
             event.listen(self.engine, "connect", _wait_for_disk)
         connection = self._connection = self.engine.connect()
-        _check(connection, self.path, CHECK_SECONDS if is_unclean else GLANCE_SECONDS)
+        _check(connection, self.path, CHECK_SECONDS if is_unclean else QUICK_CHECK_SECONDS)
         self._is_complete = True
         with connection.begin():
             is_ready = is_up_to_date(connection)
@@ -164,7 +164,7 @@ def _check(connection: Connection, path: str, seconds: float) -> None:
     clock = threading.Thread(target=break_off, name="store-check")
     clock.start()
     try:
-        [found] = driver.execute("PRAGMA quick_check(1)").fetchone()
+        [result] = driver.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -173,9 +173,9 @@ def _check(connection: Connection, path: str, seconds: float) -> None:
     finally:
         done.set()
         clock.join()
-    if found != "ok":
+    if result != "ok":
         raise StoreError(
-            f"cannot open the store: {EXPLANATIONS[sqlite3.SQLITE_CORRUPT]} ({path}: {' '.join(found.split())})",
+            f"cannot open the store: {EXPLANATIONS[sqlite3.SQLITE_CORRUPT]} ({path}: {' '.join(result.split())})",
             temporary=False,
         )
 
@@ -188,9 +188,9 @@ def _mark(file: IO[bytes], mark: bytes) -> None:
     file.flush()
 
 
-def run_checkpoint(connection: Connection, how: str) -> tuple[bool, int]:
+def run_checkpoint(connection: Connection, mode: str) -> tuple[bool, int]:
     """Run a checkpoint. Return whether readers or writers prevented its completion, and the number of pages of the log."""
-    is_busy, pages, _ = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
+    is_busy, pages, _ = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({mode})").one()
     return bool(is_busy), int(pages)
 
 

@@ -78,12 +78,12 @@ class StoreWrites:
         Raises:
             StoreError: The database accepts no writes, or only writes of another server.
         """
-        trial = {"owner": "", "name": f"trial:{uuid4().hex}"}
-        this = (claims.c.owner == trial["owner"], claims.c.name == trial["name"])
+        row = {"owner": "", "name": f"trial:{uuid4().hex}"}
+        condition = (claims.c.owner == row["owner"], claims.c.name == row["name"])
 
         def work(connection: Connection) -> None:
-            connection.execute(insert(claims).values(**trial, node=""))
-            connection.execute(delete(claims).where(*this))
+            connection.execute(insert(claims).values(**row, node=""))
+            connection.execute(delete(claims).where(*condition))
 
         await self._database.write(work)
 
@@ -256,8 +256,8 @@ class GroupWriter:
         self._dropped = anyio.Event()
         self._waiting: list[_Write] = []
         self._count = 0
-        self._more: asyncio.Future[None] | None = None
-        self._less: anyio.Event | None = None
+        self._write_arrived: asyncio.Future[None] | None = None
+        self._room_available: anyio.Event | None = None
         self._closing = False
         self._closed = False
         self._no_retries = False
@@ -289,9 +289,9 @@ class GroupWriter:
     async def wait_for_room(self) -> None:
         """Wait until the number of waiting events is not above the maximum."""
         while self.is_full:
-            if self._less is None:
-                self._less = anyio.Event()
-            await self._less.wait()
+            if self._room_available is None:
+                self._room_available = anyio.Event()
+            await self._room_available.wait()
 
     def stop_retries(self) -> None:
         """Disable retries, because the server is stopping. If a transaction fails from now on, all waiting writes fail."""
@@ -311,7 +311,7 @@ class GroupWriter:
         async with anyio.create_task_group() as group:
             group.start_soon(self._call_for_drops)
             while True:
-                more = self._more = loop.create_future()
+                more = self._write_arrived = loop.create_future()
                 if self._waiting or self._closing or self._drop_due:
                     self._wake()
                 if self.last_error is None:
@@ -373,9 +373,9 @@ class GroupWriter:
         events, self._count = self._count, 0
         self.is_full = False
         oldest = self._oldest
-        if self._less is not None:
-            self._less.set()
-            self._less = None
+        if self._room_available is not None:
+            self._room_available.set()
+            self._room_available = None
         error = await self._commit(list(map(_write_of, batch)))
         if error is None:
             self.lag.add(perf_counter() - oldest)
@@ -385,10 +385,10 @@ class GroupWriter:
             return
         if isinstance(error, TasksNotWrittenError):
             for each in batch:
-                self._settle([each], error.tasks.get(each[0].task_id))
+                self._complete([each], error.tasks.get(each[0].task_id))
             return
         if error.temporary:
-            self._settle(batch, error)
+            self._complete(batch, error)
             return
         # The store rejects the write of at least one task. Commit each task separately.
         tasks: dict[str, list[_Write]] = {}
@@ -396,11 +396,11 @@ class GroupWriter:
             tasks.setdefault(item[0].task_id, []).append(item)
         for items in tasks.values():
             refused = await self._commit(list(map(_write_of, items))) if len(tasks) > 1 else error
-            self._settle(items, refused)
+            self._complete(items, refused)
 
-    def _settle(self, batch: list[_Write], error: StoreError | None) -> None:
+    def _complete(self, batch: list[_Write], error: StoreError | None) -> None:
         if error is not None:
-            batch = batch + self._withdraw({write.task_id for write, _, _ in batch})
+            batch = batch + self._remove_waiting({write.task_id for write, _, _ in batch})
         for write, committed, failed in batch:
             if error is None:
                 committed(write.events)
@@ -429,13 +429,13 @@ class GroupWriter:
             await anyio.sleep(delay)
         return None
 
-    def _withdraw(self, task_ids: set[str]) -> list[_Write]:
+    def _remove_waiting(self, task_ids: set[str]) -> list[_Write]:
         """Remove the waiting writes of tasks with a failed write. Otherwise, the logs of these tasks would have gaps."""
-        withdrawn = [item for item in self._waiting if item[0].task_id in task_ids]
+        removed = [item for item in self._waiting if item[0].task_id in task_ids]
         self._waiting = [item for item in self._waiting if item[0].task_id not in task_ids]
-        self._count -= sum(len(write.events) for write, _, _ in withdrawn)
+        self._count -= sum(len(write.events) for write, _, _ in removed)
         self.is_full = self._count > self._max_waiting
-        return withdrawn
+        return removed
 
     def _wake(self) -> None:
         """Resume `run` after other coroutines that are ready have run.
@@ -443,7 +443,7 @@ class GroupWriter:
         A new turn can then send its request to the provider before its first event is written. This matters because a store may
         commit in the event loop, which blocks the loop.
         """
-        more, self._more = self._more, None
+        more, self._write_arrived = self._write_arrived, None
         if more is not None:
             more.get_loop().call_soon(_resolve, more)
 
@@ -501,9 +501,9 @@ def _drop_pending(connection: Connection) -> bool:
 
 
 def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
-    gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
-    if gone.rowcount:
+    deleted = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
+    if deleted.rowcount:
         delete_rows_of_tasks(connection, (task_id,))
         connection.execute(delete(deletions).where(deletions.c.task_id == task_id))
         connection.execute(insert(deletions).values(task_id=task_id))
-    return bool(gone.rowcount)
+    return bool(deleted.rowcount)

@@ -16,7 +16,7 @@ from tailrace.streaming.a2a.version_codec import Operation
 
 # Limits of the texts in the trailing metadata of a call, in bytes.
 MAX_MESSAGE = 512
-_MAX_FACT = 256  # a value in a detail of an error
+_MAX_DETAIL = 256  # a value in a detail of an error
 _MAX_VIOLATIONS = 2_048  # all field violations together
 
 
@@ -85,7 +85,7 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
     """
     info, *rest = error.details()
     metadata = {
-        name: shortened_to_bytes(value, _MAX_FACT) for name, value in info.get("metadata", {}).items()
+        name: shortened_to_bytes(value, _MAX_DETAIL) for name, value in info.get("metadata", {}).items()
     }
     status = status_pb2.Status(
         code=grpc.StatusCode[name or error.status].value[0],
@@ -100,8 +100,8 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
             continue
         bad_request = error_details_pb2.BadRequest()
         for violation in detail["fieldViolations"]:
-            found = {name: shortened_to_bytes(text, _MAX_FACT) for name, text in violation.items()}
-            bad_request.field_violations.append(fill(error_details_pb2.BadRequest.FieldViolation(), found))
+            details = {name: shortened_to_bytes(text, _MAX_DETAIL) for name, text in violation.items()}
+            bad_request.field_violations.append(fill(error_details_pb2.BadRequest.FieldViolation(), details))
             if bad_request.ByteSize() > _MAX_VIOLATIONS:
                 del bad_request.field_violations[-1]
                 break

@@ -91,11 +91,11 @@ class JsonRpcBinding:
         except ClientDisconnect:
             return Response(status_code=400)  # the client has disconnected
         except A2AError as error:
-            found = as_a2a_error(error)
-            answer = _encode({"id": None, "error": found.to_jsonrpc()})
+            a2a_error = as_a2a_error(error)
+            answer = _encode({"id": None, "error": a2a_error.to_jsonrpc()})
             # `ParseError`: the body was read completely, but is not JSON. JSON-RPC reports this with status 200.
-            status = 200 if isinstance(found, ParseError) else found.http_status
-            return Response(answer, status, headers=error_headers(found), media_type="application/json")
+            status = 200 if isinstance(a2a_error, ParseError) else a2a_error.http_status
+            return Response(answer, status, headers=error_headers(a2a_error), media_type="application/json")
         request_id: JsonRpcId = None
         dialect = self._dialects[0]
         extensions = self._operations.capabilities.activated(requested_extensions(request))
@@ -148,9 +148,9 @@ class JsonRpcBinding:
         except AuthError as error:
             return Problem.of(error).response()
         except Exception as error:
-            found = as_a2a_error(error)
-            headers |= error_headers(found)
-            answer = _encode({"id": request_id, "error": dialect.write_error(found)})
+            a2a_error = as_a2a_error(error)
+            headers |= error_headers(a2a_error)
+            answer = _encode({"id": request_id, "error": dialect.write_error(a2a_error)})
             if as_stream:
                 return Response(frame_data(answer), media_type="text/event-stream", headers=headers)
         return Response(answer, media_type="application/json", headers=headers)

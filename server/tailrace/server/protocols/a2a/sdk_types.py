@@ -177,15 +177,15 @@ def _set_value(target: Any, value: object) -> None:
         target.list_value.extend(plain)
 
 
-def _plain(value: object, room: int) -> Any:
-    """Convert a JSON value to a value that protobuf can represent. ``room`` is the remaining number of protobuf levels."""
+def _plain(value: object, max_depth: int) -> Any:
+    """Convert a JSON value to a value that protobuf can represent. ``max_depth`` is the remaining number of protobuf levels."""
     if isinstance(value, dict):
-        _check_room(room, _OBJECT_LEVELS)
+        _check_room(max_depth, _OBJECT_LEVELS)
         items = cast("dict[str, object]", value).items()
-        return {key: _plain(member, room - _OBJECT_LEVELS) for key, member in items}
+        return {key: _plain(member, max_depth - _OBJECT_LEVELS) for key, member in items}
     if isinstance(value, list):
-        _check_room(room, _LIST_LEVELS)
-        return [_plain(item, room - _LIST_LEVELS) for item in cast("list[object]", value)]
+        _check_room(max_depth, _LIST_LEVELS)
+        return [_plain(item, max_depth - _LIST_LEVELS) for item in cast("list[object]", value)]
     if isinstance(value, int):
         try:
             float(value)
@@ -194,6 +194,6 @@ def _plain(value: object, room: int) -> Any:
     return value
 
 
-def _check_room(room: int, wanted: int) -> None:
-    if room < wanted:
+def _check_room(remaining: int, size: int) -> None:
+    if remaining < size:
         raise InternalError("a value is nested too deeply for protobuf")

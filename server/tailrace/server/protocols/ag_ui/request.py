@@ -124,7 +124,7 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
     return RunRequest(run.thread_id, run.run_id, run.protocol_version is not None, request)
 
 
-def _decision(entry: _ResumeEntry, where: str) -> ApprovalDecision:
+def _decision(entry: _ResumeEntry, param: str) -> ApprovalDecision:
     """Return the decision in the client's response to an interrupt. A cancelled interrupt rejects the call.
 
     Raises:
@@ -137,13 +137,13 @@ def _decision(entry: _ResumeEntry, where: str) -> ApprovalDecision:
         return ApprovalDecision(entry.interrupt_id, "reject", text)
     approved = payload.get("approved")
     if not isinstance(approved, bool):
-        raise OpenAIError(400, f"'{where}.payload.approved' must be a boolean", param=where)
+        raise OpenAIError(400, f"'{param}.payload.approved' must be a boolean", param=param)
     if not approved:
         return ApprovalDecision(entry.interrupt_id, "reject", text)
     if arguments is None:
         return ApprovalDecision(entry.interrupt_id, "approve")
     if not is_mapping(arguments):
-        raise OpenAIError(400, f"'{where}.payload.editedArgs' must be an object", param=where)
+        raise OpenAIError(400, f"'{param}.payload.editedArgs' must be an object", param=param)
     return ApprovalDecision(entry.interrupt_id, "edit", arguments=dict(arguments))
 
 
@@ -163,7 +163,7 @@ def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
     results: list[ContentPartToolResult] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):
-        where = f"messages[{at}]"
+        param = f"messages[{at}]"
         if message.role == "tool":
             results.append(_result(message, names))
             continue
@@ -171,11 +171,11 @@ def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
             yield Message(role=Role.TOOL, content=tuple(results))
             results = []
         if message.role == "user":
-            yield Message(role=Role.USER, content=tuple(_content(message.content, where)))
+            yield Message(role=Role.USER, content=tuple(_content(message.content, param)))
         elif message.role == "assistant":
             calls = tuple(map(_call, message.tool_calls or ()))
             names |= {call.id: call.name for call in calls}
-            content = (*_content(message.content, where), *calls)
+            content = (*_content(message.content, param), *calls)
             if content:
                 yield Message(role=Role.MODEL, content=content)
     if results:
@@ -183,7 +183,7 @@ def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
 
 
 def _content(
-    content: str | list[dict[str, Any]] | dict[str, Any] | None, where: str
+    content: str | list[dict[str, Any]] | dict[str, Any] | None, param: str
 ) -> Iterator[ContentPart]:
     if isinstance(content, str):
         if content:
@@ -194,10 +194,10 @@ def _content(
         if kind == "text" and isinstance(text, str):
             yield ContentPartText(text=text)
         elif kind in _MEDIA:
-            yield _file(part, f"{where}.content[{at}]")
+            yield _file(part, f"{param}.content[{at}]")
 
 
-def _file(part: Mapping[str, Any], where: str) -> ContentPart:
+def _file(part: Mapping[str, Any], param: str) -> ContentPart:
     """Convert a file. In versions before 1.0, the members of the file are in ``part`` instead of in ``source``."""
     source: object = part.get("source")
     fields: Mapping[str, Any] = source if is_mapping(source) else part
@@ -207,7 +207,7 @@ def _file(part: Mapping[str, Any], where: str) -> ContentPart:
     elif fields is part:
         data = part.get("data")
         value = f"data:{media_type or ''};base64,{data}" if data else part.get("url")
-    return file_of(value, media_type, part.get("filename"), where)
+    return file_of(value, media_type, part.get("filename"), param)
 
 
 def _call(call: _ToolCall) -> ContentPartToolCall:

@@ -78,16 +78,16 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     instructions = [request.system] if request.system else []
     conversation: list[Message] = []
     for at, message in enumerate(messages):
-        where = f"messages[{at}]"
+        param = f"messages[{at}]"
         is_last = at == len(messages) - 1
         if message.role == "system":
             instructions += [text for part in message.parts if isinstance(text := part.get("text"), str)]
         elif message.role in ("user", "assistant"):
-            with reject_invalid(where):
-                conversation += _read_message(message, where, has_decisions=is_last)
+            with reject_invalid(param):
+                conversation += _read_message(message, param, has_decisions=is_last)
         else:
             raise OpenAIError(
-                400, f"Invalid value for '{where}.role': {shortened(message.role)}", param=where
+                400, f"Invalid value for '{param}.role': {shortened(message.role)}", param=param
             )
     with reject_invalid("messages"):
         history = History(conversation=tuple(conversation))
@@ -106,19 +106,19 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def _read_message(message: _UIMessage, where: str, *, has_decisions: bool) -> Iterator[Message]:
+def _read_message(message: _UIMessage, param: str, *, has_decisions: bool) -> Iterator[Message]:
     """Convert a client's message to messages of the conversation. Each step of an assistant's message becomes a message.
 
     Args:
         message: The message.
-        where: The path of the message in the request, for errors.
+        param: The path of the message in the request, for errors.
         has_decisions: True for the last message. Decisions in earlier messages were already sent.
     """
     if message.role == "user":
-        yield Message(role=Role.USER, content=tuple(_content(message.parts, where)))
+        yield Message(role=Role.USER, content=tuple(_content(message.parts, param)))
         return
     for parts in _steps(message.parts):
-        content = tuple(_content(parts, where))
+        content = tuple(_content(parts, param))
         results = tuple(result for part in parts if (result := _result_of(part)) is not None)
         decisions = [decision for part in parts if (decision := _decision_of(part)) is not None]
         if content:
@@ -134,7 +134,7 @@ def _steps(parts: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     return (list(step) for is_start, step in steps if not is_start)
 
 
-def _content(parts: list[dict[str, Any]], where: str) -> Iterator[ContentPart]:
+def _content(parts: list[dict[str, Any]], param: str) -> Iterator[ContentPart]:
     for at, part in enumerate(parts):
         kind, text = str(part.get("type")), part.get("text")
         if kind == "text" and isinstance(text, str):
@@ -143,7 +143,7 @@ def _content(parts: list[dict[str, Any]], where: str) -> Iterator[ContentPart]:
             yield ContentPartReasoning(text=text)
         elif kind == "file":
             url, media_type = part.get("url"), part.get("mediaType")
-            yield file_of(url, media_type, part.get("filename"), f"{where}.parts[{at}]")
+            yield file_of(url, media_type, part.get("filename"), f"{param}.parts[{at}]")
         elif _is_complete_call(part):
             yield _call_of(part)
 

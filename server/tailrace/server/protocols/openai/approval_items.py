@@ -110,10 +110,10 @@ def read_decisions(items: Sequence[dict[str, Any]]) -> Decisions:
     if not responses:
         return Decisions([item for item in items if not _is_ours(item)], [], "")
     instructions = [item for item in items[:begins] if item.get("role") in ("system", "developer")]
-    others = [item for item in items[begins:] if not _is_ours(item)]
+    other_items = [item for item in items[begins:] if not _is_ours(item)]
     decisions = [_decision(item) for item in responses]
     response = response_id_of_item(responses[0]["approval_request_id"])
-    return Decisions([*instructions, *others], decisions, response)
+    return Decisions([*instructions, *other_items], decisions, response)
 
 
 def _is_models(item: Mapping[str, Any]) -> bool:

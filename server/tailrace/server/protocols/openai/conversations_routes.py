@@ -283,7 +283,7 @@ def _read_body(body: Mapping[str, Any]) -> _Body:
 
 def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Convert items to messages. Each user item becomes a separate message."""
-    found: list[Message] = []
+    messages: list[Message] = []
     for _, group in groupby(enumerate(items), lambda each: each[0] if each[1].get("role") == "user" else -1):
         history = read_history(ResponsesConverter(), [item for _, item in group], param="items")
         if history.system_message:
@@ -293,8 +293,8 @@ def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
                 param="items",
                 code="invalid_value",
             )
-        found += [to_a2a_message(message, message_id=str(uuid4())) for message in history.conversation]
-    return found
+        messages += [to_a2a_message(message, message_id=str(uuid4())) for message in history.conversation]
+    return messages
 
 
 def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_Item]:
@@ -304,13 +304,13 @@ def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_I
         messages: The messages.
         waiting: Tasks that may wait for approvals. The items of a task's approval requests follow the last message of the task.
     """
-    found: list[_Item] = []
+    items: list[_Item] = []
     pending = {task.id: pending_items(task) for task in waiting}
     last = {message.task_id: message.message_id for message in messages}
     # The last message with calls. It is converted together with a message of results, because results need their calls.
     calling: list[Message] = []
     for message, decided in zip(messages, decisions_of(messages), strict=True):
-        found += [_Item(fields, message) for _, pair in decided for fields in pair]
+        items += [_Item(fields, message) for _, pair in decided for fields in pair]
         common = to_common_message(message)
         before = calling if common.tool_results else []
         suffix = sha256(message.message_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -320,12 +320,12 @@ def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_I
         for at, (fields, number) in enumerate(zip(own, numbers, strict=False)):
             item_id = f"{fields['id'].rpartition('_')[0]}_{number}"
             calls, results = bool(common.tool_calls), bool(common.tool_results)
-            found.append(_Item({**fields, "id": item_id}, message, at, number, calls, results))
+            items.append(_Item({**fields, "id": item_id}, message, at, number, calls, results))
         if common.tool_calls:
             calling = [message]
         if last[message.task_id] == message.message_id:
-            found += [_Item(fields, message) for fields in pending.get(message.task_id, ())]
-    return found
+            items += [_Item(fields, message) for fields in pending.get(message.task_id, ())]
+    return items
 
 
 def _deleted_items(message: Message) -> Sequence[object]:

@@ -105,7 +105,7 @@ class _Call(NamedTuple):
 
     kind: _CallKind
     item: Fields
-    place: Fields
+    location: Fields
     deltas: list[str]
 
 
@@ -202,7 +202,7 @@ class ResponsesEncoder(Encoder):
         if isinstance(event, ui_events.ArgumentsAdded):
             call = self._calls[event.id]
             call.deltas.append(event.text)
-            return self._event(f"{call.kind.text_event}.delta", **call.place, delta=event.text)
+            return self._event(f"{call.kind.text_event}.delta", **call.location, delta=event.text)
         if isinstance(event, ui_events.CallStarted):
             return self._start_call(event)
         if isinstance(event, ui_events.CallEnded):
@@ -335,7 +335,7 @@ class ResponsesEncoder(Encoder):
         return frame + done
 
     def _close_call(self, call: _Call) -> bytes:
-        kind, item, place = call.kind, call.item, call.place
+        kind, item, place = call.kind, call.item, call.location
         item[kind.text] = text = "".join(call.deltas)
         item["status"] = "completed"
         return self._event(

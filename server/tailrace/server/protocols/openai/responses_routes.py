@@ -112,8 +112,8 @@ class StoredResponses:
             path = f"/v1/responses/{encoder.response['id']}" if is_stored else ""
             error = server_stopping_error(path, has_key=bool(caller.send_key))
         elif isinstance(encoder.error, DivergedError) and encoder.translator.task_id:
-            found = await find_turn(self._operations, encoder.response["id"], caller, "response")
-            return await json_response(await self._response(found, caller), headers)
+            turn = await find_turn(self._operations, encoder.response["id"], caller, "response")
+            return await json_response(await self._response(turn, caller), headers)
         elif encoder.error is not None and not request.background:
             error = encoder.error
         else:
@@ -180,8 +180,8 @@ class StoredResponses:
         stored, caller = await self._find(request)
         if not stored.turn_has_ended:
             try:
-                wanted = CancelTaskRequest(id=stored.task.id)
-                await self._operations.execute(Operation.CANCEL_TASK, wanted, caller)
+                cancel_request = CancelTaskRequest(id=stored.task.id)
+                await self._operations.execute(Operation.CANCEL_TASK, cancel_request, caller)
             except TaskNotCancelableError:
                 pass  # the task ended after `_find`
             stored = await find_turn(self._operations, stored.id, caller, "response")

@@ -139,12 +139,12 @@ class OpenAIFacade:
         return await self._respond(request, read_completion_request, CompletionEncoder)
 
     async def _embeddings(self, request: Request) -> Response:
-        caller, wanted = await self._endpoint.read(request, read_embedding_request)
-        model = self._models.embedding(wanted.model)
+        caller, embedding_request = await self._endpoint.read(request, read_embedding_request)
+        model = self._models.embedding(embedding_request.model)
 
         async def embed() -> bytes:
             async with self._gate.call(caller.owner):
-                return await model.embed(wanted.members())
+                return await model.embed(embedding_request.members())
 
         try:
             operations = self._endpoint.operations
@@ -152,7 +152,7 @@ class OpenAIFacade:
                 async with operations.direct_call(caller, model) as call:
                     body = await cancel_on_disconnect(request, embed())
                     encoded, call.usage, call.reported_model = await run_bounded(
-                        text_cost(body), encode_embeddings, body, wanted.model, model.provider
+                        text_cost(body), encode_embeddings, body, embedding_request.model, model.provider
                     )
             return Response(encoded, media_type="application/json")
         except UpstreamError as error:

@@ -80,25 +80,25 @@ class StoredCompletions:
         """Return a page of the caller's successful chat completions in the order of their requests."""
         caller = await self._endpoint.authenticate(request)
         query = read_page_query(request.query_params, order="asc")
-        wanted = _read_filter(request.query_params)
+        list_filter = _read_filter(request.query_params)
         after = read_turn_id(query.after, _KIND) if query.after else None
         page: list[Fields] = []
         has_more = True
         # Failed completions are skipped here, because the query cannot exclude them: the store has only the state of the task. If
         # no completion of a page remains, the next page is read.
         while has_more and not page:
-            found = await self._operations.completions.list(
+            completions = await self._operations.completions.list(
                 caller.owner,
-                wanted,
+                list_filter,
                 after=after,
                 is_descending=query.is_descending,
                 limit=query.limit + 1,
             )
-            if found is None:
+            if completions is None:
                 raise unknown_after(query.after)
-            has_more = len(found) > query.limit
+            has_more = len(completions) > query.limit
             cost = 0
-            for at, after in enumerate(found[: query.limit], 1):
+            for at, after in enumerate(completions[: query.limit], 1):
                 try:
                     stored = await find_turn(self._operations, turn_id(*after, _KIND), caller, _KIND)
                     page.append(await self._completion(stored, caller))
@@ -110,7 +110,7 @@ class StoredCompletions:
                     continue
                 cost += turn_cost(stored)
                 if cost > MAX_PAGE_COST:
-                    has_more = at < len(found)
+                    has_more = at < len(completions)
                     break
         return await json_response(list_of(page, has_more=has_more))
 

@@ -64,9 +64,9 @@ def array_of(items: Json, **fields: Any) -> Json:
     return {"type": "array", "items": items, **fields}
 
 
-def parameter(name: str, schema: Json, place: str = "query", description: str = "") -> Json:
+def parameter(name: str, schema: Json, location: str = "query", description: str = "") -> Json:
     """Return a Parameter Object. Parameters in the path are required."""
-    described: Json = {"name": name, "in": place, "required": place == "path", "schema": schema}
+    described: Json = {"name": name, "in": location, "required": location == "path", "schema": schema}
     return {**described, "description": description} if description else described
 
 
@@ -78,8 +78,8 @@ def response(description: str, body: Json | None = None, links: Json | None = No
         body: The content of the body; None for no body.
         links: Links to operations that use values of the response; None for no links.
     """
-    found: Json = {"description": description, **({"content": body} if body else {})}
-    return {**found, "links": links} if links else found
+    fields: Json = {"description": description, **({"content": body} if body else {})}
+    return {**fields, "links": links} if links else fields
 
 
 def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Json:

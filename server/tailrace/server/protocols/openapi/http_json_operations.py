@@ -84,11 +84,11 @@ _CURSOR = string_schema("The number of the last event that the client received."
 def http_json() -> dict[Address, Json]:
     """Return the operations of A2A 1.0, with and without a tenant in the path."""
     schemas = model_schemas()
-    found: dict[Address, Json] = {}
+    operations: dict[Address, Json] = {}
     for prefix in ("", "/{tenant}"):
         for route in ROUTES:
-            found[(route.method, prefix + route.path)] = _operation(route, schemas, prefix)
-    return found
+            operations[(route.method, prefix + route.path)] = _operation(route, schemas, prefix)
+    return operations
 
 
 def model_schemas() -> dict[str, Json]:
@@ -99,10 +99,10 @@ def model_schemas() -> dict[str, Json]:
         (model, "validation") for model in sorted(models, key=lambda each: each.__name__)
     ]
     _, definitions = models_json_schema(pairs, ref_template="#/components/schemas/{model}")
-    found = cast("dict[str, Json]", definitions["$defs"])
-    for schema in found.values():
+    schemas = cast("dict[str, Json]", definitions["$defs"])
+    for schema in schemas.values():
         _accept_null(schema)
-    return found
+    return schemas
 
 
 def _accept_null(schema: Json) -> None:
@@ -173,13 +173,13 @@ def _body_of(schema: Json, route: Route) -> Json:
 
 def _parameters(route: Route, schema: Json) -> list[Json]:
     """Return the parameters of a request: its members in the path and, for a method without a body, in the query."""
-    found: list[Json] = []
+    parameters: list[Json] = []
     for name, member in schema["properties"].items():
         if f"{{{name}}}" in route.path:
-            found.append(parameter(name, string_schema(), "path"))
+            parameters.append(parameter(name, string_schema(), "path"))
         elif route.method not in METHODS_WITH_BODY and name != "tenant":
-            found.append(parameter(name, _given(member)))
-    return found + _of_streams(route)
+            parameters.append(parameter(name, _present_member(member)))
+    return parameters + _of_streams(route)
 
 
 def _of_streams(route: Route) -> list[Json]:
@@ -188,7 +188,7 @@ def _of_streams(route: Route) -> list[Json]:
     return [parameter("Last-Event-ID", _CURSOR, "header"), parameter("after", _CURSOR)]
 
 
-def _given(member: Json) -> Json:
+def _present_member(member: Json) -> Json:
     """Return the schema of a parameter without null. A parameter without a value is omitted."""
     while "anyOf" in member:
         member = next(each for each in member["anyOf"] if each.get("type") != "null")

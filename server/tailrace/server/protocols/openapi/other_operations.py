@@ -95,13 +95,13 @@ def other_operations() -> dict[Address, Json]:
             for name, path in MODULE_PATHS.items()
         },
     }
-    found: dict[Address, Json] = {}
+    operations: dict[Address, Json] = {}
     for path, (name, summary, body, public) in described.items():
         for method in ("GET", "HEAD"):
             responses = {"200": response("The content.", body), **_failures(path)}
             if public and path not in (LIVE_PATH, READY_PATH):
                 responses["304"] = response("The client has the current version.")
-            found[(method, path)] = operation(
+            operations[(method, path)] = operation(
                 name if method == "GET" else f"{name}Head",
                 summary,
                 responses,
@@ -109,7 +109,7 @@ def other_operations() -> dict[Address, Json]:
                 public=public,
                 parameters=_USAGE_PARAMETERS if path == USAGE_PATH else (),
             )
-    return found
+    return operations
 
 
 def _failures(path: str) -> Json:

@@ -105,7 +105,7 @@ class WebhookGuard:
 
     def __init__(self, *, allow_private: bool = False, lookup: Lookup | None = None) -> None:
         self._allow_private = allow_private
-        self._lookup = lookup or self._ask_system
+        self._lookup = lookup or self._resolve_host
         self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
 
     def check(self, config: TaskPushNotificationConfig) -> None:
@@ -117,11 +117,11 @@ class WebhookGuard:
         """
         self.check_url(config.url)
         if len(config.id) > MAX_ID_LENGTH:
-            raise _wrong("id", f"longer than {MAX_ID_LENGTH} characters")
+            raise _invalid_field("id", f"longer than {MAX_ID_LENGTH} characters")
         _check_header("token", config.token)
         if config.authentication is not None:
             if not _SCHEME.fullmatch(config.authentication.scheme):
-                raise _wrong("authentication.scheme", "not the name of an HTTP authentication scheme")
+                raise _invalid_field("authentication.scheme", "not the name of an HTTP authentication scheme")
             _check_header("authentication.credentials", config.authentication.credentials)
 
     def check_url(self, text: str) -> URL:
@@ -131,22 +131,22 @@ class WebhookGuard:
             InvalidParamsError: The URL is invalid or may not be called.
         """
         if len(text) > MAX_URL_LENGTH:
-            raise _wrong("url", f"longer than {MAX_URL_LENGTH} characters")
+            raise _invalid_field("url", f"longer than {MAX_URL_LENGTH} characters")
         if _CONTROL.search(text) or " " in text:
-            raise _wrong("url", "not a URL: it has spaces or control characters")
+            raise _invalid_field("url", "not a URL: it has spaces or control characters")
         try:
             url = URL(text)
         except ValueError:
-            raise _wrong("url", "not a URL") from None
+            raise _invalid_field("url", "not a URL") from None
         if url.scheme not in ("http", "https") or not url.host:
-            raise _wrong("url", "must be an http or https URL with a host")
+            raise _invalid_field("url", "must be an http or https URL with a host")
         if url.user is not None or url.password is not None:
-            raise _wrong("url", "must not contain a user or a password; use the field authentication")
+            raise _invalid_field("url", "must not contain a user or a password; use the field authentication")
         address = _literal(url.host)
         if address is not None and not self._allows(address):
-            raise _wrong("url", "names an address that this agent does not call")
+            raise _invalid_field("url", "names an address that this agent does not call")
         if address is None and _is_local_name(url.host) and not self._allow_private:
-            raise _wrong("url", "names an address that this agent does not call")
+            raise _invalid_field("url", "names an address that this agent does not call")
         return url
 
     async def resolve(self, host: str, port: int) -> list[IPv4Address | IPv6Address]:
@@ -156,13 +156,13 @@ class WebhookGuard:
             ForbiddenAddress: No address of the host is permitted.
             OSError: The host has no address, or the resolver failed.
         """
-        found = dict.fromkeys(await self._lookup(host, port))
-        allowed = [address for address in map(ip_address, found) if self._allows(address)]
+        addresses = dict.fromkeys(await self._lookup(host, port))
+        allowed = [address for address in map(ip_address, addresses) if self._allows(address)]
         if not allowed:
             raise ForbiddenAddress("its host name resolves to no address that this agent may call")
         return allowed
 
-    async def _ask_system(self, host: str, port: int) -> Sequence[str]:
+    async def _resolve_host(self, host: str, port: int) -> Sequence[str]:
         found = await anyio.to_thread.run_sync(
             lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM),
             abandon_on_cancel=True,
@@ -196,10 +196,10 @@ def _is_local_name(host: str) -> bool:
 
 def _check_header(field: str, value: str) -> None:
     if len(value) > MAX_SECRET_LENGTH:
-        raise _wrong(field, f"longer than {MAX_SECRET_LENGTH} characters")
+        raise _invalid_field(field, f"longer than {MAX_SECRET_LENGTH} characters")
     if _CONTROL.search(value) or value != value.strip():
-        raise _wrong(field, "has characters that an HTTP header cannot contain")
+        raise _invalid_field(field, "has characters that an HTTP header cannot contain")
 
 
-def _wrong(field: str, problem: str) -> InvalidParamsError:
+def _invalid_field(field: str, problem: str) -> InvalidParamsError:
     return InvalidParamsError(f"{field}: {problem}", violations=[FieldViolation(field, problem)])

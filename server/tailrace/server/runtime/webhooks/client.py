@@ -168,7 +168,7 @@ class WebhookClient:
                 signed = await run_bounded(text_cost(body), sign, config, name, body)
             failure = await self._post(config.url, body, {**signed, **headers}, owner)
             if failure is None:
-                self._observer.webhook_delivered(taken=True)
+                self._observer.webhook_delivered(accepted=True)
                 return True
             self._observer.webhook_attempt_failed()
             if attempt == attempts or not failure.may_pass:
@@ -182,7 +182,7 @@ class WebhookClient:
                     attempts,
                     failure.reason,
                 )
-                self._observer.webhook_delivered(taken=False)
+                self._observer.webhook_delivered(accepted=False)
                 break
             await self.pause(self._pause_after(attempt, failure.retry_after))
         return False
@@ -191,8 +191,8 @@ class WebhookClient:
         if requested is not None:
             return min(requested, _MAX_RETRY_AFTER)
         # Randomised, so that the webhooks of a recovered host do not all receive retries at the same time.
-        longest = min(self._first_pause * 2 ** min(attempt - 1, 32), self._longest_pause)
-        return longest * (1 - 0.5 * random.random())  # noqa: S311
+        max_pause = min(self._first_pause * 2 ** min(attempt - 1, 32), self._longest_pause)
+        return max_pause * (1 - 0.5 * random.random())  # noqa: S311
 
     async def _post(self, address: str, body: bytes, headers: dict[str, str], owner: str) -> _Failure | None:
         """Make one attempt, and return the failure; None if the webhook accepted the notification."""
@@ -257,12 +257,12 @@ def _retry_after(value: str) -> float | None:
     if value.isascii() and value.isdigit() and len(value) < 10:
         return float(value)
     try:
-        moment = parsedate_to_datetime(value)
+        time = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return max(0.0, (time - datetime.now(UTC)).total_seconds())
 
 
 def _origin(url: str) -> str:

@@ -171,8 +171,8 @@ class PushNotifier:
         if config.id.startswith(_OPERATOR):
             raise InvalidParamsError(f"ids of push notification configs must not begin with {_OPERATOR!r}")
         config = config if config.id else config.model_copy(update={"id": str(uuid4())})
-        others = {each.id for each in await self._configs(config.task_id, owner)}
-        if len(others - {config.id}) >= MAX_CONFIGS:
+        other_ids = {each.id for each in await self._configs(config.task_id, owner)}
+        if len(other_ids - {config.id}) >= MAX_CONFIGS:
             raise InvalidParamsError(f"a task has at most {MAX_CONFIGS} push notification configs")
         return PushConfig(owner, dialect, config, after)
 
@@ -249,8 +249,8 @@ class PushNotifier:
             StoreError: The webhooks cannot be read.
         """
         after = _read_token(page_token)
-        found = await self._configs(task_id, owner)
-        rest = [config for config in found if config.id > after]
+        configs = await self._configs(task_id, owner)
+        rest = [config for config in configs if config.id > after]
         page = rest[:limit] if limit else rest
         token = _page_token(page[-1].id) if len(page) < len(rest) else ""
         return ListTaskPushNotificationConfigsResponse(configs=tuple(page), next_page_token=token)
@@ -296,13 +296,13 @@ class PushNotifier:
         for webhook in self._webhooks.get(task_id, {}).values():
             self._wake(webhook)
 
-    def schedule(self, found: Sequence[tuple[PushConfig, bool]]) -> None:
+    def schedule(self, configs: Sequence[tuple[PushConfig, bool]]) -> None:
         """Schedule deliveries for persisted webhooks.
 
         Args:
-            found: The webhooks, each with True if the webhook has undelivered events.
+            configs: The webhooks, each with True if the webhook has undelivered events.
         """
-        for config, is_lagging in found:
+        for config, is_lagging in configs:
             webhook = self._follow(config)
             if is_lagging:
                 self._wake(webhook)
@@ -314,8 +314,8 @@ class PushNotifier:
 
     async def _configs(self, task_id: str, owner: str) -> list[TaskPushNotificationConfig]:
         """Return the webhooks of callers."""
-        found = await self._store.load_push_configs(task_id, owner)
-        return [each.config for each in found if not each.dialect.startswith(_OPERATOR)]
+        configs = await self._store.load_push_configs(task_id, owner)
+        return [each.config for each in configs if not each.dialect.startswith(_OPERATOR)]
 
     # --- scheduling -------------------------------------------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class PushNotifier:
         else:
             notifications = await self._notifications(webhook, number, state)
         for name, body in notifications:
-            taken = await self._client.send(
+            accepted = await self._client.send(
                 config,
                 name,
                 body,
@@ -454,7 +454,7 @@ class PushNotifier:
                 sign=self._sign,
                 once=webhook.failing and not state.terminal,
             )
-            webhook.failing = not taken
+            webhook.failing = not accepted
         webhook.delivered, webhook.has_ended = number, state.terminal
         await self._store.mark_delivered(config.task_id, config.id, number)
 
