@@ -47,7 +47,8 @@ async def test_conversations_are_listed_by_their_newest_messages(store_url: str)
         assert await listed(rpc) == [("a", "Name a river."), ("b", "ask")]
         [first, second] = (await rpc.result("ListConversations", {}))["conversations"]
         assert first["updateTime"] > second["updateTime"]
-        assert set(first) == {"contextId", "title", "updateTime"}
+        assert set(first) == {"contextId", "title", "createTime", "updateTime"}
+        assert first["createTime"] < second["createTime"] == second["updateTime"]
         [waiting] = (await rpc.result("ListTasks", {"contextId": "b"}))["tasks"]
         await send(rpc, "answer", "b", taskId=waiting["id"])
         assert await listed(rpc) == [("b", "ask"), ("a", "Name a river.")]

@@ -139,6 +139,8 @@ export interface Conversation {
 	contextId: string;
 	/** The title that the caller chose, or the first words of its first message; empty for a message of unnamed files. */
 	title: string;
+	/** The time of the caller's first message, as ISO text. */
+	createTime: string;
 	/** The time of the caller's newest message, as ISO text. */
 	updateTime: string;
 	/** The message that began the conversation, if it is a branch, and the message before which it branched off. */

@@ -109,7 +109,8 @@ export class Conversations {
 		const name = textOf(parts) || (parts.find((part) => !isText(part))?.filename ?? "");
 		const title = this.#known.get(contextId)?.title ?? name.trim().replace(/\s+/g, " ").slice(0, 60);
 		this.#used.add(contextId);
-		this.add({ contextId, title, updateTime: status.timestamp ?? new Date().toISOString() });
+		const time = status.timestamp ?? new Date().toISOString();
+		this.add({ contextId, title, createTime: this.#known.get(contextId)?.createTime ?? time, updateTime: time });
 	}
 
 	/** Mark the conversation that is open. A search that would hide a new one ends. */

@@ -51,10 +51,10 @@ export class Versions {
 		this.draw();
 	}
 
-	/** The versions of a message: the first one, then those of it, then the versions of these. */
+	/** The versions of a message: the first one, then those of it, then the versions of these; each in the order of its creation. */
 	#of(messageId: string): Branch[] {
 		const branches = new Map<string, Version>();
-		for (const { contextId, branch, updateTime } of this.#family) if (branch) branches.set(branch.messageId, { ...branch, contextId, time: updateTime });
+		for (const { contextId, branch, createTime } of this.#family) if (branch) branches.set(branch.messageId, { ...branch, contextId, time: createTime });
 		const path = (id: string): string[] => {
 			const found = [id];
 			for (let above = branches.get(id); above && !found.includes(above.from.messageId); above = branches.get(found[0]!)) found.unshift(above.from.messageId);

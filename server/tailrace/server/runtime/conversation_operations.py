@@ -59,6 +59,7 @@ def _listed(conversation: StoredConversation) -> ListedConversation:
     return ListedConversation(
         context_id=conversation.context_id,
         title=conversation.title,
+        create_time=conversation.created,
         update_time=conversation.updated,
         branch=branch,
     )

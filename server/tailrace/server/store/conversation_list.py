@@ -96,6 +96,7 @@ def _with_titles(found: Subquery) -> Executable:
     """Return the query for conversations with their titles and the messages that began them as branches, the newest first."""
     query = select(
         found.c.context_id,
+        found.c.created,
         found.c.updated,
         func.coalesce(found.c.title, conversation_tasks.c.title).label("title"),
         conversation_tasks.c.message_id,
@@ -124,4 +125,4 @@ def _conversation(row: Any) -> StoredConversation:
     branch = None
     if row.message_id is not None:
         branch = StoredBranch(row.message_id, row.origin_context_id, row.origin_message_id)
-    return StoredConversation(row.context_id, row.title, row.updated, branch)
+    return StoredConversation(row.context_id, row.title, row.created, row.updated, branch)

@@ -185,6 +185,7 @@ def _statements(dialect: str) -> tuple[Executable, Executable]:
         context_id=bindparam("id"),
         root=func.coalesce(root.scalar_subquery(), origin),
         first_task=bindparam("task"),
+        created=bindparam("time"),
         updated=bindparam("time"),
         search_text=bindparam("text"),
     )

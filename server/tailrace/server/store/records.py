@@ -287,12 +287,14 @@ class StoredConversation(msgspec.Struct, frozen=True):
     Attributes:
         context_id: The id.
         title: The title that the caller chose, or the beginning of the caller's first message.
+        created: The time of the caller's first message.
         updated: The time of the caller's newest message.
         branch: The beginning of the conversation, if it is a branch; otherwise None.
     """
 
     context_id: str
     title: str
+    created: datetime
     updated: datetime
     branch: StoredBranch | None = None
 

@@ -249,6 +249,8 @@ conversations = Table(
     Column("root", Name, nullable=False),
     # The oldest task of the conversation. Its row in `conversation_tasks` has the default title.
     Column("first_task", Name, nullable=False),
+    # The time of the caller's first message.
+    Column("created", Time, nullable=False),
     # The time of the caller's newest message.
     Column("updated", Time, nullable=False),
     # The title that the caller chose; NULL for the default title.

@@ -190,12 +190,14 @@ class ListedConversation(A2AModel):
         context_id: The id of the conversation.
         title: The title; by default, the first words of the first message. Empty if this message has neither text nor a file with
             a name.
+        create_time: The time of the caller's first message.
         update_time: The time of the caller's newest message.
         branch: The beginning of the conversation, if it is a branch of another; otherwise None.
     """
 
     context_id: Text
     title: Text
+    create_time: Timestamp
     update_time: Timestamp
     branch: ConversationBranch | None = None
 

@@ -57,6 +57,7 @@ def upgrade() -> None:
         sa.Column("context_id", Name, primary_key=True),
         sa.Column("root", Name, nullable=False),
         sa.Column("first_task", Name, nullable=False),
+        sa.Column("created", Time, nullable=False),
         sa.Column("updated", Time, nullable=False),
         sa.Column("title", Name),
         sa.Column("search_text", Name, nullable=False),
@@ -94,15 +95,17 @@ def _fill_conversations(connection: sa.Connection, tasks: sa.Table, conversation
     # Joined, because SQLite would otherwise search the newest among all tasks of the owner.
     joined = other.join(_tasks, _tasks.c.id == other.c.task_id)
     updated = sa.select(sa.func.max(_tasks.c.updated)).select_from(joined).where(*of_conversation)
+    created = sa.select(_tasks.c.updated).where(_tasks.c.id == tasks.c.task_id)
     first = sa.select(
         tasks.c.owner,
         tasks.c.context_id,
         sa.func.coalesce(tasks.c.origin_context_id, tasks.c.context_id),
         tasks.c.task_id,
+        created.scalar_subquery(),
         updated.scalar_subquery(),
         tasks.c.search_text,
     ).where(tasks.c.position == oldest.scalar_subquery())
-    columns = ("owner", "context_id", "root", "first_task", "updated", "search_text")
+    columns = ("owner", "context_id", "root", "first_task", "created", "updated", "search_text")
     connection.execute(sa.insert(conversations).from_select(columns, first))
     # Each pass replaces the root of a conversation with the root of that root.
     above = conversations.alias()
