@@ -4,12 +4,11 @@
  * A task on the page is the fold of its events: the same for one that streams, one whose connection was lost, and one that is
  * loaded again. Text of a model is never parsed as HTML.
  */
-import { fields } from "./blocks.ts";
-import { AgentClient, AgentError, type ApprovalDecision, type Conversation, extensionOf, type Metadata, type Part, type Task, type Token } from "./client.ts";
+import { AgentClient, AgentError, type ApprovalDecision, extensionOf, type Metadata, type Part, type Task, type Token } from "./client.ts";
 import { Composer } from "./composer.ts";
 import { Conversations } from "./conversations.ts";
 import { button, el, reflectAttributes, slot } from "./dom.ts";
-import { type ChatEvents, emit } from "./events.ts";
+import { emit, type Listening } from "./events.ts";
 import { type Drawable, FrameQueue } from "./frame-queue.ts";
 import { Inspector } from "./inspector.ts";
 import { Log } from "./log.ts";
@@ -20,6 +19,7 @@ import { shortcutOf, shortcutsDialog } from "./shortcuts.ts";
 import { addressedConversation, BrowserStorage } from "./storage.ts";
 import { fill, STRINGS, type Strings } from "./strings.ts";
 import css from "./style.css";
+import { type Announcement, Tabs } from "./tabs.ts";
 import { type Host, TaskView } from "./task-view.ts";
 import { askToken } from "./token-form.ts";
 import { resultForm } from "./tool-results.ts";
@@ -42,10 +42,8 @@ const INSPECT = "M8 6l-5 6 5 6M16 6l5 6-5 6M13 5l-2 14";
 const ATTRIBUTES = ["agent", "avatars", "context", "greeting", "heading", "hide", "placeholder", "suggestions", "theme"] as const;
 
 export interface TailraceChat extends Record<(typeof ATTRIBUTES)[number], string | null> {
-	addEventListener<Name extends keyof ChatEvents>(type: Name, listener: (event: CustomEvent<ChatEvents[Name]>) => unknown, options?: boolean | AddEventListenerOptions): void;
-	addEventListener(type: string, listener: EventListenerOrEventListenerObject, options?: boolean | AddEventListenerOptions): void;
-	removeEventListener<Name extends keyof ChatEvents>(type: Name, listener: (event: CustomEvent<ChatEvents[Name]>) => unknown, options?: boolean | EventListenerOptions): void;
-	removeEventListener(type: string, listener: EventListenerOrEventListenerObject, options?: boolean | EventListenerOptions): void;
+	addEventListener: Listening<AddEventListenerOptions>;
+	removeEventListener: Listening<EventListenerOptions>;
 }
 
 export class TailraceChat extends HTMLElement implements Host {
@@ -75,7 +73,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	#versions!: Versions;
 	#nav!: Panel;
 	#aside!: Panel;
-	#channel?: BroadcastChannel;
+	readonly #tabs = new Tabs();
 	#keyboard: EventTarget = this;
 	#fills = false;
 
@@ -109,6 +107,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#sender = new Sender(this, this.#transcript, this.#composer, this.#log, {
 			requestOptions: () => this.#requestOptions(),
 			branched: (task) => this.#announce(task),
+			askToken: (again) => this.#askToken(again),
 		});
 		this.#help = shortcutsDialog(strings);
 		this.#inspector = new Inspector(strings);
@@ -135,8 +134,11 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	set token(token: Token | null) {
+		const before = this.token;
 		this.#token = token;
-		this.#authorize();
+		// A function may return other tokens of the same caller, and pages often make such functions again.
+		if (before === token || (typeof before === "function" && typeof token === "function")) this.#authorize();
+		else this.#changeCaller();
 	}
 
 	/** Headers of every request. */
@@ -145,7 +147,9 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	set headers(headers: Record<string, string>) {
+		const changed = JSON.stringify(headers) !== JSON.stringify(this.#headers);
 		this.#headers = this.client.headers = headers;
+		if (changed) this.#changeCaller();
 	}
 
 	/** The texts of the page; those that are not given are English. */
@@ -167,15 +171,25 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.client.token = this.token ?? this.#storage.get("token", "sessionStorage");
 	}
 
+	/** Another caller or agent: forget all that is known of the former one, and load again. */
+	#changeCaller(): void {
+		const connected = this.#tabs.joined;
+		if (connected) this.disconnectedCallback();
+		this.#transcript.clear();
+		this.#log.restart(el("p.welcome", {}, this.#strings.loading));
+		this.#composer.forget();
+		this.#inspector.clear();
+		this.#conversations.clear();
+		this.#versions.clear();
+		if (connected) this.connectedCallback();
+	}
+
 	attributeChangedCallback(name: string, before: string | null, value: string | null): void {
-		if (!this.isConnected || before === value || !this.client.url) return;
-		if (name === "agent") {
-			this.disconnectedCallback();
-			this.connectedCallback();
-		} else if (name === "context") {
-			if ((value ?? "") !== this.contextId) this.open(value ?? "");
-		} else if (name === "token") this.#authorize();
-		else this.#decorate();
+		if (before === value) return;
+		if (name === "agent" || (name === "token" && (this.#token ?? null) === null)) this.#changeCaller();
+		else if (!this.#tabs.joined) return;
+		else if (name !== "context") this.#decorate();
+		else if ((value ?? "") !== this.contextId) this.open(value ?? "");
 	}
 
 	/** Apply the attributes that change nothing but the page. */
@@ -202,36 +216,36 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	connectedCallback(): void {
 		const { agent } = this;
-		this.client = new AgentClient(new URL(agent ?? ".", agent === null ? import.meta.url : document.baseURI).href, { headers: this.#headers });
+		const url = new URL(agent ?? ".", agent === null ? import.meta.url : document.baseURI).href;
+		const client = (this.client = new AgentClient(url, { headers: this.#headers }));
 		this.#authorize();
 		this.contextId = undefined;
 		this.#model.textContent = "";
 		this.#decorate();
 		this.#inspector.options.value = this.#storage.get("request");
-		this.#channel = new BroadcastChannel(this.#storage.name(""));
-		this.#channel.onmessage = ({ data }) => this.#announced(data);
+		this.#tabs.join(this.#storage.name(""), (announcement) => this.#announced(announcement));
 		this.#fills = this.hasAttribute("page");
 		this.#keyboard = this.#fills ? window : this;
 		this.#keyboard.addEventListener("keydown", this.#shortcut as EventListener);
-		if (this.#fills && this.clientWidth > 900) this.#nav.toggle!.click();
+		if (this.#fills && this.clientWidth > 900 && this.#nav.hidden) this.#nav.toggle!.click();
 		if (this.#fills && document.activeElement === document.body) this.#composer.focus();
 		const named = this.#fills ? addressedConversation() : this.#storage.get("context", "sessionStorage");
 		const ready = () => {
-			if (!this.isConnected) return;
+			if (!this.isConnected || client !== this.client) return;
 			this.#decorate();
 			if (this.#fills) addEventListener("hashchange", this.#followAddress);
 			this.#conversations.load();
 			// The page may have opened a conversation before the card was loaded.
 			return this.contextId === undefined ? this.open(this.context ?? named) : this.#loadVersions();
 		};
-		this.opened = this.client.readCard().then(ready, ready);
+		this.opened = client.readCard().then(ready, ready);
 	}
 
 	disconnectedCallback(): void {
 		removeEventListener("hashchange", this.#followAddress);
 		this.#keyboard.removeEventListener("keydown", this.#shortcut as EventListener);
 		this.#transcript.leaveAll();
-		this.#channel?.close();
+		this.#tabs.leave();
 	}
 
 	readonly #followAddress = () => {
@@ -242,8 +256,10 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Delete a conversation of the server; rejects with `AgentError`. */
 	async deleteConversation(contextId: string): Promise<void> {
-		await this.client.deleteConversation(contextId);
-		this.#channel?.postMessage({ deleted: contextId });
+		const { client } = this;
+		await client.deleteConversation(contextId);
+		if (client !== this.client) return;
+		this.#tabs.tell({ contextId });
 		await this.#forget(contextId);
 	}
 
@@ -255,9 +271,11 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Change the title of a conversation of the server; an empty one restores the default. Rejects with `AgentError`. */
 	async renameConversation(contextId: string, title: string): Promise<void> {
-		const conversation = await this.client.renameConversation(contextId, title);
+		const { client } = this;
+		const conversation = await client.renameConversation(contextId, title);
+		if (client !== this.client) return;
 		this.#conversations.add(conversation);
-		this.#channel?.postMessage({ conversation });
+		this.#tabs.tell({ contextId });
 	}
 
 	/** Begin a new conversation. */
@@ -290,23 +308,26 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#drawButtons();
 		if (!contextId) return;
 		this.#loadVersions();
+		const { client } = this;
 		try {
 			await this.#transcript.load(contextId);
 		} catch (error) {
+			if (client !== this.client || contextId !== this.contextId) return;
 			const again = () => this.open(contextId);
 			this.#log.node.replaceChildren(requestProblem(this.#strings, error as Error, again));
 			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
 		}
 	}
 
-	/** Another tab has begun a task, or deleted or renamed a conversation. */
-	#announced({ task, deleted, conversation }: { task?: Task; deleted?: string; conversation?: Conversation }): void {
-		if (deleted) this.#forget(deleted);
-		if (conversation) this.#conversations.add(conversation);
-		if (!task) return;
-		this.#conversations.use(task);
-		if (task.history?.some((message) => fields(message).branch)) this.#loadVersions();
-		if (task.contextId === this.contextId && !this.#transcript.find(task.id)) this.#transcript.join(task.id);
+	/** Another tab has begun a task, or changed or deleted a conversation. */
+	async #announced({ contextId, taskId }: Announcement): Promise<void> {
+		const { client } = this;
+		const found = await this.#conversations.refresh(contextId, taskId);
+		if (client !== this.client) return;
+		if (found === false) return this.#forget(contextId);
+		if (!found) return;
+		if (found.includes(this.contextId) && contextId !== this.contextId) this.#loadVersions();
+		if (taskId && contextId === this.contextId && !this.#transcript.find(taskId)) this.#transcript.join(taskId);
 	}
 
 	/** Load the branches of the open conversation, which are also in the list. */
@@ -388,16 +409,8 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	/** Send a decision about a call of a task; rejects if it is refused. */
-	async decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
-		try {
-			await this.client.decide(view.id, [decision]);
-		} catch (error) {
-			emit(this, "chaterror", { id: view.id, contextId: view.contextId, error: error as Error });
-			if (error instanceof AgentError && error.status === 401) this.#askToken(() => this.open(view.contextId));
-			throw error;
-		} finally {
-			if (!view.stream && !view.over) this.#transcript.follow(view);
-		}
+	decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
+		return this.#sender.decide(view, decision);
 	}
 
 	#askToken(again: () => unknown): void {
@@ -434,7 +447,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	/** List the conversation of a new task, also in other tabs. */
 	#announce(task: Task): void {
 		this.#conversations.use(task);
-		this.#channel?.postMessage({ task });
+		this.#tabs.tell({ contextId: task.contextId, taskId: task.id });
 	}
 
 	#moved({ id, contextId, state, unapproved }: TaskView): void {

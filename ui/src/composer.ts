@@ -91,6 +91,13 @@ export class Composer {
 		if (matchMedia("(hover: hover)").matches) this.input.focus();
 	}
 
+	/** Empty the box, and forget the messages that were not sent. */
+	forget(): void {
+		this.#drafts.clear();
+		this.#sending = false;
+		this.#set([]);
+	}
+
 	/** Show why the message is not sent. */
 	refuse(reason: string): void {
 		this.#problem.replaceChildren(alarm(reason));
@@ -108,11 +115,15 @@ export class Composer {
 
 	/** Put a message into the box, to be changed and sent: before the branch, if there is one. */
 	edit(parts: Part[], branch?: Branch): void {
+		this.#set(parts, branch);
+		this.input.focus();
+	}
+
+	#set(parts: Part[], branch?: Branch): void {
 		this.target = branch;
 		this.input.value = textOf(parts);
 		this.#files = parts.filter((part) => !isText(part));
 		this.#drawFiles();
-		this.input.focus();
 	}
 
 	/** Address the message to a task that waits. */

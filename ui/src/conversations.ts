@@ -103,6 +103,41 @@ export class Conversations {
 		this.draw();
 	}
 
+	/**
+	 * Load a conversation that another tab has used; returns the ids of its family, false if it was deleted, and nothing if
+	 * the agent has no such conversation of this caller.
+	 */
+	async refresh(contextId: string, taskId?: string): Promise<(string | undefined)[] | false | undefined> {
+		const { client } = this.owner;
+		const lists = await client.listConversations({ relatedTo: contextId, pageSize: 100 }).catch((error: AgentError) => error);
+		if (client !== this.owner.client) return;
+		if (!(lists instanceof Error)) {
+			const family = lists.conversations;
+			const found = family.find((each) => each.contextId === contextId);
+			if (!found) return this.#known.has(contextId) && !lists.nextPageToken ? false : undefined;
+			if (taskId) this.#used.add(contextId);
+			this.add(found);
+			return family.map((each) => each.contextId);
+		}
+		if (lists.code !== METHOD_NOT_FOUND || !taskId) return;
+		const task = await client.getTask(taskId).catch(() => undefined);
+		if (!task || client !== this.owner.client) return;
+		this.use(task);
+		return [contextId];
+	}
+
+	/** Forget all conversations. */
+	clear(): void {
+		this.#request += 1; // responses to earlier requests are stale
+		clearTimeout(this.#timer);
+		for (const each of [this.#known, this.#items, this.#listed, this.#used]) each.clear();
+		this.search.value = this.#query = this.#current = "";
+		this.#next = undefined;
+		this.#more.hidden = true;
+		this.#problem.replaceChildren();
+		this.draw();
+	}
+
 	/** Add the conversation of a new task. */
 	use({ contextId, history, status }: Pick<Task, "contextId" | "history" | "status">): void {
 		const parts = history?.find(({ role }) => role === "ROLE_USER")?.parts ?? [];
@@ -166,12 +201,13 @@ export class Conversations {
 	}
 
 	async #rename(id: string, title: string): Promise<void> {
+		const { client } = this.owner;
 		const before = this.#known.get(id);
 		if (before && title) this.add({ ...before, title });
 		await this.owner.renameConversation(id, title).catch((error) => {
 			// Without the method, the title is known on this page only.
 			if (error instanceof AgentError && error.code === METHOD_NOT_FOUND) return;
-			if (before) this.add(before);
+			if (before && client === this.owner.client) this.add(before);
 			throw error;
 		});
 	}

@@ -18,3 +18,9 @@ export interface ChatEvents {
 export function emit<Name extends keyof ChatEvents>(element: EventTarget, name: Name, detail: ChatEvents[Name]): void {
 	element.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
 }
+
+/** The type of `addEventListener` and `removeEventListener`, with these events. */
+export interface Listening<Options> {
+	<Name extends keyof ChatEvents>(type: Name, listener: (event: CustomEvent<ChatEvents[Name]>) => unknown, options?: boolean | Options): void;
+	(type: string, listener: EventListenerOrEventListenerObject, options?: boolean | Options): void;
+}

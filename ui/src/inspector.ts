@@ -39,6 +39,12 @@ export class Inspector {
 		if (this.#rows.length > 2 * MAX_ROWS) this.#rows.splice(0, MAX_ROWS);
 	}
 
+	clear(): void {
+		this.#rows = [];
+		this.#figures.replaceChildren();
+		this.#events.replaceChildren();
+	}
+
 	draw(view?: TaskView): void {
 		if (this.node.hidden) return;
 		const { scrollHeight, scrollTop, clientHeight } = this.node;

@@ -1,6 +1,6 @@
-/** Sending: messages of a task or of a new one, and edited messages, which begin branches. */
+/** Sending: messages of a task or of a new one, edited messages, which begin branches, and decisions. */
 import { isText } from "./blocks.ts";
-import { type AgentClient, type Branch, extensionOf, type Message, type Metadata, type Part, randomId, type Task } from "./client.ts";
+import { type AgentClient, AgentError, type ApprovalDecision, type Branch, extensionOf, type Message, type Metadata, type Part, randomId, type Task } from "./client.ts";
 import type { Composer } from "./composer.ts";
 import { alarm } from "./dom.ts";
 import { emit } from "./events.ts";
@@ -27,6 +27,8 @@ interface Reactions {
 	requestOptions(): Metadata | undefined;
 	/** A branch has begun. */
 	branched(task: Task): void;
+	/** The agent requires a token. */
+	askToken(again: () => unknown): void;
 }
 
 export class Sender {
@@ -68,13 +70,29 @@ export class Sender {
 		return true;
 	}
 
+	/** Send a decision about a call of a task; rejects if it is refused. */
+	async decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
+		const { owner, transcript } = this;
+		try {
+			await owner.client.decide(view.id, [decision]);
+		} catch (error) {
+			emit(owner, "chaterror", { id: view.id, contextId: view.contextId, error: error as Error });
+			if (error instanceof AgentError && error.status === 401) this.reactions.askToken(() => owner.open(view.contextId));
+			throw error;
+		} finally {
+			if (!view.stream && !view.over && transcript.views.includes(view)) transcript.follow(view);
+		}
+	}
+
 	/** Send an edited message: as the first one of a branch. False if it was not sent. */
 	async #branch(branch: Branch, parts: Part[]): Promise<boolean> {
 		const { owner } = this;
 		const request = this.#fits(parts) && this.reactions.requestOptions();
 		if (!request) return false;
+		const { client } = owner;
 		try {
-			const task = await owner.client.createTask(parts, { branch, request });
+			const task = await client.createTask(parts, { branch, request });
+			if (client !== owner.client) return false;
 			this.composer.discard(); // it belongs to the conversation that is left
 			emit(owner, "messagesend", { contextId: task.contextId, parts });
 			this.reactions.branched(task);

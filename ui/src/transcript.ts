@@ -70,7 +70,7 @@ export class Transcript {
 	async #order(): Promise<void> {
 		const { client, contextId = "" } = this.owner;
 		const messages = await client.conversation(contextId, NEWEST).catch(() => []);
-		if (this.owner.contextId !== contextId) return;
+		if (this.owner.contextId !== contextId || this.owner.client !== client) return;
 		const positions = new Map<TaskView, number>();
 		for (const view of this.views) {
 			const at = messages.findIndex(({ messageId, taskId }) => (view.firstId ? messageId === view.firstId : taskId === view.id));
@@ -91,10 +91,11 @@ export class Transcript {
 	/** Show a conversation, and follow its running tasks. */
 	async load(contextId: string): Promise<void> {
 		const { owner } = this;
-		const conversation = owner.client.conversation(contextId).catch(() => []); // a method of the extension
+		const { client } = owner;
+		const conversation = client.conversation(contextId).catch(() => []); // a method of the extension
 		const tasks = await this.#tasks(contextId);
 		const messages = await conversation;
-		if (owner.contextId !== contextId) return;
+		if (owner.contextId !== contextId || owner.client !== client) return;
 		this.log.node.replaceChildren();
 		this.#show(messages, tasks);
 	}

@@ -33,16 +33,22 @@ export class Versions {
 	async load(): Promise<Conversation[]> {
 		const { client, contextId } = this.owner;
 		const family: Conversation[] = [];
+		const isOpen = () => client === this.owner.client && contextId === this.owner.contextId;
 		let pageToken: string | undefined;
 		do {
 			const page = await client.listConversations({ relatedTo: contextId, pageSize: 100, pageToken }).catch(() => undefined);
 			family.push(...(page?.conversations ?? []));
 			pageToken = page?.nextPageToken;
-		} while (pageToken && contextId === this.owner.contextId);
-		if (contextId !== this.owner.contextId) return [];
+		} while (pageToken && isOpen());
+		if (!isOpen()) return [];
 		this.#family = family;
 		this.draw();
 		return family;
+	}
+
+	/** Forget all conversations. */
+	clear(): void {
+		this.#family = [];
 	}
 
 	/** Forget a conversation. */

@@ -1,0 +1,141 @@
+"""The chat of several callers and agents in one browser: nothing of one is on the page of another."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from e2e.browser import browsing, note_faults
+from e2e.playground_echo import (
+    Echo,
+    begin_conversations,
+    chat,
+    method_of,
+    say,
+    titles,
+    until_articles,
+    until_texts,
+)
+from support.fixture_contexts import in_own_task
+from support.several_agents import serving_agents
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+
+KEYS = "alice:key-a,bob:key-b"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncGenerator["Browser"]:
+    async with in_own_task(browsing()) as browser:
+        yield browser
+
+
+async def use_key(page: "Page", key: str) -> None:
+    """Use the page as the caller with this key."""
+    await page.evaluate(
+        "async (key) => { const chat = document.querySelector('tailrace-chat'); chat.token = key; await chat.opened; }",
+        key,
+    )
+
+
+async def test_a_tab_shows_no_title_of_another_caller(browser: "Browser") -> None:
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        other = await page.context.new_page()
+        await other.goto(page.url)
+        await use_key(page, "key-a")
+        await use_key(other, "key-b")
+        await begin_conversations(page, "secret of alice")
+        await page.get_by_role("button", name="Rename secret of alice").click()
+        await page.keyboard.type("renamed secret")
+        await page.keyboard.press("Enter")
+        await until_texts(titles(page), "renamed secret")
+        await begin_conversations(other, "bob's question")
+        await until_texts(titles(other), "bob's question")
+        await until_texts(titles(page), "renamed secret")
+
+
+async def test_another_caller_of_the_page_sees_nothing_of_the_former_one(browser: "Browser") -> None:
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        await use_key(page, "key-a")
+        await begin_conversations(page, "secret of alice", "another secret")
+        await page.get_by_label("Message", exact=True).fill("a draft of alice")
+        await titles(page).last.click()
+        await page.locator(".said", has_text="secret of alice").wait_for()
+        await page.get_by_label("Message", exact=True).fill("another draft of alice")
+        await page.get_by_role("button", name="Inspector").click()
+        await page.locator("aside details").first.wait_for()
+        await use_key(page, "key-b")
+        await until_texts(titles(page))
+        assert "secret" not in await page.locator("tailrace-chat").inner_text()
+        assert await page.get_by_label("Message", exact=True).input_value() == ""
+        assert await page.locator("aside details").count() == 0
+        await begin_conversations(page, "bob's question")
+        await until_texts(titles(page), "bob's question")
+        await use_key(page, "key-a")
+        await until_texts(titles(page), "another secret", "secret of alice")
+
+
+async def test_a_response_to_the_former_caller_is_not_shown(browser: "Browser") -> None:
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        await use_key(page, "key-a")
+        await begin_conversations(page, "secret of alice")
+        await page.evaluate(
+            """async () => {
+                const chat = document.querySelector("tailrace-chat");
+                const former = chat.client;
+                const requests = [chat.open(chat.contextId), chat.renameConversation(chat.contextId, "secret title")];
+                chat.token = "key-b";
+                await Promise.all(requests);
+                await chat.opened;
+                await chat.client.listConversations();
+            }"""
+        )
+        await until_texts(titles(page))
+        assert "secret" not in await page.locator("tailrace-chat").inner_text()
+
+
+async def test_functions_and_equal_headers_keep_the_caller(browser: "Browser") -> None:
+    """Components make both again when they are drawn."""
+    async with chat(browser, Echo()) as page:
+        await page.evaluate("document.querySelector('tailrace-chat').token = () => 'one'")
+        await begin_conversations(page, "one")
+        await page.get_by_label("Message", exact=True).fill("a draft")
+        methods: list[str] = []
+        page.on("request", lambda request: methods.append(method_of(request)))
+        await page.evaluate(
+            """async () => {
+                const chat = document.querySelector("tailrace-chat");
+                chat.token = () => "two";
+                chat.headers = {};
+                await chat.opened;
+                await chat.client.getTask("unknown").catch(() => {});
+            }"""
+        )
+        assert await page.get_by_label("Message", exact=True).input_value() == "a draft"
+        assert [each for each in methods if each] == ["GetTask"]
+
+
+async def test_another_agent_of_the_page_has_its_own_conversations(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    faults: list[str] = []
+    async with serving_agents(tmp_path, keys={}, support="", code="") as server:
+        page = await browser.new_page()
+        note_faults(page, faults)
+        await page.goto(f"{server.url}/agents/legal/")
+        await say(page, "for the legal agent")
+        await until_articles(page, 1)
+        await page.evaluate("document.querySelector('tailrace-chat').agent = '/agents/support/'")
+        await until_texts(titles(page))
+        assert await page.locator("article").count() == 0
+        await begin_conversations(page, "for the support agent")
+        await until_texts(titles(page), "for the support agent")
+        await page.evaluate("document.querySelector('tailrace-chat').agent = '/agents/legal/'")
+        await until_texts(titles(page), "for the legal agent")
+        await page.close()
+    assert faults == []
