@@ -101,7 +101,7 @@ def _request(format: str, body: bytes) -> object:
 
 def _a2a_stream(dialect: Dialect, events: Sequence[Event]) -> bytes:
     stream = dialect.for_stream()
-    lines = [stream.write_event(event, closes=event is events[-1]) for event in events]
+    lines = [stream.write_event(event, is_last=event is events[-1]) for event in events]
     return b"\n".join(line for line in lines if line is not None)
 
 

@@ -42,7 +42,7 @@ def store_with(url: str, secret: str) -> Store:
 
 async def named(engine: Engine, name: str, owner: str) -> Subscription:
     """Send a message to a task that its owner names; wait until the task waits for its owner."""
-    task = await start(engine, task_id=name, owner=owner, named_in="0.1")
+    task = await start(engine, task_id=name, owner=owner, version_of_chosen_ids="0.1")
     async for _ in task.batches(until_interrupted=True):
         pass
     return task

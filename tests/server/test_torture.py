@@ -534,7 +534,7 @@ async def test_after_many_turns_nothing_is_left() -> None:
                     group.start_soon(_follow_to_the_end, engine)
         await anyio.wait_all_tasks_blocked()
         gc.collect()
-        assert len(engine._tasks.all()) == 0  # pyright: ignore[reportPrivateUsage]
+        assert len(engine._tasks.all_in_memory()) == 0  # pyright: ignore[reportPrivateUsage]
         assert len(asyncio.all_tasks()) == before
 
 

@@ -129,7 +129,7 @@ class ServerCore:
             restart_interrupted=settings.on_crash == "restart"
             or (settings.on_crash == "continue" and can_continue),
             push=self.push,
-            working=self.limits.tasks,
+            running_tasks=self.limits.tasks,
             gate=self.gate,
             max_turn_seconds=settings.bounds.max_turn_seconds,
             max_context_wait=settings.bounds.max_context_wait,

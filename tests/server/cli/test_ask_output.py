@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tailrace.server.cli import ask_output
 from tailrace.server.cli.ask_output import MarkdownScreen
-from tailrace.server.cli.transcript import ANSWER, Remark, Text
+from tailrace.server.cli.transcript import RESPONSE_CHANNEL, Remark, Text
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -29,7 +29,7 @@ def drawn(*items: Text | Remark, terminal: bool = False) -> str:
 
 
 def pieces(text: str, size: int, source: str = "text") -> list[Text]:
-    return [Text(source, ANSWER, text[at : at + size]) for at in range(0, len(text), size)]
+    return [Text(source, RESPONSE_CHANNEL, text[at : at + size]) for at in range(0, len(text), size)]
 
 
 ANSWER_TEXT = """# Rivers
@@ -61,7 +61,7 @@ def test_blocks_are_drawn_once_and_in_order_however_the_text_is_cut() -> None:
 
 
 def test_the_output_of_an_agent_does_not_control_the_terminal() -> None:
-    shown = drawn(Text("text", ANSWER, "a \x1b[31mred\x07 word"), terminal=True)
+    shown = drawn(Text("text", RESPONSE_CHANNEL, "a \x1b[31mred\x07 word"), terminal=True)
     assert "\\x1b[31mred\\x07" in _CONTROL.sub("", shown)
 
 
@@ -76,7 +76,9 @@ def test_the_cursor_is_on_an_empty_line_while_a_text_grows() -> None:
 
 
 def test_html_line_breaks_and_delimiters_of_math_are_text() -> None:
-    shown = drawn(Text("text", ANSWER, "a <b>c</b>\nnext \\(x\\) and `\\(y\\)`\n\n<div>\nd\n</div>\n"))
+    shown = drawn(
+        Text("text", RESPONSE_CHANNEL, "a <b>c</b>\nnext \\(x\\) and `\\(y\\)`\n\n<div>\nd\n</div>\n")
+    )
     lines = [line.rstrip() for line in shown.splitlines()]
     assert lines[:2] == ["a <b>c</b>", r"next \(x\) and \(y\)"]
     assert {"<div>", "d", "</div>"} <= set(lines)
@@ -87,7 +89,7 @@ def test_remarks_and_other_answers_stand_below_what_was_drawn() -> None:
         *pieces("first *answer*", 4),
         Remark("tool call", "weather()"),
         *pieces("second", 3, "other"),
-        Text("other", ANSWER, "third", again=True),
+        Text("other", RESPONSE_CHANNEL, "third", again=True),
     )
     lines = [line.strip() for line in shown.splitlines() if line.strip()]
     assert lines[:3] == ["first answer", "tool call: weather()", "second"]

@@ -24,7 +24,7 @@ from tailrace.server.cli.replay_server import (
     TOKENS_PER_SECOND,
     Recording,
     ReplayModel,
-    demo_answer,
+    demo_recording,
 )
 from tailrace.wrappers.decoding.framing import SSEDecoder
 from tailrace.wrappers.errors import ConfigurationError
@@ -92,7 +92,7 @@ async def test_the_recorded_pace_is_used_unless_another_is_requested():
         assert anyio.current_time() - before >= 0.1
         assert first < 0.1
     assert SMALL.tokens_per_second == TOKENS_PER_SECOND
-    assert 40 < demo_answer().tokens_per_second < 200
+    assert 40 < demo_recording().tokens_per_second < 200
 
 
 async def test_usage_is_sent_only_on_request():

@@ -37,7 +37,7 @@ async def broker_behind(
 @pytest.fixture
 async def link(valkey: ValkeyServer) -> AsyncGenerator[BrokerConnection]:
     valkey.command("FLUSHALL")
-    link = Broker(valkey.url()).link()
+    link = Broker(valkey.url()).create_connection()
     yield link
     await link.close()
 

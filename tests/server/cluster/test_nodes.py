@@ -97,11 +97,11 @@ async def test_a_task_without_subscribers_is_dropped(nodes: Nodes) -> None:
     async with nodes.running(typist.handle) as (first, second):
         started = await start(first)
         reader = await second.subscribe(started.task_id)
-        assert len(second._tasks.all()) == 1  # pyright: ignore[reportPrivateUsage]
+        assert len(second._tasks.all_in_memory()) == 1  # pyright: ignore[reportPrivateUsage]
         del reader
         with anyio.fail_after(30):
             # Until the node has read the task's stream, if it does.
-            while second._tasks.all():  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
+            while second._tasks.all_in_memory():  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
                 await anyio.sleep(0.01)
 
 
@@ -144,8 +144,8 @@ async def test_a_repeated_message_to_a_task_of_another_node_is_known_as_a_repeat
     async with nodes.running(typist.handle) as (first, second):
         task_id = (await start(first)).task_id
         sent = [await start(engine, "more", task_id, send_key="k") for engine in (second, second, first)]
-        assert sent[0].repeats is None
-        assert [each.repeats and each.repeats.turn for each in sent[1:]] == [2, 2]
+        assert sent[0].repeated_key is None
+        assert [each.repeated_key and each.repeated_key.turn for each in sent[1:]] == [2, 2]
         typist.type("", "")
         await read(await second.subscribe(task_id, after=0))
 

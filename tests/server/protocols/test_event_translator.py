@@ -333,7 +333,7 @@ def test_a_turn_that_continues_a_task_omits_the_earlier_turns() -> None:
 
 def test_a_full_response_begins_after_the_users_message() -> None:
     record = in_second_turn()
-    turn = EventTranslator(full_response=True)
+    turn = EventTranslator(includes_earlier_turns=True)
     folded = turn.feed(standing(record))
     assert folded[0] == TurnStarted("t", "c", 1)
     assert CallResult("c1", "seen", by_caller=True) in folded
@@ -350,7 +350,7 @@ def test_a_full_response_does_not_reach_back_beyond_the_users_message() -> None:
     record.apply(StatusUpdate(TaskState.INPUT_REQUIRED))
     record.receive(user_message("That one"))
     record.apply(StatusUpdate(TaskState.WORKING))
-    folded = EventTranslator(full_response=True).feed(standing(record))
+    folded = EventTranslator(includes_earlier_turns=True).feed(standing(record))
     assert folded == [TurnStarted("t", "c", 2)]
 
 

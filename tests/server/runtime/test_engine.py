@@ -65,7 +65,7 @@ async def test_a_finished_task_is_one_part_in_the_store_and_not_in_memory(tmp_pa
         task_id = (await start(engine)).task_id
         await read(await engine.subscribe(task_id, after=0))
         await anyio.wait_all_tasks_blocked()
-        assert not engine._tasks.all()  # pyright: ignore[reportPrivateUsage]
+        assert not engine._tasks.all_in_memory()  # pyright: ignore[reportPrivateUsage]
         task = await engine.get_task(task_id)
         [artifact] = task.artifacts
         assert [part.text for part in artifact.parts] == [BURST]

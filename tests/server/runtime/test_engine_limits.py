@@ -24,7 +24,7 @@ ALICE, BOB = {"X-API-Key": "k1"}, {"X-API-Key": "k2"}
 
 async def test_a_caller_has_so_many_tasks_worked_on_and_what_is_beyond_is_refused_without_effect() -> None:
     limits, scripted = Limits(max_tasks=3, max_caller_tasks=2), Scripted()
-    async with engine_with(scripted, working=limits.tasks) as engine:
+    async with engine_with(scripted, running_tasks=limits.tasks) as engine:
         held = [await start(engine, "hold", owner="alice") for _ in range(2)]
         with pytest.raises(RateLimitError, match=r"you have 2 running tasks.*cancel a task"):
             await start(engine, "river", owner="alice")
@@ -45,7 +45,7 @@ async def test_a_caller_has_so_many_tasks_worked_on_and_what_is_beyond_is_refuse
 
 async def test_a_task_that_waits_for_its_caller_takes_no_place_until_it_goes_on() -> None:
     limits, scripted = Limits(max_tasks=1), Scripted()
-    async with engine_with(scripted, working=limits.tasks) as engine:
+    async with engine_with(scripted, running_tasks=limits.tasks) as engine:
         question = await start(engine, "ask")
         assert (await state_of(engine, question))[0] is TaskState.INPUT_REQUIRED
         while limits.tasks.used:
@@ -65,7 +65,7 @@ async def test_a_task_that_waits_for_its_caller_takes_no_place_until_it_goes_on(
 @pytest.mark.parametrize("failing", ["fail", "crash"])
 async def test_a_task_that_fails_gives_its_place_back(failing: str) -> None:
     limits = Limits(max_tasks=1)
-    async with engine_with(Scripted(), working=limits.tasks) as engine:
+    async with engine_with(Scripted(), running_tasks=limits.tasks) as engine:
         for _ in range(3):
             assert (await state_of(engine, await start(engine, failing)))[0] is TaskState.FAILED
             while limits.tasks.used:

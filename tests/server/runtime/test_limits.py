@@ -62,8 +62,8 @@ def quota(total: int = 0, each: int = 0) -> Quota:
         "close one",
         setting="max_streams",
         caller_setting="max_caller_streams",
-        total=total,
-        each=each,
+        max_total=total,
+        max_per_caller=each,
     )
 
 

@@ -73,7 +73,7 @@ def written(name: str, version: str) -> bytes:
     """The stream in a version of the protocol, one event a line, with ids and times replaced by constants."""
     events = events_of(name)
     dialect = DIALECTS[version]().for_stream()
-    lines = [dialect.write_event(event, closes=event is events[-1]) for event in events]
+    lines = [dialect.write_event(event, is_last=event is events[-1]) for event in events]
     body = b"".join(line + b"\n" for line in lines if line is not None)
     return _TIME.sub(b"2026-01-01T00:00:00.000Z", _ID.sub(b"00000000-0000-4000-8000-000000000000", body))
 

@@ -82,7 +82,7 @@ def test_every_event_of_a_stream_is_one_of_the_proto() -> None:
         record.apply(StatusUpdate(TaskState.CANCELED, metadata={"k": 1})),
     ]
     read_back = [
-        parsed(DIALECT.write_event(event, closes=event is events[-1]), proto.StreamResponse())
+        parsed(DIALECT.write_event(event, is_last=event is events[-1]), proto.StreamResponse())
         for event in events
     ]
     task, working, whole, more, _, canceled = read_back
@@ -286,7 +286,7 @@ def test_the_official_python_client_reads_a_binary_file(user_agent: str) -> None
     record = TaskRecord.create(Message(message_id="m", role=Role.USER, parts=PARTS), task_id="t")
     record.submitted()
     event = record.apply(ArtifactUpdate(Artifact(artifact_id="a", parts=(Part(raw=PNG),))))
-    update = parsed(dialect.write_event(event, closes=False), proto.StreamResponse()).artifact_update
+    update = parsed(dialect.write_event(event, is_last=False), proto.StreamResponse()).artifact_update
     assert update.artifact.parts[0].file.file_with_bytes == b64encode(PNG)
 
 

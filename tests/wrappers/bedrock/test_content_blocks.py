@@ -18,7 +18,7 @@ from tailrace.wrappers.bedrock.content_blocks import (
     FORMATS,
     arguments_text,
     blob,
-    own_fields,
+    own_metadata,
     read_part,
     read_tool_result,
     wire_json,
@@ -43,10 +43,10 @@ def test_boto3s_objects_are_json_as_on_the_wire() -> None:
 
 
 def test_what_is_sent_back_leaves_out_what_is_known_padding_or_null() -> None:
-    assert own_fields({"known": 1, "p": "abc", "null": None, "rest": b"\0"}, "known") == {
+    assert own_metadata({"known": 1, "p": "abc", "null": None, "rest": b"\0"}, "known") == {
         "bedrock": {"rest": "AA=="}
     }
-    assert own_fields({"known": 1, "p": "abc"}, "known") == {}
+    assert own_metadata({"known": 1, "p": "abc"}, "known") == {}
 
 
 EVERY_FORMAT = [(kind, name) for kind, formats in FORMATS.items() for name in formats]

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.text import Text as Styled
 
 from tailrace.server.cli.terminal_markdown import TerminalMarkdown
-from tailrace.server.cli.transcript import ANSWER, Item, Remark, Text, for_terminal, in_words
+from tailrace.server.cli.transcript import RESPONSE_CHANNEL, Item, Remark, Text, for_terminal, in_words
 
 
 class Screen:
@@ -32,7 +32,7 @@ class Screen:
     def show(self, item: Item) -> None:
         """Print a new item."""
         if isinstance(item, Text):
-            if item.channel == ANSWER:
+            if item.channel == RESPONSE_CHANNEL:
                 self.print_response(item.text, item.source, again=item.again)
             else:
                 self._print_aside(item)

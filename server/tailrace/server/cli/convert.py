@@ -70,7 +70,7 @@ def _write_all(conversion: StreamConversion, body: BinaryIO, to: Target, version
     for event in _events(conversion, body):
         if to == "events":
             closes = event.state is not None and (event.state.terminal or event.state.interrupted)
-            written = dialect.write_event(event, closes=closes)
+            written = dialect.write_event(event, is_last=closes)
             if written is not None:  # versions before 1.0 have no form for some events
                 write(written + b"\n")
     if to == "task":

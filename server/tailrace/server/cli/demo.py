@@ -129,7 +129,7 @@ async def _run(
         url = await stack.enter_async_context(_server(model, base_url, port=port, store=store))
         view.row("server", f"{url}  (A2A 1.0, JSON-RPC over HTTP, answers as server-sent events)")
         view.row("tasks kept in", store or "a temporary SQLite file")
-        good = await _show_answer(view, url, prompt)
+        good = await _show_response(view, url, prompt)
         outcome.status = 0 if good else 1
         if once:
             return
@@ -149,7 +149,7 @@ def _without_warnings() -> Generator[None]:
         logger.setLevel(level)
 
 
-async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:
+async def _show_response(view: DemoView, url: str, prompt: str) -> bool:
     """Send the prompt, print the events, and fetch the task. Return whether it is completed and equals the streamed task."""
     transcript = Transcript()
     view.row("prompt", prompt)

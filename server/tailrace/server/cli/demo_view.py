@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text as Styled
 
 from tailrace.server.cli.transcript import (
-    ANSWER,
+    RESPONSE_CHANNEL,
     Item,
     Pace,
     Remark,
@@ -127,7 +127,7 @@ class DemoView:
             if update is not None and update.artifact.name:
                 self._names[item.source] = update.artifact.name
             name = self._names.get(item.source, item.source)
-            channel = "" if item.channel == ANSWER else f" ({item.channel})"
+            channel = "" if item.channel == RESPONSE_CHANNEL else f" ({item.channel})"
             self._event_row(event.id, "artifact", f'"{name}"{channel}')
             self._open = _ArtifactPrinter(self._console, item.source, event.id)
         self._pace.record_text()

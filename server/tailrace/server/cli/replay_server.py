@@ -82,7 +82,7 @@ class Recording:
             self.frames.append(_Frame(data, only_usage=not chunk.get("choices")))
 
 
-def demo_answer() -> Recording:
+def demo_recording() -> Recording:
     """Return the response to `PROMPT` that is part of the package."""
     return Recording(resources.files("tailrace.server.cli").joinpath("recorded", "answer.sse").read_bytes())
 
@@ -186,7 +186,7 @@ class ReplayModel(anyio.AsyncContextManagerMixin):
         self._on_progress = on_progress
         self._closing = anyio.Event()
         self._app = create_replay_app(
-            recording or demo_answer(), tokens_per_second=tokens_per_second, closing=self._closing
+            recording or demo_recording(), tokens_per_second=tokens_per_second, closing=self._closing
         )
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from tailrace.streaming.conversion.approval_parts import approval_requests
 from tailrace.wrappers import ContentPartText
 from tailrace.wrappers.conversion.text_joining import BLANK_LINE, belong_to_one_text
 
-ANSWER = "text"
+RESPONSE_CHANNEL = "text"
 """The channel of the response itself. Artifacts of agents without the stream extension also count as this channel."""
 
 # C0 and C1 control characters, except tab and line feed. They are escaped, because a text must not control the terminal.
@@ -26,7 +26,7 @@ class Text:
 
     Attributes:
         source: The id of the artifact or message.
-        channel: The channel of the artifact: `ANSWER`, or another channel such as ``reasoning``, ``refusal`` or ``tool_call``.
+        channel: The channel of the artifact: `RESPONSE_CHANNEL`, or another channel such as ``reasoning``, ``refusal`` or ``tool_call``.
         text: The new text; never empty.
         again: Whether the text replaces all earlier text of the artifact.
     """
@@ -90,7 +90,9 @@ class Transcript:
     @property
     def response_text(self) -> str:
         """The text of the response so far. The texts of several artifacts are joined with a line feed."""
-        responses = (texts for source, texts in self._texts.items() if self._channels[source] == ANSWER)
+        responses = (
+            texts for source, texts in self._texts.items() if self._channels[source] == RESPONSE_CHANNEL
+        )
         return "\n".join("".join(texts) for texts in responses if texts)
 
     def read(self, response: StreamResponse) -> list[Item]:
@@ -123,7 +125,7 @@ class Transcript:
         self.context_id = message.context_id
         self.metadata |= extension_metadata(message.metadata)
         self.status = Status(TaskState.COMPLETED)
-        return self._add(message.message_id, ANSWER, message.parts)
+        return self._add(message.message_id, RESPONSE_CHANNEL, message.parts)
 
     def _read_status(self, status: TaskStatus) -> list[Item]:
         parts = status.message.parts if status.message is not None else ()
@@ -139,7 +141,7 @@ class Transcript:
 
     def _read_artifact(self, artifact: Artifact, *, append: bool, is_joined: bool = False) -> list[Item]:
         source = artifact.artifact_id
-        channel = str(extension_metadata(artifact.metadata).get("channel") or ANSWER)
+        channel = str(extension_metadata(artifact.metadata).get("channel") or RESPONSE_CHANNEL)
         if append:
             return self._add(source, self._channels.get(source, channel), artifact.parts, is_joined=True)
         if source not in self._texts:

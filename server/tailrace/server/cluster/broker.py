@@ -61,23 +61,23 @@ class Broker:
         self._address = parse_address(url)
         self._timeout = timeout
         self._connections: WeakSet[BrokerConnection | Subscriber] = WeakSet()
-        self.writing = self.link()
-        self.reading = self.link()
+        self.writing = self.create_connection()
+        self.reading = self.create_connection()
         self.rejects_writes = False
         self._failed = anyio.Event()
         self._works = True
 
-    def link(self) -> BrokerConnection:
+    def create_connection(self) -> BrokerConnection:
         """Create another connection. It is opened at its first use."""
         link = BrokerConnection(self._address, self._timeout)
         self._connections.add(link)
         return link
 
     def subscriber(
-        self, began: Callable[[bytes], None], on_message: Callable[[bytes, bytes], None]
+        self, on_subscribed: Callable[[bytes], None], on_message: Callable[[bytes, bytes], None]
     ) -> Subscriber:
         """Create another connection, for published messages. The arguments are as for `Subscriber`."""
-        subscriber = Subscriber(self._address, began, on_message, self._timeout)
+        subscriber = Subscriber(self._address, on_subscribed, on_message, self._timeout)
         self._connections.add(subscriber)
         return subscriber
 
@@ -108,7 +108,7 @@ class Broker:
 
     async def watch(self) -> None:
         """Probe the broker at intervals after a failure, until it works again. This method runs until it is cancelled."""
-        probe = self.link()
+        probe = self.create_connection()
         try:
             while True:
                 await self._failed.wait()

@@ -306,7 +306,7 @@ class Subscriber:
 
     Args:
         address: The address of the broker.
-        began: Function that is called with a channel when its subscription is confirmed.
+        on_subscribed: Function that is called with a channel when its subscription is confirmed.
         on_message: Function that is called with the channel and a published message.
         timeout: As for `tailrace.server.cluster.broker.Broker`.
     """
@@ -314,13 +314,13 @@ class Subscriber:
     def __init__(
         self,
         address: Address,
-        began: Callable[[bytes], None],
+        on_subscribed: Callable[[bytes], None],
         on_message: Callable[[bytes, bytes], None],
         timeout: float = TIMEOUT,
     ) -> None:
         self._address = address
         self._timeout = timeout
-        self._began = began
+        self._on_subscribed = on_subscribed
         self._on_message = on_message
         self._protocol: _BrokerProtocol | None = None
         self._last = 0.0
@@ -377,4 +377,4 @@ class Subscriber:
         if kind == b"message":
             self._on_message(channel, rest[0])
         elif kind == b"subscribe":
-            self._began(channel)
+            self._on_subscribed(channel)

@@ -115,10 +115,10 @@ class ClusterEngine(Engine):
                 active = await self._tasks.find(sent.task_id, owner)
                 first = Event(sent.after, sent.first) if sent.first is not None else None
                 subscription = self.subscription(active, sent.after, first)
-                subscription.repeats = sent.repeats
+                subscription.repeated_key = sent.repeats
                 return subscription
         names = [f"key:{call.send_key}"] if call.send_key else []
-        if call.named_in and task_id:
+        if call.version_of_chosen_ids and task_id:
             names.append(f"task:{task_id}")
         async with AsyncExitStack() as claimed:
             for name in names:
@@ -270,7 +270,7 @@ class ClusterEngine(Engine):
                 if isinstance(started, Message):  # the handler replied without a task
                     raise WrongNodeError
                 first = started.first.body if started.first is not None else None
-                sent = Sent(started.task_id, started.after, first, started.repeats)
+                sent = Sent(started.task_id, started.after, first, started.repeated_key)
                 return msgspec.msgpack.encode(sent)
 
     # --- tasks of other nodes (`TasksOfOtherProcesses`) ---------------------------------------------------------------------
@@ -342,16 +342,16 @@ class ClusterEngine(Engine):
         async with self._conversation_locks.of(active):
             try:
                 # A new conversation needs no claim here: the claim is written together with the first event.
-                if not active.holds_conversation:
+                if not active.holds_conversation_lock:
                     await self._claims.acquire(owner, name, active.record.id)
-                    active.holds_conversation = True
+                    active.holds_conversation_lock = True
                 yield
             finally:
                 state = active.record.state
                 has_ended = active.record.number and (state.terminal or state.interrupted)
                 # If the turn has ended, the write of its last event has released the claim.
-                is_released = has_ended and active.holds_conversation
-                active.holds_conversation = False
+                is_released = has_ended and active.holds_conversation_lock
+                active.holds_conversation_lock = False
                 # The node that takes over a suspended turn (`ActiveTask.suspended`) also takes over its claim.
                 if active.error is not None or not (is_released or active.suspended):
                     await self._claims.release(owner, name)
@@ -437,17 +437,17 @@ class ClusterEngine(Engine):
         )
         own_tasks = [
             active
-            for active in self._tasks.all()
+            for active in self._tasks.all_in_memory()
             if not active.is_remote and not active.record.state.terminal
         ]
-        unkept = [active.record.id for active in own_tasks if not active.log.number]
+        unpersisted = [active.record.id for active in own_tasks if not active.log.number]
         for active in own_tasks:
             self._turns.fail(active, NotOwnedError("other nodes declared this node dead"))
         if self._push is not None:
             self._push.release_all()
         self._orphans.clear()
         self._claims.clear()
-        self._shared.forget_own_tasks(unkept)
+        self._shared.forget_own_tasks(unpersisted)
         await self._node.join(self._shared.database)
 
     async def _run_takeovers(self) -> None:
@@ -513,7 +513,7 @@ class ClusterEngine(Engine):
         """Claim the conversation of a turn that had this claim when its node died."""
         if active.waiting and not self._preparation.in_parallel(active):
             name = conversation_claim(active.record.context_id)
-            active.holds_conversation = await self._shared.claim(active.owner, name, active.record.id)
+            active.holds_conversation_lock = await self._shared.claim(active.owner, name, active.record.id)
 
 
 def _moving_error() -> OverloadedError:

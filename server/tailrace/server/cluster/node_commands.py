@@ -182,7 +182,7 @@ class Commands:
         self._broker = broker
         self._authentication = authentication
         self._execute_command = execute_command
-        self._sending = broker.link()
+        self._sending = broker.create_connection()
         self._subscriber = broker.subscriber(lambda _: None, self._receive)
         self._requests: list[tuple[int, _Request]] = []
         self._open = 0  # number of waiting and running requests

@@ -186,7 +186,7 @@ class ClusterStore(Store):
         insert_events(connection, rows_of(writes))
         write_tasks(connection, writes, bodies, self._webhook_rows, node)
         for write in writes:
-            if not write.holds_conversation:
+            if not write.holds_conversation_lock:
                 continue
             if write.task_id in created and write.events:
                 conversation = {"owner": write.owner, "name": conversation_claim(write.context_id)}
@@ -286,15 +286,15 @@ class ClusterStore(Store):
         """Record that this node has fenced the stream of a task (`TaskStreams.fence`)."""
         self._own_tasks[task_id] = True
 
-    def forget_own_tasks(self, unkept: Collection[str] = ()) -> None:
+    def forget_own_tasks(self, unpersisted: Collection[str] = ()) -> None:
         """Forget the tasks of this node, because it has a new id.
 
         Args:
-            unkept: Tasks without persisted events. Their turns no longer run. Later writes of these tasks are refused: otherwise,
+            unpersisted: Tasks without persisted events. Their turns no longer run. Later writes of these tasks are refused: otherwise,
                 the first persisted event would assign the task to this node under its new id.
         """
         self._own_tasks.clear()
-        self._abandoned.update(unkept)
+        self._abandoned.update(unpersisted)
 
     async def delete_task(self, task_id: str, owner: str) -> bool:
         """Delete a task like `Store.delete_task`, and delete its stream."""
@@ -340,11 +340,11 @@ class ClusterStore(Store):
                 failure, found = error, []
             if found and found[0].number == after + 1:
                 return found
-            rows, first, over_since = await self._read_rows(task_id, after, limit, max_bytes)
+            rows, first, ended_at = await self._read_rows(task_id, after, limit, max_bytes)
             if rows:
                 return rows
             first = min((number for number in (first, found[0].number if found else 0) if number), default=0)
-            if failure is not None and (over_since is None or (first and not self._has_expired(over_since))):
+            if failure is not None and (ended_at is None or (first and not self._has_expired(ended_at))):
                 raise failure  # the stream may have the events
             if not first:
                 return []
@@ -352,9 +352,9 @@ class ClusterStore(Store):
                 break
         raise EventsDropped(first)
 
-    def _has_expired(self, over_since: datetime) -> bool:
-        """Return True if the stream of a task that ended at ``over_since`` has expired."""
-        return datetime.now(UTC) - over_since > timedelta(seconds=self._stream_ttl)
+    def _has_expired(self, ended_at: datetime) -> bool:
+        """Return True if the stream of a task that ended at ``ended_at`` has expired."""
+        return datetime.now(UTC) - ended_at > timedelta(seconds=self._stream_ttl)
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
         """Return consecutive events from a stream after a number."""

@@ -42,7 +42,7 @@ _MAX_AUTHORITY = 262  # bytes: a DNS name, a port, and brackets
 _MAX_QUOTED = 100
 
 
-EXEMPT = "__tailrace_answers_every_host__"
+EXEMPT = "__tailrace_exempt_from_guard__"
 
 
 class _Authority(NamedTuple):

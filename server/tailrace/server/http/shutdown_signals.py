@@ -30,14 +30,16 @@ def handle_signals(stop: Callable[[], object]) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    listeners = [
-        listener for number in SIGNALS if (listener := _SignalInterceptor.before(number, stop)) is not None
+    interceptors = [
+        interceptor
+        for number in SIGNALS
+        if (interceptor := _SignalInterceptor.before(number, stop)) is not None
     ]
     try:
         yield
     finally:
-        for listener in listeners:
-            listener.remove()
+        for interceptor in interceptors:
+            interceptor.remove()
 
 
 class _SignalInterceptor:
@@ -60,9 +62,9 @@ class _SignalInterceptor:
         # The handler may also be a function of another application in this process.
         if not (inspect.ismethod(handler) and handler.__name__ in _HANDLERS):
             return None
-        listener = cls(number, handler, stop)
-        signal.signal(number, listener.handle_exit)
-        return listener
+        interceptor = cls(number, handler, stop)
+        signal.signal(number, interceptor.handle_exit)
+        return interceptor
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None:

@@ -109,7 +109,7 @@ class EventFrames:
                 self._closes = closes = self._stream.closes(event)
             body: bytes | None = event.body
             if write is not None:
-                body = await run_bounded(json_text_cost(event.body), partial(write, event, closes=closes))
+                body = await run_bounded(json_text_cost(event.body), partial(write, event, is_last=closes))
             if body is not None:
                 number = b"id: %d\n" % event.number if event.number else b""
                 frames.append(b"%bdata: %b%b%b\n\n" % (number, head, body, tail))

@@ -7,7 +7,7 @@ from tailrace.wrappers import ConfigurationError, ProtocolError, StoreError, Ups
 PROVIDER, CALLER, SERVER = "provider", "caller", "server"
 
 
-def fault_of(error: BaseException) -> tuple[str, str]:
+def cause_and_type(error: BaseException) -> tuple[str, str]:
     """Return the cause of an error (`PROVIDER`, `CALLER` or `SERVER`), and its type."""
     if isinstance(error, UpstreamError):
         return PROVIDER, str(error.fault)
@@ -30,4 +30,4 @@ def error_type(error: BaseException) -> str:
     """Return the ``error.type`` for a span or metric: the HTTP status from the provider, otherwise the type of the error."""
     if isinstance(error, UpstreamError) and error.status is not None:
         return str(error.status)
-    return fault_of(error)[1]
+    return cause_and_type(error)[1]

@@ -16,7 +16,7 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import SpanContext, SpanKind, TracerProvider
 
 from tailrace.server.observability import message_attributes
-from tailrace.server.observability.error_labels import error_type, fault_of
+from tailrace.server.observability.error_labels import cause_and_type, error_type
 from tailrace.server.observability.logs import TASK_IDS
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.tracing import (
@@ -117,9 +117,9 @@ class Telemetry(Observer):
     def error_occurred(self, error: BaseException) -> None:
         """Count an error by its cause and type."""
         if self.metrics is not None:
-            self.metrics.errors.labels(*fault_of(error)).inc()
+            self.metrics.errors.labels(*cause_and_type(error)).inc()
 
-    def waited_for_permit(self, seconds: float) -> None:
+    def waited_for_call(self, seconds: float) -> None:
         """Record the duration of a wait."""
         if self.metrics is not None:
             self.metrics.wait_seconds.observe(seconds)

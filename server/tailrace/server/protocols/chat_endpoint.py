@@ -159,9 +159,9 @@ class ChatEndpoint:
             return known
         stream, call_ids = await self._assign(request, caller)
         # Without the lock, a request with the same key may have been accepted since the check.
-        if stream.repeats is not None:
+        if stream.repeated_key is not None:
             stream.close()
-            return stream.repeats
+            return stream.repeated_key
         if caller.has_assignment_lock:
             await stream.wait_for_start()
         return stream, call_ids
@@ -254,7 +254,7 @@ class ChatEndpoint:
         stream = await self.operations.stream(
             Operation.SUBSCRIBE_TO_TASK, SubscribeToTaskRequest(id=task_id), caller, repeat_finished=True
         )
-        return stream, EventTranslator(full_response=True)
+        return stream, EventTranslator(includes_earlier_turns=True)
 
     async def stream(
         self,
@@ -357,7 +357,7 @@ async def _frames(
             except Exception as error:
                 yield encoder.fail(OpenAIError.from_exception(error))
                 return
-        if encoder.failed:
+        if encoder.ends_response:
             return
         frames = b""
 

@@ -110,7 +110,7 @@ class Conversations:
             A2AError: See `Operations.execute`.
             StoreError: The store cannot be read.
         """
-        assignment = _Assignment(self._operations, request, caller)
+        assignment = _Search(self._operations, request, caller)
         if request.choice:
             key = request.choices_key
             return await assignment.start(choice_context(key, request.choice) if key else "")
@@ -139,7 +139,7 @@ class Conversations:
 
 
 @dataclass(frozen=True)
-class _Assignment:
+class _Search:
     """The search for the context and task of one request."""
 
     operations: Operations
@@ -163,7 +163,7 @@ class _Assignment:
 
     async def _find_equal_conversation(
         self, stored: Sequence[Message], task: Task | None
-    ) -> "_Assignment | None":
+    ) -> "_Search | None":
         """Return an assignment whose request has earlier messages that equal the stored conversation; None if they differ.
 
         If the response to a message failed, the store contains the message without a response. Some clients repeat the message

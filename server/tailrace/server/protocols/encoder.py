@@ -26,12 +26,12 @@ class Encoder(ABC):
 
     Attributes:
         translator: Translates the events of the task.
-        failed: True if the stream ends with an error, so that no further choice is streamed. Only encoders of choices set it.
+        ends_response: True if the stream ends with an error, so that no further choice is streamed. Only encoders of choices set it.
     """
 
     def __init__(self, translator: EventTranslator) -> None:
         self.translator = translator
-        self.failed = False
+        self.ends_response = False
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:

@@ -53,7 +53,7 @@ class EventTranslator:
         tools: The names of the tools that the client declared.
         known_ids: The ids of earlier calls of the conversation. A new call with one of these ids is reported only when it is
             complete, because the agent then gives the call another id.
-        full_response: Whether the response also includes the turns before the newest turn. It includes an earlier turn only if
+        includes_earlier_turns: Whether the response also includes the turns before the newest turn. It includes an earlier turn only if
             all later messages of the caller contain only tool results and decisions about calls.
         texts: Translates the texts; `ParallelTexts` by default.
         with_approvals: Whether the protocol supports approval requests. If not, the status text describes them.
@@ -69,7 +69,7 @@ class EventTranslator:
         *,
         tools: Collection[str] = (),
         known_ids: Collection[str] = (),
-        full_response: bool = False,
+        includes_earlier_turns: bool = False,
         texts: ParallelTexts | SerialTexts | None = None,
         with_approvals: bool = True,
     ) -> None:
@@ -78,7 +78,7 @@ class EventTranslator:
         self.ended = False
         self._tools = frozenset(tools)
         self._known_ids = set(known_ids)
-        self._full_response = full_response
+        self._includes_earlier_turns = includes_earlier_turns
         self._texts = texts or ParallelTexts()
         self._first_turn = 1
         self._turn = 1  # the number of the newest turn
@@ -116,7 +116,7 @@ class EventTranslator:
         self.task_id, self.context_id = task.id, task.context_id
         messages = [message for message in task.history if message.is_callers]
         self._turn = self._first_turn = max(1, len(messages))
-        if self._full_response:
+        if self._includes_earlier_turns:
             while self._first_turn > 1 and _has_only_results(messages[self._first_turn - 1]):
                 self._first_turn -= 1
         for message in messages[self._first_turn - 1 :]:
@@ -243,7 +243,7 @@ class EventTranslator:
     def _is_deferred(self, call: _Call, call_id: str) -> bool:
         """Return whether a call is not reported while the turn runs, but only if it is pending at the end of the turn."""
         is_live = self._texts.is_live and call.declared and call_id not in self._known_ids
-        return self._texts.only_pending_calls and not is_live
+        return self._texts.omits_finished_calls and not is_live
 
     def _start_call(self, call: _Call, call_id: str) -> list[ui_events.UiEvent]:
         call.id, call.is_started = call_id, True
@@ -289,7 +289,7 @@ class EventTranslator:
         events = self._end_call(call, complete, is_pending=True)
         call = self._started[complete.id]
         is_sent = call.name == complete.name and task_events.is_same_arguments(call.text.sent, complete)
-        if self._texts.only_pending_calls and not is_sent:
+        if self._texts.omits_finished_calls and not is_sent:
             raise DivergedError
         if not call.declared:
             events.append(ui_events.CallPending(complete))
@@ -342,7 +342,7 @@ class EventTranslator:
         for call in calls:
             events += self._end_pending(call)
         pending = tuple(call.id for call in calls)
-        if self._texts.only_pending_calls and not is_failed and self._started.keys() - pending:
+        if self._texts.omits_finished_calls and not is_failed and self._started.keys() - pending:
             raise DivergedError
         usage, response, extra = fields.get("usage"), fields.get("response"), fields.get("extra")
         annotations = provider_members(extra).get("annotations") if task_events.is_mapping(extra) else None

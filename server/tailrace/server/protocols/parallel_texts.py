@@ -128,12 +128,12 @@ class ParallelTexts:
 
     Attributes:
         is_live: Whether texts are reported as they grow. If not, they are reported at the end.
-        only_pending_calls: Whether only calls that wait for the client are reported: at the end of the response, or as they grow
+        omits_finished_calls: Whether only calls that wait for the client are reported: at the end of the response, or as they grow
             if the client declared the tool.
     """
 
     is_live = True
-    only_pending_calls = False
+    omits_finished_calls = False
 
     def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}

@@ -145,7 +145,7 @@ class SerialTexts:
             known to be the last. Only text that begins with ``{`` is sent immediately.
     """
 
-    only_pending_calls = True
+    omits_finished_calls = True
 
     def __init__(self, *, live: bool = True, last_round: bool = False) -> None:
         self.is_live = live

@@ -96,19 +96,19 @@ class RemoteAgentHandler(Handler):
         before = _messages_before(turn)
         state = _find_state(before, self._agent.url, turn.context_id)
         followed = turn.interrupted.stored_id if turn.interrupted is not None else ""
-        converter, begun, failure = EventConverter(), turn.number, None
+        converter, first_turn, failure = EventConverter(), turn.number, None
         try:
             artifacts: tuple[Artifact, ...] = ()
             if state is not None and state.task_id and not followed:
                 state, artifacts = await self._waiting_task(state, turn)
             if state is not None and state.task_id and followed in ("", state.task_id):
-                begun = state.begun
-            suffix = f"-turn-{begun}" if begun > 1 else ""
+                first_turn = state.begun
+            suffix = f"-turn-{first_turn}" if first_turn > 1 else ""
             converter = EventConverter(
                 artifacts,
                 published=turn.published,
                 suffix=suffix,
-                turn=turn.number - begun + 1,
+                turn=turn.number - first_turn + 1,
                 interrupted=turn.interrupted if followed else None,
             )
             response = (
@@ -135,7 +135,9 @@ class RemoteAgentHandler(Handler):
             context_id=converter.context_id or (state.context_id if state is not None else ""),
         )
         if isinstance(ending, StatusUpdate) and ending.state.interrupted:
-            known = msgspec.structs.replace(known, task_id=converter.task_id, task=turn.task_id, begun=begun)
+            known = msgspec.structs.replace(
+                known, task_id=converter.task_id, task=turn.task_id, begun=first_turn
+            )
         # If the agent sent no event, it may not have the conversation.
         metadata = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
         if metadata or converter.artifacts:

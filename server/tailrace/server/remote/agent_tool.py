@@ -18,7 +18,7 @@ from tailrace.server.remote.event_converter import EventConverter
 from tailrace.server.remote.remote_agent import RemoteAgent
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.a2a.stream_extension import is_answer
+from tailrace.streaming.a2a.stream_extension import is_response_text
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError, Toolset
 from tailrace.wrappers import ContentPartText, UpstreamError
@@ -196,7 +196,7 @@ def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
     """Return the parts of the response without reasoning, tool calls and further choices."""
     parts: list[Part] = []
     for artifact in artifacts:
-        if not is_answer(artifact.metadata):
+        if not is_response_text(artifact.metadata):
             continue
         parts += _join_texts(artifact.parts)
     return parts

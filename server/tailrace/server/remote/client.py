@@ -357,7 +357,7 @@ class AgentClient:
             now = anyio.current_time()
             lost_at = lost_at if attempts else now
             delay = self._retry_delay(attempts, now - lost_at)
-            if position.authorizing and delay is None:
+            if position.awaits_credentials and delay is None:
                 return  # the task waits for credentials, which does not need a connection
             # Without the id of the task, the client cannot determine whether the agent received the message.
             if delay is None or not (position.task_id or repeatable):
@@ -490,7 +490,7 @@ class _Position:
         last_id: The id of the last event; empty if the events have no ids.
         settled: True if the stream may end at this position without being resumed.
         ended: True if the client expects no further event.
-        authorizing: True if the task requires credentials. The agent may keep its stream open and continue it when the
+        awaits_credentials: True if the task requires credentials. The agent may keep its stream open and continue it when the
             credentials arrive.
     """
 
@@ -500,7 +500,7 @@ class _Position:
         self.last_id = last_id
         self.settled = False
         self.ended = False
-        self.authorizing = False
+        self.awaits_credentials = False
         self._last_task: Task | None = None
 
     def advance(self, event: StreamEvent) -> bool:
@@ -528,8 +528,8 @@ class _Position:
     def _enter(self, state: TaskState, *, waits: bool) -> None:
         self.settled = _ends(state)
         streamed = self.operation in (Operation.SEND_STREAMING_MESSAGE, Operation.SUBSCRIBE_TO_TASK)
-        self.authorizing = state is TaskState.AUTH_REQUIRED and streamed
-        self.ended = state.terminal or (state.interrupted and waits and not self.authorizing)
+        self.awaits_credentials = state is TaskState.AUTH_REQUIRED and streamed
+        self.ended = state.terminal or (state.interrupted and waits and not self.awaits_credentials)
 
 
 def _ends(state: TaskState) -> bool:

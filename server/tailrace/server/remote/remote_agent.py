@@ -208,15 +208,15 @@ class RemoteAgent:
             stream: The events.
             active: Id of the task; empty if it is known only after the first event.
         """
-        authorizing = False
+        awaits_credentials = False
 
         async def tracked() -> AsyncGenerator[RemoteEvent]:
-            nonlocal active, authorizing
+            nonlocal active, awaits_credentials
             async with aclosing(stream) as events:
                 async for event in events:
                     active = _active_task(event, active)
                     if isinstance(event, Task | TaskStatusUpdateEvent):
-                        authorizing = event.status.state is TaskState.AUTH_REQUIRED
+                        awaits_credentials = event.status.state is TaskState.AUTH_REQUIRED
                     yield event
             active = ""
 
@@ -226,7 +226,7 @@ class RemoteAgent:
                 yield events
             failed = False
         finally:
-            if active and (failed or not authorizing):
+            if active and (failed or not awaits_credentials):
                 with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(UpstreamError):
                     if await MAY_CANCEL.get()():
                         # Errors are ignored: the task has ended, or the agent cannot be reached.

@@ -44,14 +44,14 @@ class ActiveTask:
             If the response cannot be received again, this record is restored in the ledger. None after a chunk of the response
             has arrived, and for other turns.
         usage: Records of attempts to persist in the ledger with the next event.
-        round_calls: The ids of the tool calls whose results are not in the conversation yet: the calls in the last message of the
+        unanswered_calls: The ids of the tool calls whose results are not in the conversation yet: the calls in the last message of the
             agent, or the calls about which the message of the turn has decisions.
         webhooks: Webhooks to persist with the next event. They receive this event.
         send_key: The idempotency key of the message that causes the next event. It is persisted with this event. None if there is
             no key to persist.
         completion: The stored chat completion that the newest message creates. It is persisted with the next event. None if there
             is no completion to persist.
-        holds_conversation: True while the turn of this task holds the lock of the conversation.
+        holds_conversation_lock: True while the turn of this task holds the lock of the conversation.
         error: The store error that ended the task, because its events could not be persisted; None if there is none.
         is_remote: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
         is_taken_over: True if another process has started to write the task. Subscribers must look the task up again.
@@ -72,11 +72,11 @@ class ActiveTask:
     recorded_attempts: int = 0
     attached_attempt: UsageRecord | None = None
     usage: tuple[UsageRecord, ...] = ()
-    round_calls: frozenset[str] = frozenset()
+    unanswered_calls: frozenset[str] = frozenset()
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
     send_key: SendKey | None = None
     completion: StoredCompletion | None = None
-    holds_conversation: bool = False
+    holds_conversation_lock: bool = False
     error: StoreError | None = None
     is_remote: bool = False
     is_taken_over: bool = False
@@ -120,7 +120,7 @@ class CallContext(msgspec.Struct, frozen=True):
     A node that forwards a message to another node also sends this data.
 
     Attributes:
-        named_in: The protocol version of the request, if callers choose the ids of tasks in this version, as in A2A 0.1. A
+        version_of_chosen_ids: The protocol version of the request, if callers choose the ids of tasks in this version, as in A2A 0.1. A
             message with an unknown task id then creates a task. Empty if the server chooses the ids.
         protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
@@ -139,7 +139,7 @@ class CallContext(msgspec.Struct, frozen=True):
             has ended. Stored in the metadata ``follows`` of the message. None for other messages.
     """
 
-    named_in: str = ""
+    version_of_chosen_ids: str = ""
     # In messages between nodes, this field has the name ``spoken``.
     protocol_version: str = msgspec.field(default="1.0", name="spoken")
     extensions: tuple[str, ...] = ()
@@ -208,7 +208,7 @@ class DirectReply:
     ready: anyio.Event = field(default_factory=anyio.Event)
 
 
-class ReadEvents(Protocol):
+class TaskReader(Protocol):
     """The interface of `TaskRegistry` for subscriptions."""
 
     def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
@@ -236,10 +236,10 @@ class Subscription(LogCursor):
 
     Attributes:
         task_id: The id of the task.
-        repeats: The idempotency key of the request, if its message was accepted before; None for other requests.
+        repeated_key: The idempotency key of the request, if its message was accepted before; None for other requests.
     """
 
-    __slots__ = ("_active", "_max_lag", "_tasks", "repeats", "task_id")
+    __slots__ = ("_active", "_max_lag", "_tasks", "repeated_key", "task_id")
 
     def __init__(
         self,
@@ -247,12 +247,12 @@ class Subscription(LogCursor):
         after: int,
         first: Event | None,
         *,
-        tasks: "ReadEvents",
+        tasks: "TaskReader",
         max_lag: int,
     ) -> None:
         super().__init__(active.log, after, first)
         self.task_id = active.record.id
-        self.repeats: SendKey | None = None
+        self.repeated_key: SendKey | None = None
         self._tasks = tasks
         self._max_lag: int | None = max_lag
         self._active = active

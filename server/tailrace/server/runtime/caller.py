@@ -16,7 +16,7 @@ class Caller:
     Attributes:
         user: The authenticated name; empty without authentication.
         tenant: The tenant of the request; empty if the request names no tenant.
-        names_tasks_in: The protocol version of the request, if callers choose task ids in this version; empty if the server
+        version_of_chosen_ids: The protocol version of the request, if callers choose task ids in this version; empty if the server
             chooses the ids.
         protocol_version: The protocol version of the request.
         extensions: The activated extensions (see `Capabilities.activated`).
@@ -41,7 +41,7 @@ class Caller:
 
     user: str = ""
     tenant: str = ""
-    names_tasks_in: str = ""
+    version_of_chosen_ids: str = ""
     protocol_version: str = "1.0"
     extensions: tuple[str, ...] = ()
     send_key: str = ""

@@ -19,7 +19,7 @@ class ConversationLocks:
     def of(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return the lock of the conversation of a task."""
         key = active.owner, active.record.context_id
-        if active.holds_conversation and key in self._waiting:
+        if active.holds_conversation_lock and key in self._waiting:
             # The task was taken over from another node. The turn that has the lock in this process waits until this task ends.
             # Waiting for the lock here would therefore be a deadlock.
             return nullcontext()

@@ -71,7 +71,7 @@ class Engine(TaskAccess):
         restart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a
             restarted task receives the message and its options, but not the other fields of the request.
         push: Delivers notifications to webhooks; None to disable push notifications. `running` starts and stops it.
-        working: Limits the number of running tasks; None for no limit.
+        running_tasks: Limits the number of running tasks; None for no limit.
         gate: Limits the number of concurrent calls to the provider; None for no limit. While too many calls wait, messages are
             rejected.
         max_turn_seconds: Maximum duration of a turn in seconds; 0 for no limit.
@@ -100,7 +100,7 @@ class Engine(TaskAccess):
         max_lag: int = 10_000,
         restart_interrupted: bool = False,
         push: PushNotifier | None = None,
-        working: Quota | None = None,
+        running_tasks: Quota | None = None,
         gate: UpstreamGate | None = None,
         max_turn_seconds: float = 0,
         max_context_wait: float = 0,
@@ -160,7 +160,7 @@ class Engine(TaskAccess):
             self._turns,
             agents,
             push=push,
-            working=working,
+            running_tasks=running_tasks,
             gate=gate,
             ledger=ledger,
             observer=observer,
@@ -479,7 +479,7 @@ class Engine(TaskAccess):
             let_finish: True to only reject new messages and let running turns finish.
         """
         self._turns.stopping = True
-        for active in self._tasks.all():
+        for active in self._tasks.all_in_memory():
             if not active.running:
                 self._turns.end_log(active)
             elif not let_finish:

@@ -51,9 +51,9 @@ class EventStream:
         return self._subscription.task_id if self._subscription is not None else ""
 
     @property
-    def repeats(self) -> SendKey | None:
+    def repeated_key(self) -> SendKey | None:
         """The idempotency key of the request, if its message was accepted before; None for other requests."""
-        return self._subscription.repeats if self._subscription is not None else None
+        return self._subscription.repeated_key if self._subscription is not None else None
 
     @property
     def artifact_ids(self) -> Sequence[str]:

@@ -168,7 +168,7 @@ class DirectHandler(FunctionHandler):
 
 
 async def _one_by_one(updates: AsyncIterator[Item]) -> AsyncGenerator[Sequence[Item]]:
-    async with closing(updates):
+    async with ClosingUpdates(updates):
         async for item in updates:
             if isinstance(item, TextDelta) and len(item.text) > MAX_DELTA_CHARACTERS:
                 for delta in slices_of(item):
@@ -178,7 +178,7 @@ async def _one_by_one(updates: AsyncIterator[Item]) -> AsyncGenerator[Sequence[I
                 yield (item,)
 
 
-class closing:
+class ClosingUpdates:
     """Closes an async generator at the end of the block. Async iterators without ``aclose`` are not closed."""
 
     __slots__ = ("_updates",)

@@ -208,23 +208,30 @@ class Quota:
         remedy: Advice for error messages to a caller that has too many permits.
         setting: The name of the setting for all callers, for example ``max_streams``.
         caller_setting: The name of the setting for one caller.
-        total: The maximum number of permits of all callers; 0 for no limit.
-        each: The maximum number of permits of one caller; 0 for no limit.
+        max_total: The maximum number of permits of all callers; 0 for no limit.
+        max_per_caller: The maximum number of permits of one caller; 0 for no limit.
 
     Attributes:
         used: The number of permits in use.
     """
 
     def __init__(
-        self, objects: str, remedy: str, *, setting: str, caller_setting: str, total: int, each: int
+        self,
+        objects: str,
+        remedy: str,
+        *,
+        setting: str,
+        caller_setting: str,
+        max_total: int,
+        max_per_caller: int,
     ) -> None:
         self.used = 0
         self._objects = objects
         self._remedy = remedy
         self._setting = setting
         self._caller_setting = caller_setting
-        self._total = total
-        self._each = each
+        self._max_total = max_total
+        self._max_per_caller = max_per_caller
         self._by_caller: dict[str, int] = {}  # the number of permits of each caller that has one
 
     @property
@@ -245,17 +252,17 @@ class Quota:
         """
         caller = user_of(owner)
         count = self._by_caller.get(caller, 0)
-        if caller and self._each and count >= self._each:
+        if caller and self._max_per_caller and count >= self._max_per_caller:
             raise RateLimitError(
                 f"you have {count} {self._objects}, the maximum for one caller; {self._remedy}",
                 limit=self._caller_setting,
-                allowed=self._each,
+                allowed=self._max_per_caller,
             )
-        if self._total and self.used >= self._total:
+        if self._max_total and self.used >= self._max_total:
             raise OverloadedError(
                 f"there are {self.used} {self._objects}, the maximum of this server; try again later",
                 limit=self._setting,
-                allowed=self._total,
+                allowed=self._max_total,
             )
         self.used += 1
         if caller:
@@ -305,16 +312,16 @@ class Limits:
             "close a stream, or try again later",
             setting="max_streams",
             caller_setting="max_caller_streams",
-            total=max_streams,
-            each=max_caller_streams,
+            max_total=max_streams,
+            max_per_caller=max_caller_streams,
         )
         self.tasks = Quota(
             "running tasks",
             "wait until a task has ended, or cancel a task",
             setting="max_tasks",
             caller_setting="max_caller_tasks",
-            total=max_tasks,
-            each=max_caller_tasks,
+            max_total=max_tasks,
+            max_per_caller=max_caller_tasks,
         )
         self._max_part = max_part_bytes
         self._file_schemes = tuple(file_schemes)

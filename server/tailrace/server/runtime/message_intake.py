@@ -77,7 +77,7 @@ class MessageIntake:
         turns: Runs the turns.
         agents: The agents of the server, which check messages.
         push: Delivers notifications to webhooks; None if they are disabled.
-        working: Limits the number of running tasks; None for no limit.
+        running_tasks: Limits the number of running tasks; None for no limit.
         gate: Limits the calls to the provider; None for no limit.
         ledger: Checks the budgets of callers.
         observer: Returns the trace of the current request.
@@ -93,7 +93,7 @@ class MessageIntake:
         agents: ServedAgents,
         *,
         push: PushNotifier | None,
-        working: Quota | None,
+        running_tasks: Quota | None,
         gate: UpstreamGate | None,
         ledger: UsageLedger,
         observer: Observer,
@@ -105,7 +105,7 @@ class MessageIntake:
         self._turns = turns
         self._agents = agents
         self._push = push
-        self._working = working
+        self._running_tasks = running_tasks
         self._gate = gate
         self._ledger = ledger
         self._observer = observer
@@ -119,7 +119,7 @@ class MessageIntake:
         preceding: Sequence[Message],
     ) -> Subscription | Message:
         """Accept a message (see `Engine.start`)."""
-        task_id = request.message.task_id if call.named_in else ""
+        task_id = request.message.task_id if call.version_of_chosen_ids else ""
         if not call.send_key:
             async with self._naming_task(owner, task_id):
                 return await self._begin(request, owner, call, None, preceding)
@@ -158,7 +158,9 @@ class MessageIntake:
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
         message = await run_bounded(cost_of_checks(request, call.cost), self._checked, request, call)
-        if message.task_id and not (call.named_in and await self._tasks.is_free(message.task_id, owner)):
+        if message.task_id and not (
+            call.version_of_chosen_ids and await self._tasks.is_free(message.task_id, owner)
+        ):
             active = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(active, request, call)
             return await self._follow_up(active, request, message, webhooks, call, named)
@@ -166,7 +168,9 @@ class MessageIntake:
         message = await run_bounded(call.cost, with_tools_named_in, message, preceding)
         context_id = message.context_id or str(uuid4())
         task_id = id_of_named(self._store.keys, message.task_id, owner)
-        record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=call.named_in)
+        record = TaskRecord.create(
+            message, task_id=task_id, context_id=context_id, dialect=call.version_of_chosen_ids
+        )
         handler = self._agents.find(call.agent).handler
         before = await run_bounded(call.cost, _preceding, handler, preceding, context_id)
         active = ActiveTask(record, owner, TaskLog())
@@ -194,7 +198,7 @@ class MessageIntake:
         active.send_key = named and SendKey(*named, record.id, 1)
         active.completion = _completion_of(call, record.id, 1)
         in_parallel = self._preparation.in_parallel(active)
-        active.holds_conversation = not (active.waiting[0].in_conversation or in_parallel)
+        active.holds_conversation_lock = not (active.waiting[0].in_conversation or in_parallel)
         if submitted is not None:
             self._turns.begin(active, submitted)
             self._turns.run_soon(active, permit)
@@ -203,7 +207,7 @@ class MessageIntake:
         self._turns.run_soon(active, permit, reply)
         await reply.ready.wait()
         if reply.message is not None:
-            ids = {"context_id": context_id, "task_id": record.id if call.named_in else ""}
+            ids = {"context_id": context_id, "task_id": record.id if call.version_of_chosen_ids else ""}
             return reply.message.model_copy(update=ids)
         return self._access.subscription(active, 0)
 
@@ -333,7 +337,9 @@ class MessageIntake:
         if self._gate is not None:
             self._gate.check(active.owner)
         return (
-            Permit.none() if active.running or self._working is None else self._working.acquire(active.owner)
+            Permit.none()
+            if active.running or self._running_tasks is None
+            else self._running_tasks.acquire(active.owner)
         )
 
 

@@ -66,7 +66,7 @@ class Observer:
     def error_occurred(self, error: Exception) -> None:
         """Record an error of a request."""
 
-    def waited_for_permit(self, seconds: float) -> None:
+    def waited_for_call(self, seconds: float) -> None:
         """Record that a call to the provider waited for a permit.
 
         Args:

@@ -292,7 +292,7 @@ class Operations:
         """
         await self._engine.delete_conversation(context_id, caller.owner)
 
-    async def ended_by(self, task_id: str, caller: Caller, number: int) -> bool:
+    async def has_ended_at(self, task_id: str, caller: Caller, number: int) -> bool:
         """Return whether a task has ended, and has no event after this number.
 
         Raises:
@@ -380,7 +380,7 @@ class Operations:
             preceding = await self._before_branch(branch, send.message, caller)
         key = _checked_key(caller.send_key or extension_metadata(send.metadata).get("idempotencyKey", ""))
         call = CallContext(
-            named_in=caller.names_tasks_in,
+            version_of_chosen_ids=caller.version_of_chosen_ids,
             protocol_version=caller.protocol_version,
             extensions=caller.extensions,
             send_key=key,

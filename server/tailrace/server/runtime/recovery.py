@@ -170,7 +170,7 @@ class InterruptedTasks:
         translator = ResponseTranslator(turn=waiting.number, round=0, results=published)
         for result in results:
             self._turns.persist(active, (record.apply(translator.result(result)),))
-        active.round_calls = frozenset(result.id for result in results)
+        active.unanswered_calls = frozenset(result.id for result in results)
 
     async def _messages(self, active: ActiveTask) -> list[Message]:
         """Return the messages of a conversation that belong to a task."""
@@ -203,7 +203,7 @@ class InterruptedTasks:
             if interrupted.attempts and interrupted.attempts[-1].model:
                 provider, _, name = interrupted.attempts[-1].model.partition(":")
                 names = provider, name
-            self._ledger.lost(active, names, attempts, active.record.status.timestamp)
+            self._ledger.add_lost_attempts(active, names, attempts, active.record.status.timestamp)
         active.recorded_attempts = attempts
 
 

@@ -167,7 +167,7 @@ class TaskAccess:
             owner: The caller.
 
         Returns:
-            A subscription that begins with the task, and has the key as `Subscription.repeats`; None if no message with this key
+            A subscription that begins with the task, and has the key as `Subscription.repeated_key`; None if no message with this key
             was accepted.
 
         Raises:
@@ -178,7 +178,7 @@ class TaskAccess:
         if known is None:
             return None
         subscription = await self.subscribe(known.task_id, owner, repeat_finished=True)
-        subscription.repeats = known
+        subscription.repeated_key = known
         return subscription
 
     async def load_send_key(self, send_key: str, fingerprint: str, owner: str = "") -> SendKey | None:

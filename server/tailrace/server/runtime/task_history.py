@@ -9,7 +9,7 @@ from itertools import chain
 from typing import cast
 
 from tailrace.streaming.a2a.models import Message, Part, Task
-from tailrace.streaming.a2a.stream_extension import is_answer
+from tailrace.streaming.a2a.stream_extension import is_response_text
 from tailrace.streaming.conversion.message_conversion import is_callers
 
 MAX_HISTORY = 1000
@@ -74,5 +74,5 @@ def _contents(messages: Iterable[Message]) -> list[object]:
 
 
 def _without_reasoning(message: Message) -> Message:
-    parts: tuple[Part, ...] = tuple(part for part in message.parts if is_answer(part.metadata))
+    parts: tuple[Part, ...] = tuple(part for part in message.parts if is_response_text(part.metadata))
     return message if len(parts) == len(message.parts) else message.model_copy(update={"parts": parts})

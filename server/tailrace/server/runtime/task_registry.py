@@ -82,7 +82,7 @@ class TaskRegistry:
         """Add a new task."""
         self._active[active.owner, active.record.id] = active
 
-    def all(self) -> list[ActiveTask]:
+    def all_in_memory(self) -> list[ActiveTask]:
         """Return all tasks that are in memory."""
         return list(self._active.values())
 

@@ -140,7 +140,7 @@ class TurnPreparation:
         if not waiting.in_history:
             active.new_messages.append(waiting.message)
             messages.append(waiting.message)
-            active.round_calls = decided_ids(waiting.message)
+            active.unanswered_calls = decided_ids(waiting.message)
         questions = _messages_to(record, waiting.message)
         cost = cost_of(messages) + waiting.cost
         history = await run_bounded(cost, _common_history, messages)

@@ -107,7 +107,7 @@ class TurnRunner:
         self._agents = agents
         self._preparation = preparation
         self._writer = writer
-        self._drop = fail
+        self._remove_failed = fail
         self._status_persisted = status_persisted
         self._conversations = conversations
         self._is_written_here = is_written_here
@@ -161,7 +161,7 @@ class TurnRunner:
                                 break
                             self.append(active, tool_results(items))
                             continue
-                        if reply is not None and self._answers_directly(active, reply, items):
+                        if reply is not None and self._responds_directly(active, reply, items):
                             break
                         if items and items[-1].__class__ is not TextDelta:
                             items = await self._encoded(active, items)
@@ -263,7 +263,7 @@ class TurnRunner:
         ids = active.record.id, active.record.context_id
         return [await encoded_if_large(item, *ids, self._max_event) for item in items]
 
-    def _answers_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
+    def _responds_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
         """Return whether the handler responds directly, according to its first update.
 
         If that update is a message, it becomes the direct response. Otherwise, the task is published.
@@ -351,7 +351,7 @@ class TurnRunner:
         active.new_messages.append(
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
         )
-        active.round_calls = open_call_ids((message,))
+        active.unanswered_calls = open_call_ids((message,))
         record.pop_changed_artifacts()
 
     def end(self, active: ActiveTask, ending: StatusUpdate) -> None:
@@ -361,11 +361,11 @@ class TurnRunner:
             self.persist(active, (record.apply(update),))
         last = record.apply(ending)
         made = record.pop_changed_artifacts()
-        results = results_in_artifacts(made, active.round_calls)
+        results = results_in_artifacts(made, active.unanswered_calls)
         if results is not None:
             self._add_message(active, results)
         message = messages_from_artifacts(made, record, active.recorded_rounds)
-        active.recorded_rounds, active.recorded_attempts, active.round_calls = 0, 0, frozenset()
+        active.recorded_rounds, active.recorded_attempts, active.unanswered_calls = 0, 0, frozenset()
         if active.attached_attempt is not None:  # no part of its response was received again
             active.usage += (active.attached_attempt,)
             active.attached_attempt = None
@@ -423,7 +423,7 @@ class TurnRunner:
             record.status.timestamp if events[-1].state is not None else None,
             webhooks,
             send_key,
-            active.holds_conversation,
+            active.holds_conversation_lock,
             is_large,
             completion,
             usage=usage,
@@ -452,7 +452,7 @@ class TurnRunner:
         active.error = error
         active.log.end()
         active.scope.cancel()
-        self._drop(active)
+        self._remove_failed(active)
 
     def end_log(self, active: ActiveTask) -> None:
         """End the log of a task and the streams of its subscribers if the task has ended and all events are published.

@@ -158,7 +158,7 @@ class UpstreamGate:
             else:
                 self._remove(caller, waiter)
             raise
-        self._observer.waited_for_permit(perf_counter() - began)
+        self._observer.waited_for_call(perf_counter() - began)
 
     def _remove(self, caller: str, waiter: anyio.Event) -> None:
         queue = self._queues[caller]

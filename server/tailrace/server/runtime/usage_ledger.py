@@ -2,7 +2,7 @@
 
 An attempt is recorded when it ends. `ActiveTask.usage` contains the records until they are persisted with the next event of the
 task. Nothing is recorded for individual tokens. If a crash interrupts an attempt, the recovery of its task records the attempt
-(`UsageLedger.lost`).
+(`UsageLedger.add_lost_attempts`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -82,7 +82,7 @@ class UsageLedger:
             RUN_OBSERVER.reset(token)
             usage.close()
 
-    def lost(
+    def add_lost_attempts(
         self, active: ActiveTask, model: tuple[str, str], attempt: int, last_event: datetime | None
     ) -> None:
         """Add the record of an attempt that a crash interrupted.
@@ -258,7 +258,7 @@ class TurnUsage(RunObserver):
         """Return the observation of the wrapped observer."""
         return self._inner.observe_call(call)
 
-    def add(
+    def add_attempt(
         self,
         provider: str,
         model: str,
@@ -297,7 +297,7 @@ class TurnUsage(RunObserver):
             provider_usage(cast("dict[str, Any]", reported)),
         )
         response: Mapping[str, Any] = as_mapping(fields.get("response")) or {}
-        self.add("", "", AttemptState.FINAL, self._begin_time, usage, as_text(response.get("model")))
+        self.add_attempt("", "", AttemptState.FINAL, self._begin_time, usage, as_text(response.get("model")))
 
     def close(self) -> None:
         """Release the task. Connections that the turn opened may keep this object alive."""
@@ -338,7 +338,7 @@ class _ObservedAttempt(ResponseObservation):
         reported = str(response.metadata.get("model") or "") if response is not None and self.chunks else ""
         state = self._state(error)
         names = self._model.provider, self._model.name
-        self._usage.add(*names, state, self._started, usage, reported, self.chunks)
+        self._usage.add_attempt(*names, state, self._started, usage, reported, self.chunks)
         self._inner.chunks = self.chunks
         self._inner.__exit__(kind, error, trace)
 

@@ -31,7 +31,14 @@ from tailrace.server.runtime.active_task import ends_turn
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.caller_message_checks import check_file_urls
 from tailrace.server.runtime.external_ids import ExternalIds
-from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
+from tailrace.server.runtime.handlers import (
+    ClosingUpdates,
+    FunctionHandler,
+    Handler,
+    HandlerFunction,
+    Item,
+    Turn,
+)
 from tailrace.server.runtime.messages import (
     check_message,
     check_request,
@@ -248,7 +255,7 @@ class _Run:
             with self._scope:
                 if self._continued or not self._handler.replies_directly:
                     await self._begin()
-                async with closing(self._handler.run(turn)) as updates:
+                async with ClosingUpdates(self._handler.run(turn)) as updates:
                     ending = await self._drive(updates) or ending
         except TailraceError as error:
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)))

@@ -189,7 +189,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         updated: The time of the new status; None if the events do not change the status.
         webhooks: New webhooks, which receive these and later events.
         send_key: The idempotency key of the message that caused the events; None if the message has none.
-        holds_conversation: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
+        holds_conversation_lock: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
         is_large: Whether the write has a large event that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: If this write creates the task, whether lists of tasks contain the task.
@@ -206,7 +206,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     updated: datetime | None = None
     webhooks: Sequence[PushConfig] = ()
     send_key: SendKey | None = None
-    holds_conversation: bool = False
+    holds_conversation_lock: bool = False
     is_large: bool = False
     completion: StoredCompletion | None = None
     is_listed: bool = True

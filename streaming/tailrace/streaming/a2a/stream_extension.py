@@ -20,19 +20,19 @@ def extension_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", fields) if isinstance(fields, Mapping) else {}
 
 
-_NOT_THE_ANSWER = ("reasoning", "tool_call", "tool_result", "output")
+_OTHER_CHANNELS = ("reasoning", "tool_call", "tool_result", "output")
 """Channels that do not belong to the text of the response. The channel ``output`` has the parsed value of a JSON response;
 the text of the response contains the same JSON."""
 
 
-def is_answer(metadata: Mapping[str, Any]) -> bool:
+def is_response_text(metadata: Mapping[str, Any]) -> bool:
     """Return True if the artifact or part with this metadata belongs to the text of the agent's response.
 
     Reasoning, tool calls, tool results, structured output, and choices other than the first do not belong to the text. An
     artifact without data of the extension belongs to the text.
     """
     fields = extension_metadata(metadata)
-    return not fields.get("choice") and fields.get("channel") not in _NOT_THE_ANSWER
+    return not fields.get("choice") and fields.get("channel") not in _OTHER_CHANNELS
 
 
 def turn_continues(metadata: Mapping[str, Any]) -> bool:

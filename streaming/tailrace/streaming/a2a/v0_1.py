@@ -56,7 +56,7 @@ class Version01(Dialect):
     """Codec for A2A before 0.2. Artifacts are numbered in the order in which they appear in a stream."""
 
     version = "0.1"
-    names_tasks = True
+    clients_create_task_ids = True
     methods: ClassVar[Mapping[str, Operation]] = {
         "tasks/send": Operation.SEND_MESSAGE,
         "tasks/sendSubscribe": Operation.SEND_STREAMING_MESSAGE,
@@ -107,7 +107,7 @@ class Version01(Dialect):
         fields = result.to_dict()
         return encode_json(_write_task(fields) if "status" in fields else _message_as_task(fields))
 
-    def write_event(self, event: Event, *, closes: bool) -> bytes | None:
+    def write_event(self, event: Event, *, is_last: bool) -> bytes | None:
         """Encode a status or artifact event. An event with the complete task becomes a status event.
 
         The result is None for an event with a task in the state SUBMITTED, because streams of this version begin when the
@@ -117,7 +117,7 @@ class Version01(Dialect):
         if kind == "task":
             for artifact in fields.get("artifacts", ()):
                 self._index(artifact["artifactId"])
-            if not closes and fields["status"]["state"] == "TASK_STATE_SUBMITTED":
+            if not is_last and fields["status"]["state"] == "TASK_STATE_SUBMITTED":
                 return None
             fields = {"taskId": fields["id"], "status": fields["status"]}
             kind = "statusUpdate"
@@ -126,7 +126,9 @@ class Version01(Dialect):
         rest: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
         if kind == "statusUpdate":
             status = _write_status(fields["status"])
-            return encode_json({"id": client_id(fields["taskId"]), "status": status, "final": closes, **rest})
+            return encode_json(
+                {"id": client_id(fields["taskId"]), "status": status, "final": is_last, **rest}
+            )
         artifact = _write_artifact(fields["artifact"], self._index(fields["artifact"]["artifactId"]))
         artifact |= {name: fields[name] for name in ("append", "lastChunk") if name in fields}
         return encode_json({"id": client_id(fields["taskId"]), "artifact": artifact, **rest})

@@ -54,7 +54,9 @@ class Version03(Dialect):
 
     version = "0.3"
     streams_errors = True
-    repeats_finished = True  # the proto of 0.3 requires this; all bindings must behave in the same way
+    subscribes_to_ended_tasks = (
+        True  # the proto of 0.3 requires this; all bindings must behave in the same way
+    )
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND_MESSAGE,
         "message/stream": Operation.SEND_STREAMING_MESSAGE,
@@ -99,7 +101,7 @@ class Version03(Dialect):
         fields = result.to_dict()
         return encode_json(write_task(fields) if "status" in fields else write_message(fields))
 
-    def write_event(self, event: Event, *, closes: bool) -> bytes:
+    def write_event(self, event: Event, *, is_last: bool) -> bytes:
         """Encode a task, a message, a ``status-update`` or an ``artifact-update``."""
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         if kind == "task":
@@ -108,7 +110,7 @@ class Version03(Dialect):
             return encode_json(write_message(fields))
         if kind == "statusUpdate":
             status = write_status(fields["status"])
-            return encode_json({**fields, "status": status, "final": closes, "kind": "status-update"})
+            return encode_json({**fields, "status": status, "final": is_last, "kind": "status-update"})
         return encode_json(
             {**fields, "artifact": write_artifact(fields["artifact"]), "kind": "artifact-update"}
         )

@@ -124,11 +124,11 @@ class Version03ProtoJson(Version03):
         )
         return {kind: written} if operation is Operation.SEND_MESSAGE else written
 
-    def write_event(self, event: Event, *, closes: bool) -> bytes:
+    def write_event(self, event: Event, *, is_last: bool) -> bytes:
         """Encode the event as a ``StreamResponse`` of the proto."""
-        return encode_json(self.event_fields(event, closes=closes))
+        return encode_json(self.event_fields(event, is_last=is_last))
 
-    def event_fields(self, event: Event, *, closes: bool) -> Fields:
+    def event_fields(self, event: Event, *, is_last: bool) -> Fields:
         """Return the event as a JSON object, before it is encoded."""
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         fields = self._with_files(fields)
@@ -137,7 +137,7 @@ class Version03ProtoJson(Version03):
         elif kind == "message":
             written = write_message(fields)
         elif kind == "statusUpdate":
-            written = {**fields, "status": write_status(fields["status"]), "final": closes}
+            written = {**fields, "status": write_status(fields["status"]), "final": is_last}
         else:
             written = {**fields, "artifact": write_artifact(fields["artifact"])}
         return {kind: written}

@@ -76,7 +76,7 @@ class Version10(Dialect):
             )
         return result.to_json()
 
-    def write_event(self, event: Event, *, closes: bool) -> bytes:
+    def write_event(self, event: Event, *, is_last: bool) -> bytes:
         """Return the stored body."""
         return event.body
 

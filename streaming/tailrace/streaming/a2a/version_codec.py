@@ -58,9 +58,9 @@ class Dialect(ABC):
     Attributes:
         version: Major and minor version, as in the header ``A2A-Version``.
         methods: The operations by JSON-RPC method.
-        names_tasks: True if clients create the ids of their tasks. A message with an unknown task id then starts a
+        clients_create_task_ids: True if clients create the ids of their tasks. A message with an unknown task id then starts a
             task.
-        repeats_finished: True if a subscription to an ended task returns the task. Otherwise, it returns an error.
+        subscribes_to_ended_tasks: True if a subscription to an ended task returns the task. Otherwise, it returns an error.
         streams_errors: True if an error of a streaming request is sent as an event of a stream. Otherwise, it is sent
             as a normal response.
         stores_events: True if stored events have the format of this version. `write_event` then returns them
@@ -68,8 +68,8 @@ class Dialect(ABC):
     """
 
     version: ClassVar[str]
-    names_tasks: ClassVar[bool] = False
-    repeats_finished: ClassVar[bool] = False
+    clients_create_task_ids: ClassVar[bool] = False
+    subscribes_to_ended_tasks: ClassVar[bool] = False
     streams_errors: ClassVar[bool] = False
     stores_events: ClassVar[bool] = False
     methods: ClassVar[Mapping[str, Operation]]
@@ -103,12 +103,12 @@ class Dialect(ABC):
         return self
 
     @abstractmethod
-    def write_event(self, event: Event, *, closes: bool) -> bytes | None:
+    def write_event(self, event: Event, *, is_last: bool) -> bytes | None:
         """Encode an event of a stream as JSON; return None if this version has no such event.
 
         Args:
             event: An event whose body is a ``StreamResponse`` of A2A 1.0.
-            closes: True for the last event of the stream.
+            is_last: True for the last event of the stream.
         """
 
     @abstractmethod

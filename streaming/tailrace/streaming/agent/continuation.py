@@ -141,13 +141,13 @@ class NextAttempt(msgspec.Struct, frozen=True):
     Attributes:
         model: The model to request.
         delay: Seconds to wait before the attempt.
-        may_join: True if the model may continue the text that has arrived; False if the response must begin again.
+        may_continue_text: True if the model may continue the text that has arrived; False if the response must begin again.
         rest: The request for the rest of a response that the provider stores; None if the provider does not store it.
     """
 
     model: Model
     delay: float
-    may_join: bool
+    may_continue_text: bool
     rest: AbstractAsyncContextManager[ChunkBatches] | None = None
 
 
@@ -227,7 +227,7 @@ class ResponseAttempts:
                 provider does not store it.
         """
         if interrupted is None:
-            return NextAttempt(self.model, 0.0, may_join=False)
+            return NextAttempt(self.model, 0.0, may_continue_text=False)
         self._may_repeat = not interrupted.has_provider_tool
         position = self._position_of(interrupted.model)
         self._options = options
@@ -236,8 +236,10 @@ class ResponseAttempts:
         rest = self._rest()
         if rest is None and not self._may_repeat:
             raise AgentError(_UNKNOWN_EFFECTS)
-        may_join = position is not None and bool(interrupted.text) and not self._models[position][1].is_open
-        if position is not None and (rest is not None or may_join):
+        may_continue_text = (
+            position is not None and bool(interrupted.text) and not self._models[position][1].is_open
+        )
+        if position is not None and (rest is not None or may_continue_text):
             self._position, self.model = position, self._models[position][0]
         if rest is None and interrupted.text:
             response.add(ReadWrapper[Any](None, text=interrupted.text))
@@ -251,7 +253,7 @@ class ResponseAttempts:
             response.error = UpstreamError(
                 "the server stopped before the response was complete", fault=UpstreamFault.TRUNCATED
             )
-        return NextAttempt(self.model, 0.0, may_join=rest is None and may_join, rest=rest)
+        return NextAttempt(self.model, 0.0, may_continue_text=rest is None and may_continue_text, rest=rest)
 
     def broken(self, response: Accumulator) -> Attempt:
         """Return the attempt that broke off: the current one or, before `begin`, the last one of the interrupted response.
@@ -317,7 +319,7 @@ class ResponseAttempts:
         if self._is_refused(error, has_failed):
             if error.fault is UpstreamFault.STATUS or error.code == "cancelled":
                 self.stored_response = None
-            return NextAttempt(self.model, 0.0, may_join=False) if can_repeat else None
+            return NextAttempt(self.model, 0.0, may_continue_text=False) if can_repeat else None
         if has_attached:
             self._number, self._deadline = 0, None  # no limit while each connection receives further chunks
         rest = self._rest() if error.is_temporary else None
@@ -328,21 +330,21 @@ class ResponseAttempts:
             self._deadline = now + self._policy.deadline
         delay = self._delay(error)
         may_request = not breaker.is_open and now + delay <= self._deadline
-        may_join = (self._position == 0 or rest is not None) and (
+        may_continue_text = (self._position == 0 or rest is not None) and (
             rest is not None or error.fault not in _REPEATED
         )
-        if may_request and may_join and error.is_temporary and self._number < self._policy.attempts:
+        if may_request and may_continue_text and error.is_temporary and self._number < self._policy.attempts:
             self._number += 1
-            return NextAttempt(self.model, delay, may_join=not response.finished, rest=rest)
+            return NextAttempt(self.model, delay, may_continue_text=not response.finished, rest=rest)
         self._tried_positions.add(self._position)
         following = self._next_position() if can_repeat else None
         is_reachable = error.fault is not UpstreamFault.CONNECTION or following is None
         if has_failed and can_repeat and may_request and is_reachable:
-            return NextAttempt(self.model, delay, may_join=False)
+            return NextAttempt(self.model, delay, may_continue_text=False)
         if following is None or now > self._deadline:
             return None
         self._position = following
-        return NextAttempt(self._models[following][0], 0.0, may_join=False)
+        return NextAttempt(self._models[following][0], 0.0, may_continue_text=False)
 
     def begin(self, attempt: NextAttempt, route: Route) -> None:
         """Register the start of an attempt."""

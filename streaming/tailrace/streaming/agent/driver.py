@@ -224,7 +224,7 @@ async def _begin_attempt(
     choice = response.choices.get(0) if len(response.choices) == 1 else None
     text = choice.plain_text if choice is not None else ""
     request, route = attempt.rest, Route.ATTACH
-    if request is None and attempt.may_join and text:
+    if request is None and attempt.may_continue_text and text:
         request, route = await model.continuation(text, action.history, action.options), Route.PREFILL
     if request is None:
         request, route = model.stream(action.history, action.options), Route.REPLACE

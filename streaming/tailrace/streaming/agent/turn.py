@@ -152,7 +152,7 @@ class AgentTurn:
         "_callers_tools",
         "_has_tools",
         "_max_rounds",
-        "_may_repeat",
+        "_may_request_again",
         "_needs_approval",
         "_options",
         "_prepare",
@@ -181,7 +181,7 @@ class AgentTurn:
         self._has_tools = has_tools
         self._max_rounds = max_rounds
         self._round = 0  # number of rounds so far
-        self._may_repeat = False  # True if an empty response after tool results may be requested again
+        self._may_request_again = False  # True if an empty response after tool results may be requested again
         self._results: dict[str, ContentPartToolResult] = {}
         self._action: Action | None = None  # None if the next action is another request
         if decided is not None:
@@ -212,7 +212,7 @@ class AgentTurn:
         """End the response and return the changes from the text that was still buffered."""
         accumulator = self.accumulator
         count = len(accumulator.messages)
-        is_last = not self._may_repeat or self._round == self._max_rounds
+        is_last = not self._may_request_again or self._round == self._max_rounds
         keep_empty = is_last or accumulator.finish_reason in (*_REFUSED, FinishReason.LENGTH)
         changes = accumulator.end_response(keep_empty=keep_empty)
         self._action = self._after_response(is_empty=len(accumulator.messages) == count)
@@ -228,7 +228,7 @@ class AgentTurn:
         calls = [call for call in self.accumulator.calls_without_result if call.id in self._results]
         self.accumulator.add_results(*(self._results.pop(call.id) for call in calls))
         unanswered = self.accumulator.calls_without_result
-        self._may_repeat = True
+        self._may_request_again = True
         choice = self._options.tool_choice
         if choice is not None and choice.mode in _FORCED:
             self._options = self._options.model_copy(update={"tool_choice": None})
@@ -242,8 +242,8 @@ class AgentTurn:
             or has_truncated_call(accumulator)
         ):
             return Done()
-        if self._may_repeat and is_empty:
-            self._may_repeat = False
+        if self._may_request_again and is_empty:
+            self._may_request_again = False
             return None
         calls = accumulator.calls_without_result
         if not calls:

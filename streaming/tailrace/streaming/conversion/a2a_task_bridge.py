@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 from uuid import uuid4
 
-from tailrace.streaming.a2a.stream_extension import is_answer
+from tailrace.streaming.a2a.stream_extension import is_response_text
 
 Fields = dict[str, Any]
 BridgeDialect = Literal["0.1", "0.3", "1.0"]
@@ -169,7 +169,9 @@ class A2ATaskBridge:
         Each text part begins on a new line. Messages of the caller, reasoning, tool calls, tool results and choices
         other than the first are excluded. Messages of the agent that repeat an artifact are excluded too.
         """
-        answers = [_texts(artifact.parts) for artifact in result.artifacts if is_answer(artifact.metadata)]
+        answers = [
+            _texts(artifact.parts) for artifact in result.artifacts if is_response_text(artifact.metadata)
+        ]
         known = {"".join(texts) for texts in answers}
         for message in result.messages:
             texts = _texts(message.parts)
@@ -210,7 +212,9 @@ def _artifact(fields: Fields) -> A2AArtifact:
 def _texts(parts: Iterable[Fields]) -> list[str]:
     """Return the texts of the parts. Reasoning and empty texts (as at the end of a stream) are omitted."""
     return [
-        part["text"] for part in parts if _text(part.get("text")) and is_answer(_fields(part.get("metadata")))
+        part["text"]
+        for part in parts
+        if _text(part.get("text")) and is_response_text(_fields(part.get("metadata")))
     ]
 
 

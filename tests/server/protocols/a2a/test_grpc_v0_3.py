@@ -264,8 +264,8 @@ async def test_every_kind_of_part_goes_both_ways() -> None:
 @given(stream_responses, st.booleans())
 def test_any_event_is_what_protobufs_own_json_parser_makes_of_it(body: StreamResponse, closes: bool) -> None:
     event = Event(0, body.to_json())
-    written = Grpc03().write_event(event, closes=closes)
-    of_json = Version03ProtoJson().write_event(event, closes=closes)
+    written = Grpc03().write_event(event, is_last=closes)
+    of_json = Version03ProtoJson().write_event(event, is_last=closes)
     assert written == Parse(of_json, pb.StreamResponse(), ignore_unknown_fields=True)
     assert pb.StreamResponse.FromString(written.SerializeToString()) == written
 

@@ -79,26 +79,28 @@ class ToolCallAssembly:
         if kind == "custom":
             return ContentPartToolCall(**values, arguments_text=raw)
         cut = finish is FinishReason.LENGTH
-        return ContentPartToolCall(**values, **parse_arguments(raw, cut=cut))
+        return ContentPartToolCall(**values, **parse_arguments(raw, is_truncated=cut))
 
 
-def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
+def parse_arguments(raw: str, *, is_truncated: bool = False) -> dict[str, Any]:
     """Parse the argument text of a call into fields of `ContentPartToolCall`.
 
     Args:
         raw: The argument text, joined from all fragments.
-        cut: True if the response ended at its length limit. An empty text then means that the arguments were truncated.
+        is_truncated: True if the response ended at its length limit. An empty text then means that the arguments were truncated.
 
     Returns:
         For a JSON object, or a JSON string that contains the text of one: ``arguments``. If tailrace would encode the
         arguments differently, also ``arguments_json``, which is the unchanged text. For an empty text: empty
-        ``arguments``, or ``arguments_error`` if ``cut`` is True. For any other text: ``arguments_text``, which is the
+        ``arguments``, or ``arguments_error`` if ``is_truncated`` is True. For any other text: ``arguments_text``, which is the
         unchanged text. If the text is not valid JSON, has too many values or is nested too deeply, also
         ``arguments_error``. Invalid text is never repaired. If a server sent the same JSON document twice, one copy is
         used.
     """
     if not raw.strip():
-        return {"arguments_error": "cut off before any argument arrived"} if cut else {"arguments": {}}
+        return (
+            {"arguments_error": "cut off before any argument arrived"} if is_truncated else {"arguments": {}}
+        )
     if _is_large(raw):
         return {"arguments_text": raw, "arguments_error": f"more than {MAX_VALUES} JSON values"}
     try:
@@ -107,7 +109,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
         # If a complete document is followed by other data, the position of the error is the end of the document.
         once, again = raw[: error.pos].strip(), raw[error.pos :].strip()
         if once == again and error.msg == "Extra data":
-            return parse_arguments(once, cut=cut)
+            return parse_arguments(once, is_truncated=is_truncated)
         return {"arguments_text": raw, "arguments_error": f"not valid JSON: {error}"}
     except RecursionError:
         return {"arguments_text": raw, "arguments_error": "nested too deeply"}
@@ -116,7 +118,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
         return {"arguments_text": raw, "arguments_error": str(error)}
     if isinstance(value, str):
         # The arguments may be encoded twice: as a JSON string whose value is JSON text.
-        inner = parse_arguments(value, cut=cut)
+        inner = parse_arguments(value, is_truncated=is_truncated)
         if value and "arguments" in inner:
             return inner
     if isinstance(value, dict):

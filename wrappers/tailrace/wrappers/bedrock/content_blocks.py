@@ -96,7 +96,7 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
     return value
 
 
-def own_fields(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
+def own_metadata(fields: Mapping[str, Any], *standard: str) -> dict[str, Any]:
     """Return metadata with all fields of an object that are not standard fields; empty if there are none."""
     other_fields = {
         name: plain_json(wire_json(value))
@@ -123,7 +123,7 @@ def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | C
     fields = as_mapping(value)
     if kind == "citationsContent" and fields is not None:
         texts = [as_text(content.get("text")) for content in as_mappings(fields.get("content"))]
-        return ContentPartText(text="".join(texts), metadata=own_fields(fields, "content"))
+        return ContentPartText(text="".join(texts), metadata=own_metadata(fields, "content"))
     file = _read_file(kind, fields) if fields is not None else None
     return file or own_data(kind, value)
 
@@ -136,7 +136,7 @@ def _read_file(kind: str, fields: Mapping[str, Any]) -> ContentPartFile | None:
         return None
     name = as_text(fields.get("name"))
     filename = f"{name}.{fields['format']}" if name else ""
-    metadata = own_fields(fields, "format", "name", "source")
+    metadata = own_metadata(fields, "format", "name", "source")
     data = blob(source.get("bytes"))
     if data is not None:
         return ContentPartFile(data=data, media_type=media_type, filename=filename, metadata=metadata)
@@ -144,7 +144,7 @@ def _read_file(kind: str, fields: Mapping[str, Any]) -> ContentPartFile | None:
     uri = as_text(location.get("uri"))
     if not uri:
         return None
-    owner = own_fields(location, "uri").get(KEY)
+    owner = own_metadata(location, "uri").get(KEY)
     if owner:
         metadata = {KEY: {**metadata.get(KEY, {}), "s3Location": owner}}
     return ContentPartFile(url=uri, media_type=media_type, filename=filename, metadata=metadata)
@@ -159,7 +159,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
     """
     content = as_mappings(fields.get("content") or [])
     texts = [block["text"] for block in content if list(block) == ["text"] and isinstance(block["text"], str)]
-    metadata = own_fields(fields, "toolUseId", "content", "status")
+    metadata = own_metadata(fields, "toolUseId", "content", "status")
     output: Any
     if len(texts) == len(content):
         output = join_texts(texts)

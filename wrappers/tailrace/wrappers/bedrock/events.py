@@ -14,7 +14,7 @@ from tailrace.wrappers.bedrock.content_blocks import (
     PADDING,
     arguments_text,
     blob,
-    own_fields,
+    own_metadata,
     read_part,
     read_tool_result,
     wire_json,
@@ -286,7 +286,7 @@ class ConverseEvents:
 
     def _call(self, call: Mapping[str, Any], index: int | None) -> ToolCallDelta:
         name, call_id = as_text(call.get("name")), as_text(call.get("toolUseId"))
-        extra = own_fields(call, "name", "toolUseId", "input")
+        extra = own_metadata(call, "name", "toolUseId", "input")
         is_server_tool = call.get("type") == _SERVER_TOOL
         if is_server_tool and call_id:
             if len(self._tools) >= _MAX_SERVER_CALLS:

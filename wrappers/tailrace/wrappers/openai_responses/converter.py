@@ -172,7 +172,7 @@ class _HistoryReader(HistoryReader):
         kind = as_text(fields.get("type")) or ("message" if "role" in fields else "")
         if not kind:
             raise ValueError("an item with neither a type nor a role")
-        if is_output(kind) and self._is_caller_result(kind, fields):
+        if is_output(kind) and self._is_application_result(kind, fields):
             self._end_output()
             self.add_result(self._tool_result(kind, fields))
         elif kind == "message" and fields.get("role") != "assistant":
@@ -185,7 +185,7 @@ class _HistoryReader(HistoryReader):
                 self._calls[call_id(fields)] = fields
             self._output.append({**fields, "type": kind})
 
-    def _is_caller_result(self, kind: str, fields: Fields) -> bool:
+    def _is_application_result(self, kind: str, fields: Fields) -> bool:
         """Return True if the application sent a result, False if the provider sent it."""
         if kind in _FUNCTION_OUTPUTS or kind == "mcp_approval_response":
             return True

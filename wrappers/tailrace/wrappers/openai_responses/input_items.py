@@ -110,7 +110,7 @@ class _ToolItems:
         result = self._results.get(call.id)
         if result is not None and _own_item(result) is None and result_item(item, result) is None:
             return None  # the result is not valid in the format of this tool
-        return _renamed(item, call.id, "call_id" if "call_id" in item else "id")
+        return _with_call_id(item, call.id, "call_id" if "call_id" in item else "id")
 
     def items(self, result: ContentPartToolResult) -> list[Fields]:
         """Return the item for a tool result, in a list.
@@ -126,14 +126,14 @@ class _ToolItems:
         native = self.native(call)
         if native is not None and item is not None:
             id_field = "id" if item["type"] == "local_shell_call_output" else "call_id"
-            return [_renamed(item, result.id, id_field if id_field in item else "approval_request_id")]
+            return [_with_call_id(item, result.id, id_field if id_field in item else "approval_request_id")]
         own = {name: value for name, value in own_fields(result.metadata, KEY).items() if name != "item"}
         return [{**own, **(result_item(native, result) or function_output(result, call.kind))}]
 
 
-def _renamed(item: Fields, new_id: str, name: str) -> Fields:
+def _with_call_id(item: Fields, call_id: str, id_field: str) -> Fields:
     """Return the item with another call id."""
-    return {**item, name: new_id}
+    return {**item, id_field: call_id}
 
 
 class _ModelItems:

@@ -50,7 +50,7 @@ _NON_ARGUMENTS = frozenset(
 )
 # Fields of messages, reasoning and function calls that also exist in the common format, or are not needed in later
 # requests.
-_COMMON = frozenset(
+_OMITTED_FIELDS = frozenset(
     {"arguments", "call_id", "content", "input", "name", "role", "summary", "type", "created_by"}
 )
 _DEFAULT_STATES = ("completed", "in_progress")
@@ -86,7 +86,7 @@ def own_fields(item: Mapping[str, Any]) -> Fields:
     return {
         name: value
         for name, value in item.items()
-        if name not in _COMMON
+        if name not in _OMITTED_FIELDS
         and value not in (None, "")
         and not (name == "status" and value in _DEFAULT_STATES)
     }

@@ -182,7 +182,7 @@ class GrpcBinding:
         """Write the events of a stream. Return False if the client read nothing within the timeout."""
         after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
         stream = await self._operations.stream(
-            operation, message, caller, after=after, repeat_finished=self._version.repeats_finished
+            operation, message, caller, after=after, repeat_finished=self._version.subscribes_to_ended_tasks
         )
         await _confirm_extensions(context, caller)
         version = self._version.for_client(_metadata(context).get("user-agent", ""))
@@ -273,8 +273,8 @@ class GrpcBinding:
         await context.abort(code, status.message, (("grpc-status-details-bin", status.SerializeToString()),))
 
 
-def _written_event(version: GrpcVersion, event: Event, closes: bool) -> bytes:
-    return version.write_event(event, closes=closes).SerializeToString()
+def _written_event(version: GrpcVersion, event: Event, is_last: bool) -> bytes:
+    return version.write_event(event, is_last=is_last).SerializeToString()
 
 
 def _written(version: GrpcVersion, operation: Operation, result: A2AModel | None, kind: Any) -> bytes:

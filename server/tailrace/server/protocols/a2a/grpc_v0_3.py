@@ -46,7 +46,7 @@ class Grpc03(GrpcVersion):
 
     version = "0.3"
     accepts = frozenset({"0.3", "0.2"})
-    repeats_finished: ClassVar[bool] = True
+    subscribes_to_ended_tasks: ClassVar[bool] = True
     descriptor: ClassVar[Any] = a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"]
     operations: ClassVar[Mapping[str, Operation]] = {
         "SendMessage": Operation.SEND_MESSAGE,
@@ -89,9 +89,9 @@ class Grpc03(GrpcVersion):
             return fill(kind(), write_proto_card(result))
         return fill(kind(), cast("Fields", self._dialect.result_fields(operation, result)))
 
-    def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
+    def write_event(self, event: Event, *, is_last: bool) -> ProtoMessage:
         """Encode a ``StreamResponse``. The metadata of the stream extension contains the number of the event."""
-        fields = self._dialect.event_fields(event, closes=closes)
+        fields = self._dialect.event_fields(event, is_last=is_last)
         [(kind, update)] = fields.items()
         if kind.endswith("Update") and event.number:
             update["metadata"] = with_extension_metadata(update.get("metadata", {}), number=event.number)

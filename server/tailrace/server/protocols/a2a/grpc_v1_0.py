@@ -45,6 +45,6 @@ class Grpc10(GrpcVersion):
             )
         return to_sdk(result, kind)
 
-    def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
+    def write_event(self, event: Event, *, is_last: bool) -> ProtoMessage:
         """Encode a ``StreamResponse``. The metadata of the stream extension contains the number of the event."""
         return to_stream_response(event)

@@ -28,14 +28,14 @@ class GrpcVersion(ABC):
         accepts: Accepted values of ``a2a-version``. Calls without a value are accepted, too.
         descriptor: The descriptor of the service.
         operations: The operations by method name.
-        repeats_finished: See `Dialect`.
+        subscribes_to_ended_tasks: See `Dialect`.
     """
 
     version: ClassVar[str]
     accepts: ClassVar[frozenset[str]]
     descriptor: ClassVar[Any]
     operations: ClassVar[Mapping[str, Operation]]
-    repeats_finished: ClassVar[bool] = False
+    subscribes_to_ended_tasks: ClassVar[bool] = False
 
     def for_client(self, user_agent: str) -> "GrpcVersion":
         """Return the version for the calls of a client; see `Dialect.for_client`."""
@@ -60,8 +60,8 @@ class GrpcVersion(ABC):
         """
 
     @abstractmethod
-    def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
-        """Encode an event of a stream, including its number. ``closes`` is True for the last event of the stream.
+    def write_event(self, event: Event, *, is_last: bool) -> ProtoMessage:
+        """Encode an event of a stream, including its number. ``is_last`` is True for the last event of the stream.
 
         Raises:
             InternalError: The event contains a value that protobuf cannot represent.

@@ -187,10 +187,10 @@ class HttpJsonBinding:
             after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
             ends = route.for_event_source and EXTENSION_URI in extensions
             if route.for_event_source and not ends and after is not None:
-                if await self._operations.ended_by(request.path_params["id"], caller, after):
+                if await self._operations.has_ended_at(request.path_params["id"], caller, after):
                     return Response(status_code=204)
             stream = await self._operations.stream(
-                operation, message, caller, after=after, repeat_finished=dialect.repeats_finished
+                operation, message, caller, after=after, repeat_finished=dialect.subscribes_to_ended_tasks
             )
             frames = EventFrames(stream, dialect, self._write_failure, self._operations.stopping, ends=ends)
             return EventResponse(

@@ -118,7 +118,7 @@ class JsonRpcBinding:
             caller = Caller(
                 user=identity.user,
                 tenant=getattr(message, "tenant", ""),
-                names_tasks_in=dialect.version if dialect.names_tasks else "",
+                version_of_chosen_ids=dialect.version if dialect.clients_create_task_ids else "",
                 protocol_version=dialect.version,
                 extensions=extensions,
                 send_key=request.headers.get("idempotency-key", ""),
@@ -129,7 +129,7 @@ class JsonRpcBinding:
             if operation.streams:
                 after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
                 stream = await self._operations.stream(
-                    operation, message, caller, after=after, repeat_finished=dialect.repeats_finished
+                    operation, message, caller, after=after, repeat_finished=dialect.subscribes_to_ended_tasks
                 )
                 frames = EventFrames(
                     stream,

@@ -81,7 +81,7 @@ class ChoiceEncoder(Encoder):
 
     def fail(self, error: OpenAIError) -> bytes:
         """Encode an error as the last frame of the stream."""
-        self.failed = True
+        self.ends_response = True
         return b"data: " + error.body() + b"\n\n"
 
     def complete(self, events: Iterable[ui_events.UiEvent], ended: ui_events.TurnEnded) -> Fields:

@@ -172,7 +172,7 @@ class OpenAIFacade:
     def _model_fields(self, name: str) -> Fields:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
-    def _charged(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
+    def _with_cost_of_choices(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
         """Return the caller with the cost of all choices: the cost of the request, times the choices for each prompt.
 
         Raises:
@@ -202,7 +202,7 @@ class OpenAIFacade:
         create_encoder: Callable[..., _Encoder],
     ) -> Response:
         caller, choices = await self._endpoint.read(request, parse)
-        caller = self._charged(caller, choices)
+        caller = self._with_cost_of_choices(caller, choices)
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
         # If the request is repeated, the key must be the same, because some of its choices may already exist.

@@ -59,7 +59,7 @@ _OLDER: dict[str, Dialect] = {"0.3": Version03(), "0.1": Version01()}
 
 _OPERATOR = "operator:"  # prefix of the ids and dialects of the operator's webhooks
 
-LoadTask = Callable[[str, str], Awaitable[Task]]
+TaskLoader = Callable[[str, str], Awaitable[Task]]
 """A function that returns the persisted state of a task, by its id and its owner."""
 
 
@@ -75,7 +75,7 @@ class _Webhook:
         is_lagging: True if there may be events to deliver.
         running: True if an asyncio task delivers notifications to this webhook.
         failing: True if the last notification failed in all attempts.
-        has_ended: True if no further notification follows, because the last one was delivered or failed in all attempts.
+        is_finished: True if no further notification follows, because the last one was delivered or failed in all attempts.
         is_gone: True if the webhook was deleted, possibly by another node together with its task.
         scope: The cancel scope of the delivery. It is cancelled when the webhook is deleted or replaced.
     """
@@ -87,7 +87,7 @@ class _Webhook:
     is_lagging: bool = False
     running: bool = False
     failing: bool = False
-    has_ended: bool = False
+    is_finished: bool = False
     is_gone: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -121,13 +121,13 @@ class PushNotifier:
         # The webhooks of tasks that have not ended or whose end was not delivered, by task id and webhook id.
         self._webhooks: dict[str, dict[str, _Webhook]] = {}
         self._group: TaskGroup | None = None
-        self._load_task: LoadTask
-        self._load_snapshot: LoadTask
+        self._load_task: TaskLoader
+        self._load_snapshot: TaskLoader
         self._busy = 0
         self._idle = anyio.Event()
 
     @asynccontextmanager
-    async def running(self, load_task: LoadTask, load_snapshot: LoadTask) -> AsyncGenerator[None]:
+    async def running(self, load_task: TaskLoader, load_snapshot: TaskLoader) -> AsyncGenerator[None]:
         """Deliver notifications while the block runs, beginning with the undelivered events of earlier processes.
 
         At the end of the block, attempts in progress have `grace` seconds to complete.
@@ -266,7 +266,7 @@ class PushNotifier:
         webhook = self._webhooks.get(task_id, {}).get(config_id)
         if webhook is not None:
             webhook.scope.cancel()
-            self._forget(webhook)
+            self._remove(webhook)
         await self._store.delete_push_config(task_id, config_id)
 
     async def delete_of_operator(self, task_id: str, owner: str) -> None:
@@ -292,9 +292,9 @@ class PushNotifier:
             new: Webhooks of the task that were persisted together with this change.
         """
         for config in new:
-            self._follow(config)
+            self._add(config)
         for webhook in self._webhooks.get(task_id, {}).values():
-            self._wake(webhook)
+            self._schedule(webhook)
 
     def schedule(self, configs: Sequence[tuple[PushConfig, bool]]) -> None:
         """Schedule deliveries for persisted webhooks.
@@ -303,9 +303,9 @@ class PushNotifier:
             configs: The webhooks, each with True if the webhook has undelivered events.
         """
         for config, is_lagging in configs:
-            webhook = self._follow(config)
+            webhook = self._add(config)
             if is_lagging:
-                self._wake(webhook)
+                self._schedule(webhook)
 
     def release_all(self) -> None:
         """Cancel all deliveries, because another process takes them over."""
@@ -319,7 +319,7 @@ class PushNotifier:
 
     # --- scheduling -------------------------------------------------------------------------------------------------
 
-    def _follow(self, config: PushConfig) -> _Webhook:
+    def _add(self, config: PushConfig) -> _Webhook:
         task_id, config_id = config.key
         of_task = self._webhooks.setdefault(task_id, {})
         replaced = of_task.get(config_id)
@@ -331,7 +331,7 @@ class PushNotifier:
         of_task[config_id] = webhook
         return webhook
 
-    def _forget(self, webhook: _Webhook) -> None:
+    def _remove(self, webhook: _Webhook) -> None:
         task_id = webhook.config.task_id
         of_task = self._webhooks.get(task_id, {})
         if of_task.get(webhook.config.id) is webhook:
@@ -339,7 +339,7 @@ class PushNotifier:
             if not of_task:
                 del self._webhooks[task_id]
 
-    def _wake(self, webhook: _Webhook) -> None:
+    def _schedule(self, webhook: _Webhook) -> None:
         webhook.is_lagging = True
         if not webhook.running and self._group is not None:
             webhook.running = True
@@ -354,8 +354,8 @@ class PushNotifier:
                 while webhook.is_lagging:
                     webhook.is_lagging = False
                     await self._catch_up(webhook)
-                if webhook.has_ended or webhook.is_gone:
-                    self._forget(webhook)
+                if webhook.is_finished or webhook.is_gone:
+                    self._remove(webhook)
         except Stopping:
             pass  # delivery continues after the next start
         except Exception:
@@ -377,7 +377,7 @@ class PushNotifier:
 
     async def _catch_up(self, webhook: _Webhook) -> None:
         """Deliver notifications until no notification waits."""
-        while not webhook.has_ended:
+        while not webhook.is_finished:
             try:
                 changes = await self._changes(webhook)
                 if not changes:
@@ -389,7 +389,7 @@ class PushNotifier:
                         await self._send_to_operator(webhook, number, state)
                     else:
                         await self._send_change(webhook, number, state)
-                    if webhook.has_ended:
+                    if webhook.is_finished:
                         break
             except TaskNotFoundError:  # the task was deleted with its webhooks in the meantime
                 webhook.is_gone = True
@@ -418,7 +418,7 @@ class PushNotifier:
         config, form = webhook.config, self._forms.get(webhook.dialect)
         notification = None
         if not await self._store.has_push_config(config.task_id, config.id):
-            webhook.is_gone = webhook.has_ended = True  # `delete_of_operator`
+            webhook.is_gone = webhook.is_finished = True  # `delete_of_operator`
             return
         if form is not None:
             task = await self._load_snapshot(config.task_id, webhook.owner)
@@ -433,7 +433,7 @@ class PushNotifier:
             await self._client.send(
                 current, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
             )
-        webhook.delivered, webhook.has_ended = number, True
+        webhook.delivered, webhook.is_finished = number, True
         await self._store.delete_push_config(config.task_id, config.id)
 
     async def _send_change(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
@@ -455,7 +455,7 @@ class PushNotifier:
                 once=webhook.failing and not state.terminal,
             )
             webhook.failing = not accepted
-        webhook.delivered, webhook.has_ended = number, state.terminal
+        webhook.delivered, webhook.is_finished = number, state.terminal
         await self._store.mark_delivered(config.task_id, config.id, number)
 
     async def _notifications(
