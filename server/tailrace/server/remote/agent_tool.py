@@ -105,44 +105,47 @@ class AgentTool(Tool):
             context_id=context_id,
             task_id=task_id,
         )
-        relay = EventConverter()
+        converter = EventConverter()
         try:
             async with self._agent.stream_or_cancel(message) as events:
                 async for event in events:
-                    relay.feed(event)
-                    if relay.ending is not None and relay.ending.state is TaskState.AUTH_REQUIRED:
+                    converter.feed(event)
+                    if converter.ending is not None and converter.ending.state is TaskState.AUTH_REQUIRED:
                         # The model can tell the user about the request, but cannot wait for the credentials.
                         break
         except UpstreamError as error:
             raise ToolError(str(error)) from None
-        ending = relay.close()[-1]
+        ending = converter.close()[-1]
         if not isinstance(ending, StatusUpdate):
             raise TypeError("the events of a task end with a status")
-        self._remember(conversation, relay, waits=ending.state.interrupted)
-        return self._result(relay, ending)
+        self._remember(conversation, converter, waits=ending.state.interrupted)
+        return self._result(converter, ending)
 
-    def _remember(self, conversation: str, relay: EventConverter, *, waits: bool) -> None:
+    def _remember(self, conversation: str, converter: EventConverter, *, waits: bool) -> None:
         if not conversation:
             return
         self._remote_ids.pop(conversation, None)
-        self._remote_ids[conversation] = (relay.context_id or conversation, relay.task_id if waits else "")
+        self._remote_ids[conversation] = (
+            converter.context_id or conversation,
+            converter.task_id if waits else "",
+        )
         while len(self._remote_ids) > MAX_CONVERSATIONS:
             self._remote_ids.popitem(last=False)
 
-    def _result(self, relay: EventConverter, ending: StatusUpdate) -> object:
+    def _result(self, converter: EventConverter, ending: StatusUpdate) -> object:
         status_message = _join_texts(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
             question = Part(text="The agent requests input. Send the reply as the next message:")
             # Without a question, the response is complete: some agents never set the state COMPLETED.
             return _output(
-                [*_parts(relay.artifacts), *((question, *status_message) if status_message else ())]
+                [*_parts(converter.artifacts), *((question, *status_message) if status_message else ())]
             )
         if ending.state is not TaskState.COMPLETED:
             raise ToolError(_to_text(status_message) or "the agent sent no response")
-        parts = _parts(relay.artifacts) or status_message
-        if not parts and relay.status_message is not None:
+        parts = _parts(converter.artifacts) or status_message
+        if not parts and converter.status_message is not None:
             parts = _join_texts(
-                relay.status_message.parts
+                converter.status_message.parts
             )  # some agents send their response as messages in statuses
         return _output(parts)
 
