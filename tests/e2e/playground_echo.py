@@ -85,7 +85,7 @@ async def until_articles(page: "Page", count: int, state: str = "completed") -> 
 async def begin_conversations(page: "Page", *texts: str) -> None:
     """Begin a conversation with each of these messages; the last one remains open."""
     for text in texts:
-        await page.get_by_role("button", name="New conversation").click()
+        await page.get_by_role("navigation").get_by_role("button", name="New conversation").click()
         await say(page, text)
         await until_articles(page, 1)
 

@@ -139,3 +139,23 @@ async def test_another_agent_of_the_page_has_its_own_conversations(
         await until_texts(titles(page), "for the legal agent")
         await page.close()
     assert faults == []
+
+
+async def test_a_server_with_keys_asks_for_one_at_once(browser: "Browser") -> None:
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        await use_key(page, "key-a")
+        await begin_conversations(page, "a question")
+        conversation = page.url
+        other = await page.context.new_page()
+        await other.goto(conversation.partition("#")[0])
+        await other.get_by_label("Token or key").wait_for()
+        await other.goto("about:blank")
+        await other.goto(conversation)
+        await other.get_by_role("alert").wait_for()
+        field = other.get_by_label("Token or key")
+        assert await field.count() == 1
+        await field.fill("key-a")
+        await other.keyboard.press("Enter")
+        await until_articles(other, 1)
+        await until_texts(titles(other), "a question")
+        assert await field.count() == 0

@@ -193,3 +193,51 @@ async def test_a_list_that_cannot_be_loaded_is_tried_again(browser: "Browser") -
         await note.get_by_role("button", name="Try again").click()
         await until_texts(titles(page), "the Nile")
         assert await note.count() == 0
+
+
+async def test_a_list_that_was_under_way_does_not_bring_a_deleted_conversation_back(
+    browser: "Browser",
+) -> None:
+    async with chat(browser, Echo()) as page:
+        await begin_conversations(page, "the Nile", "the Danube")
+        waits, give, given = anyio.Event(), anyio.Event(), anyio.Event()
+
+        async def hold(route: "Route", params: dict[str, Any]) -> bool:
+            if params.get("query") != "the" or waits.is_set():
+                return False
+            response = await route.fetch()
+            waits.set()
+            await give.wait()
+            await route.fulfill(response=response)
+            given.set()
+            return True
+
+        await intercept(page, hold)
+        await search_field(page).fill("the")
+        with anyio.fail_after(30):
+            await waits.wait()
+        await titles(page).first.focus()
+        await page.keyboard.press("Delete")
+        await page.keyboard.press("Enter")
+        await until_texts(titles(page), "the Nile")
+        give.set()
+        with anyio.fail_after(30):
+            await given.wait()
+        await page.evaluate("document.querySelector('tailrace-chat').client.listConversations()")
+        assert await titles(page).all_inner_texts() == ["the Nile"]
+
+
+async def test_a_searched_text_is_no_longer_than_the_server_accepts(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await search_field(page).press_sequentially("x" * 201)
+        assert await search_field(page).input_value() == "x" * 200
+        await page.get_by_text("Nothing found").wait_for()
+        assert await page.get_by_role("alert").count() == 0
+
+
+async def test_the_shortcut_of_the_search_does_not_open_a_hidden_list(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await page.evaluate("document.querySelector('tailrace-chat').hide = 'conversations'")
+        await page.get_by_role("navigation").wait_for(state="hidden")
+        await page.keyboard.press("Control+k")
+        assert await page.get_by_role("navigation").count() == 0

@@ -57,18 +57,76 @@ async def test_a_conversation_is_renamed_for_all_tabs_and_browsers(browser: "Bro
         await other.context.close()
 
 
-async def test_a_title_that_the_server_refuses_is_restored(browser: "Browser") -> None:
+async def test_a_title_that_the_server_refuses_can_be_changed(browser: "Browser") -> None:
     async with chat(browser, Echo()) as page:
         await begin_conversations(page, "one")
+
+        async def refuse(route: "Route") -> None:
+            if method_of(route.request) == "RenameConversation":
+                error = {"code": -32602, "message": "not this one"}
+                await route.fulfill(json={"jsonrpc": "2.0", "id": 1, "error": error})
+            else:
+                await route.fallback()
+
+        await page.route(lambda _: True, refuse)
         await titles(page).focus()
         await page.keyboard.press("F2")
         await page.keyboard.type("x" * 201)
+        field = page.get_by_role("textbox", name="Title")
+        assert await field.input_value() == "x" * 200
         await page.keyboard.press("Enter")
-        await page.get_by_role("navigation").get_by_role("alert").wait_for()
-        assert await focused(page) == "Close"
-        await page.keyboard.press("Enter")
+        await until_texts(page.get_by_role("navigation").get_by_role("alert"), "not this one")
+        assert await focused(page) == "Title"
+        assert await field.input_value() == "x" * 200
+        await page.keyboard.press("Escape")
         await until_texts(titles(page), "one")
         assert await focused(page) == "one"
+
+
+async def test_the_list_is_one_stop_of_the_tab_key(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        box = page.get_by_label("Message", exact=True)
+        await page.reload()
+        await page.locator("div.welcome").wait_for()
+        assert await box.evaluate("(node) => node.getRootNode().activeElement === node")
+        await begin_conversations(page, "one", "two", "three")
+        await page.reload()
+        await until_articles(page, 1)
+        await until_texts(titles(page), "three", "two", "one")
+        await page.get_by_role("searchbox").focus()
+        stops: list[str] = []
+        for _ in range(3):
+            await page.keyboard.press("Tab")
+            stops.append(await focused(page))
+        assert stops == ["three", "Rename three", "Delete three"]
+        await titles(page).first.focus()
+        for key, title in (
+            ("ArrowDown", "two"),
+            ("End", "one"),
+            ("ArrowUp", "two"),
+            ("Home", "three"),
+            ("ArrowUp", "three"),
+        ):
+            await page.keyboard.press(key)
+            assert await focused(page) == title
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.press("F2")
+        await page.keyboard.press("ArrowDown")
+        assert await focused(page) == "Title"
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("Shift+Tab")
+        assert await focused(page) == "Search conversations"
+        await page.keyboard.press("Tab")
+        assert await focused(page) == "two"
+
+
+async def test_an_unknown_conversation_is_named_in_words(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await page.goto(f"{page.url}#unknown")
+        await page.get_by_text("There is no such conversation").wait_for()
+        await page.get_by_role("log").get_by_role("button", name="New conversation").click()
+        await page.get_by_role("button", name="Say hello").wait_for()
+        assert page.url.endswith("#")
 
 
 async def test_a_conversation_is_deleted_after_a_confirmation(browser: "Browser") -> None:

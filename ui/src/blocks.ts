@@ -71,8 +71,8 @@ export class Block {
 	}
 
 	/** Show all of it: the same text changes nothing, a longer one is added to. */
-	replace(parts: Part[]): void {
-		const [text, known] = [textOf(parts), this.text];
+	replace(parts: Part[], text = textOf(parts)): void {
+		const known = this.text;
 		const grows = known && text.startsWith(known);
 		if (!grows) this.#clear();
 		if (this.channel !== "tool_call") this.#others.replaceChildren();

@@ -21,7 +21,7 @@ import { fill, STRINGS, type Strings } from "./strings.ts";
 import css from "./style.css";
 import { type Announcement, Tabs } from "./tabs.ts";
 import { type Host, TaskView } from "./task-view.ts";
-import { askToken } from "./token-form.ts";
+import { TokenPrompt } from "./token-form.ts";
 import { resultForm } from "./tool-results.ts";
 import { Transcript } from "./transcript.ts";
 import { Versions } from "./versions.ts";
@@ -64,6 +64,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	readonly #storage = new BrowserStorage(() => this.client.url);
 	readonly #frames = new FrameQueue(() => this.#drawn());
 	#log!: Log;
+	#prompt!: TokenPrompt;
 	#composer!: Composer;
 	#transcript!: Transcript;
 	#sender!: Sender;
@@ -87,6 +88,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	#build(): void {
 		const strings = this.#strings;
 		this.#log = new Log(strings);
+		this.#prompt = new TokenPrompt(strings, this.#log.node, (token) => this.#useToken(token));
 		this.#composer = new Composer(
 			strings,
 			{
@@ -102,20 +104,16 @@ export class TailraceChat extends HTMLElement implements Host {
 			begun: (view) => this.#begun(view),
 			moved: (view) => this.#moved(view),
 			followed: () => this.#drawButtons(),
-			askToken: (again) => this.#askToken(again),
+			askToken: (again) => this.#prompt.ask(again),
 		});
 		this.#sender = new Sender(this, this.#transcript, this.#composer, this.#log, {
 			requestOptions: () => this.#requestOptions(),
 			branched: (task) => this.#announce(task),
-			askToken: (again) => this.#askToken(again),
+			askToken: (again) => this.#prompt.ask(again),
 		});
 		this.#help = shortcutsDialog(strings);
 		this.#inspector = new Inspector(strings);
-		const begin = () => {
-			this.newConversation();
-			this.#composer.focus();
-		};
-		this.#conversations = new Conversations(this, begin, button("small", strings.shortcuts, () => this.#help.showModal()));
+		this.#conversations = new Conversations(this, () => this.#begin(), () => this.#prompt.ask(), button("small", strings.shortcuts, () => this.#help.showModal()));
 		this.#versions = new Versions(this, this.#log.node);
 		this.#nav = this.#conversations.node;
 		this.#aside = this.#inspector.node;
@@ -207,6 +205,11 @@ export class TailraceChat extends HTMLElement implements Host {
 		if (shown && this.contextId === "") shown.replaceWith(this.#welcome());
 	}
 
+	#begin(): void {
+		this.newConversation();
+		this.#composer.focus();
+	}
+
 	#welcome(): HTMLElement {
 		return welcome(this, this.#heading.textContent, (text) => {
 			this.send(text);
@@ -229,12 +232,12 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#keyboard.addEventListener("keydown", this.#shortcut as EventListener);
 		if (this.#fills && this.clientWidth > 900 && this.#nav.hidden) this.#nav.toggle!.click();
 		if (this.#fills && document.activeElement === document.body) this.#composer.focus();
-		const named = this.#fills ? addressedConversation() : this.#storage.get("context", "sessionStorage");
 		const ready = () => {
 			if (!this.isConnected || client !== this.client) return;
 			this.#decorate();
 			if (this.#fills) addEventListener("hashchange", this.#followAddress);
 			this.#conversations.load();
+			const named = this.#fills ? addressedConversation() : this.#storage.get("context", "sessionStorage");
 			// The page may have opened a conversation before the card was loaded.
 			return this.contextId === undefined ? this.open(this.context ?? named) : this.#loadVersions();
 		};
@@ -311,11 +314,16 @@ export class TailraceChat extends HTMLElement implements Host {
 		const { client } = this;
 		try {
 			await this.#transcript.load(contextId);
+			if (client !== this.client || contextId !== this.contextId) return;
+			const [first] = this.#transcript.views;
+			if (first) return this.#conversations.opened(contextId, first.firstParts);
+			const begin = button("small", this.#strings.newConversation, () => this.#begin());
+			this.#log.restart(el("div.welcome", {}, el("p", {}, this.#strings.unknownConversation), begin));
 		} catch (error) {
 			if (client !== this.client || contextId !== this.contextId) return;
 			const again = () => this.open(contextId);
 			this.#log.node.replaceChildren(requestProblem(this.#strings, error as Error, again));
-			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
+			if (error instanceof AgentError && error.status === 401) this.#prompt.ask(again);
 		}
 	}
 
@@ -338,7 +346,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	readonly #shortcut = (event: KeyboardEvent): void => {
 		const name = shortcutOf(event);
 		if (name === "escape") return this.#escape();
-		if (!name) return;
+		if (!name || (name === "search" && this.#nav.toggle!.hidden)) return;
 		event.preventDefault();
 		if (name === "begin") {
 			this.newConversation();
@@ -393,10 +401,7 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Request options of the next message; nothing if they are not JSON, which the inspector then shows. */
 	#requestOptions(): Metadata | undefined {
-		const options = this.#inspector.readOptions((error) => {
-			this.announce(fill(this.#strings.notJson, { error: error.message }));
-			if (this.#aside.hidden) this.#aside.toggle!.click();
-		});
+		const options = this.#inspector.readOptions((words) => this.announce(words));
 		if (options) this.#storage.set("request", this.#inspector.options.value);
 		return options && { ...this.request, ...options };
 	}
@@ -413,12 +418,13 @@ export class TailraceChat extends HTMLElement implements Host {
 		return this.#sender.decide(view, decision);
 	}
 
-	#askToken(again: () => unknown): void {
-		askToken(this.#strings, this.#log.node, (token) => {
-			this.#storage.set("token", (this.client.token = token), "sessionStorage");
-			this.#conversations.load();
-			again();
-		});
+	/** Use the token that was entered, which may be of another caller. */
+	#useToken(token: string): void {
+		this.#storage.set("token", (this.client.token = token), "sessionStorage");
+		this.#conversations.clear();
+		this.#conversations.select(this.contextId ?? "");
+		this.#conversations.load();
+		this.#composer.focus();
 	}
 
 	// --- tasks ---

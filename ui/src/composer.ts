@@ -88,7 +88,7 @@ export class Composer {
 
 	/** Move the focus to the message box, unless that would open the keyboard of a phone. */
 	focus(): void {
-		if (matchMedia("(hover: hover)").matches) this.input.focus();
+		if (!matchMedia("(pointer: coarse)").matches) this.input.focus();
 	}
 
 	/** Empty the box, and forget the messages that were not sent. */

@@ -5,6 +5,9 @@ import { fill, type Strings } from "./strings.ts";
 const RENAME = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
 const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
 
+/** Of a title, and of the searched text, in characters. */
+export const MAX_TITLE = 200;
+
 /** The functions of the list that an item calls. */
 interface Actions {
 	open(): unknown;
@@ -20,6 +23,8 @@ export class ConversationItem {
 	readonly #rename: HTMLButtonElement;
 	readonly #remove: HTMLButtonElement;
 	#title = "";
+	/** Whether it is the conversation that is open. */
+	current = false;
 
 	constructor(
 		private readonly strings: Strings,
@@ -40,8 +45,12 @@ export class ConversationItem {
 		}
 		if (current) this.#open.setAttribute("aria-current", "true");
 		else this.#open.removeAttribute("aria-current");
-		// One stop of the Tab key for each conversation, and all of them for the open one.
-		this.#rename.tabIndex = this.#remove.tabIndex = current ? 0 : -1;
+		this.current = current;
+	}
+
+	/** Whether the Tab key stops at its buttons. */
+	set isStop(stops: boolean) {
+		for (const each of [this.#open, this.#rename, this.#remove]) each.tabIndex = stops ? 0 : -1;
 	}
 
 	focus(): void {
@@ -70,13 +79,15 @@ export class ConversationItem {
 		return end;
 	}
 
-	#askTitle(): void {
-		const field = el("input", { "aria-label": this.strings.title }) as HTMLInputElement;
-		field.value = this.#title;
+	/** Ask for a title; again with a title that was refused, and the reason. */
+	#askTitle(refused?: string, reason = ""): void {
+		const field = el("input", { "aria-label": this.strings.title, maxlength: MAX_TITLE }) as HTMLInputElement;
+		field.value = refused ?? this.#title;
 		const save = () => {
-			if (field.value.trim() !== this.#title) this.actions.rename(field.value.trim()).catch((error: Error) => this.#fail(error));
+			const title = field.value.trim();
+			if (title !== (refused ?? this.#title)) this.actions.rename(title).catch(({ message }: Error) => this.#askTitle(title, message));
 		};
-		const end = this.#show(field, field);
+		const end = this.#show(field, field, reason && el("span.bad", { role: "alert" }, reason));
 		field.select();
 		field.onkeydown = (event) => {
 			if (event.key === "Escape") field.onblur = null;

@@ -1,7 +1,7 @@
 /** The list of conversations: those of the server, the newest first, with a search. */
 import { isText, textOf } from "./blocks.ts";
-import { type AgentClient, AgentError, type Conversation, METHOD_NOT_FOUND, type Task } from "./client.ts";
-import { ConversationItem } from "./conversation-item.ts";
+import { type AgentClient, AgentError, type Conversation, METHOD_NOT_FOUND, type Part, type Task } from "./client.ts";
+import { ConversationItem, MAX_TITLE } from "./conversation-item.ts";
 import { alarm, arrange, button, el, icon } from "./dom.ts";
 import type { Strings } from "./strings.ts";
 
@@ -21,7 +21,7 @@ interface Owner {
 export class Conversations {
 	readonly node: HTMLElement;
 	readonly search: HTMLInputElement;
-	readonly #list = el("ul");
+	readonly #list = el("ul", { onkeydown: (event) => this.#move(event), onfocusin: () => this.#stop([...this.#items.values()]) });
 	readonly #problem = el("div");
 	readonly #more: HTMLButtonElement;
 	readonly #known = new Map<string, Conversation>();
@@ -30,6 +30,8 @@ export class Conversations {
 	#listed = new Set<string>();
 	/** Ids of conversations that this page or another tab has used. An agent that lists no conversations has these only. */
 	readonly #used = new Set<string>();
+	/** Ids of deleted conversations. A response that was under way may still contain them. */
+	readonly #deleted = new Set<string>();
 	/** The searched text. */
 	#query = "";
 	#next: string | undefined;
@@ -41,10 +43,11 @@ export class Conversations {
 	constructor(
 		private readonly owner: Owner,
 		begin: () => unknown,
+		private readonly askToken: () => unknown,
 		help: HTMLElement,
 	) {
 		const { strings } = owner;
-		this.search = el("input", { type: "search", placeholder: strings.searchConversations, "aria-label": strings.searchConversations, oninput: () => this.#typed() }) as HTMLInputElement;
+		this.search = el("input", { type: "search", maxlength: MAX_TITLE, placeholder: strings.searchConversations, "aria-label": strings.searchConversations, oninput: () => this.#typed() }) as HTMLInputElement;
 		this.#more = button("small", strings.showMore, () => this.#load(this.#next));
 		const start = icon(strings.newConversation, BEGIN, begin, { class: "start" });
 		start.append(strings.newConversation);
@@ -84,10 +87,11 @@ export class Conversations {
 		this.#more.hidden = !this.#next;
 	}
 
-	/** Show why the list is incomplete. An agent without a list needs no explanation, nor one that requires a token first. */
+	/** Show why the list is incomplete. An agent without a list needs no explanation, and one that requires a token has a prompt. */
 	#showProblem(problem?: Error, pageToken?: string): void {
 		const expected = problem instanceof AgentError && (problem.code === METHOD_NOT_FOUND || problem.status === 401);
 		this.#problem.replaceChildren();
+		if (problem instanceof AgentError && problem.status === 401) this.askToken();
 		if (problem && !expected) this.#problem.append(alarm(problem.message, " ", button("small", this.owner.strings.tryAgain, () => this.#load(pageToken))));
 	}
 
@@ -130,7 +134,7 @@ export class Conversations {
 	clear(): void {
 		this.#request += 1; // responses to earlier requests are stale
 		clearTimeout(this.#timer);
-		for (const each of [this.#known, this.#items, this.#listed, this.#used]) each.clear();
+		for (const each of [this.#known, this.#items, this.#listed, this.#used, this.#deleted]) each.clear();
 		this.search.value = this.#query = this.#current = "";
 		this.#next = undefined;
 		this.#more.hidden = true;
@@ -141,10 +145,19 @@ export class Conversations {
 	/** Add the conversation of a new task. */
 	use({ contextId, history, status }: Pick<Task, "contextId" | "history" | "status">): void {
 		const parts = history?.find(({ role }) => role === "ROLE_USER")?.parts ?? [];
+		this.#deleted.delete(contextId);
+		this.#name(contextId, parts, status.timestamp ?? new Date().toISOString());
+	}
+
+	/** Add the conversation that is open, unless it is known: of an agent without a list, it is an earlier one. */
+	opened(contextId: string, parts: Part[]): void {
+		if (!this.#known.has(contextId)) this.#name(contextId, parts, "");
+	}
+
+	#name(contextId: string, parts: Part[], time: string): void {
 		const name = textOf(parts) || (parts.find((part) => !isText(part))?.filename ?? "");
 		const title = this.#known.get(contextId)?.title ?? name.trim().replace(/\s+/g, " ").slice(0, 60);
 		this.#used.add(contextId);
-		const time = status.timestamp ?? new Date().toISOString();
 		this.add({ contextId, title, createTime: this.#known.get(contextId)?.createTime ?? time, updateTime: time });
 	}
 
@@ -163,6 +176,7 @@ export class Conversations {
 	remove(contextId: string): void {
 		const { node } = this.#items.get(contextId) ?? {};
 		for (const each of [this.#known, this.#items, this.#listed, this.#used]) each.delete(contextId);
+		this.#deleted.add(contextId);
 		if (node?.matches(":focus-within")) this.#focusBeside(node);
 		this.draw();
 	}
@@ -176,16 +190,34 @@ export class Conversations {
 	draw(): void {
 		const { strings } = this.owner;
 		const words = this.#query.toLowerCase();
-		const isFound = ({ contextId, title }: Conversation) => this.#listed.has(contextId) || (this.#used.has(contextId) && title.toLowerCase().includes(words));
+		const isFound = ({ contextId, title }: Conversation) => !this.#deleted.has(contextId) && (this.#listed.has(contextId) || (this.#used.has(contextId) && title.toLowerCase().includes(words)));
 		const found = [...this.#known.values()].filter(isFound).sort((one, other) => (one.updateTime < other.updateTime ? 1 : -1));
 		const items = found.map(({ contextId, title }) => {
 			const item = this.#item(contextId);
 			item.draw(title || strings.files, contextId === this.#current);
 			return item.node;
 		});
+		this.#stop(found.map(({ contextId }) => this.#items.get(contextId)!));
 		for (const node of [...this.#list.children]) if (!items.includes(node as HTMLElement)) node.remove();
 		arrange(this.#list, items);
 		if (words && !items.length) this.#list.append(el("li.dim", {}, strings.nothingFound));
+	}
+
+	/** Make one conversation a stop of the Tab key: the focused one, the open one, or the first one. */
+	#stop(items: ConversationItem[]): void {
+		const stop = items.find(({ node }) => node.matches(":focus-within")) ?? items.find(({ current }) => current) ?? items[0];
+		for (const item of items) item.isStop = item === stop;
+	}
+
+	/** Move the focus to another conversation. */
+	#move(event: KeyboardEvent): void {
+		const nodes = [...this.#list.children];
+		const at = nodes.findIndex((node) => node === (event.target as Element).closest("li"));
+		const to: Record<string, number> = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: nodes.length - 1 };
+		const next = nodes[to[event.key] ?? -1]?.querySelector<HTMLElement>(".context");
+		if (!next || (event.target as Element).matches("input")) return;
+		event.preventDefault();
+		next.focus();
 	}
 
 	#item(id: string): ConversationItem {
@@ -194,10 +226,17 @@ export class Conversations {
 		const item = new ConversationItem(this.owner.strings, {
 			open: () => this.owner.open(id),
 			rename: (title) => this.#rename(id, title),
-			remove: () => this.owner.deleteConversation(id),
+			remove: () => this.#delete(id),
 		});
 		this.#items.set(id, item);
 		return item;
+	}
+
+	/** Delete a conversation; rejects with words for the user. */
+	async #delete(id: string): Promise<void> {
+		await this.owner.deleteConversation(id).catch((error) => {
+			throw error instanceof AgentError && error.code === METHOD_NOT_FOUND ? new Error(this.owner.strings.cannotDelete) : error;
+		});
 	}
 
 	async #rename(id: string, title: string): Promise<void> {

@@ -2,7 +2,8 @@
 import { textOf } from "./blocks.ts";
 import type { Metadata, TaskEvent } from "./client.ts";
 import { el, source } from "./dom.ts";
-import type { Strings } from "./strings.ts";
+import type { Panel } from "./panel.ts";
+import { fill, type Strings } from "./strings.ts";
 import { inWords, type TaskView } from "./task-view.ts";
 
 const MAX_ROWS = 1000;
@@ -10,25 +11,26 @@ const MAX_ROWS = 1000;
 export class Inspector {
 	/** Request options as JSON. */
 	readonly options = el("textarea", { rows: 4, placeholder: '{"temperature": 0, "tools": []}', spellcheck: "false" }) as HTMLTextAreaElement;
-	readonly node: HTMLElement;
+	readonly node: Panel;
 	readonly #figures = el("dl");
 	readonly #events = el("div");
 	#rows: TaskEvent[] = [];
 
-	constructor(strings: Strings) {
+	constructor(private readonly strings: Strings) {
 		const options = el("label", {}, strings.requestOptions, this.options);
 		this.node = el("aside", { "aria-label": strings.inspector, hidden: true }, options, el("h3", {}, strings.lastResponse), this.#figures, el("h3", {}, strings.events), this.#events);
 	}
 
-	/** Request options; if they are not JSON, their field is focused after `refuse` has shown it. */
-	readOptions(refuse: (error: Error) => void): Metadata | undefined {
+	/** Request options; if they are not JSON, `announce` is called with the reason, and their field is focused. */
+	readOptions(announce: (words: string) => void): Metadata | undefined {
 		try {
 			const options = JSON.parse(this.options.value || "{}");
 			this.options.removeAttribute("aria-invalid");
 			return options;
 		} catch (error) {
 			this.options.setAttribute("aria-invalid", "true");
-			refuse(error as Error);
+			announce(fill(this.strings.notJson, { error: (error as Error).message }));
+			if (this.node.hidden) this.node.toggle!.click();
 			this.options.focus();
 			return undefined;
 		}

@@ -1,7 +1,7 @@
 /** One task on the page: the user's messages, the responses, its state. */
 import { ApprovalCard, type RecordedDecision } from "./approvals.ts";
 import { Block, type Channel, dataOf, fields, isText, textOf, userMessage } from "./blocks.ts";
-import { type ApprovalDecision, type ApprovalRequest, approvalRequests, type Artifact, type Message, type Metadata, type Part, type Task, type TaskEvent, type TaskState, type TaskStatus, type TaskStream } from "./client.ts";
+import { type AgentClient, type ApprovalDecision, type ApprovalRequest, approvalRequests, type Artifact, extensionOf, type Message, type Metadata, type Part, type Task, type TaskEvent, type TaskState, type TaskStatus, type TaskStream } from "./client.ts";
 import { button, copyButton, el, icon } from "./dom.ts";
 import { failureCard } from "./problems.ts";
 import { fill, type Strings } from "./strings.ts";
@@ -15,6 +15,7 @@ export interface Host {
 	edit(parts: Part[], messageId: string): void;
 	reply(view: TaskView): void;
 	showModel(name: string): void;
+	readonly client: AgentClient;
 	readonly working: TaskView | undefined;
 	readonly strings: Strings;
 }
@@ -62,6 +63,8 @@ export class TaskView {
 	readonly #reply: HTMLElement;
 	readonly #waiting = el("p.waiting", { "aria-hidden": "true" }, el("i"), el("i"), el("i"));
 	#userMessages = 0;
+	/** Parts of the user's first message. */
+	firstParts: Part[] = [];
 	#lastParts: Part[] = [];
 	#lastId = "";
 	#reason = "";
@@ -170,6 +173,7 @@ export class TaskView {
 		if (!parts.length) return;
 		if (ours) {
 			this.#lastParts = parts;
+			if (!this.firstParts.length) this.firstParts = parts;
 			this.#lastId = message.messageId;
 			turn.append(userMessage(this.chat.strings, parts, () => this.chat.edit(parts, message.messageId), message.messageId));
 		} else if (this.state === "failed") this.#reason = textOf(parts);
@@ -200,7 +204,9 @@ export class TaskView {
 		}
 		if (call) this.#calls.set(call.call_id, block);
 		if (append) block.add(parts);
-		else block.replace(parts);
+		else if (extensionOf(this.chat.client.card)) block.replace(parts);
+		// Other agents may keep each part that they have appended. It continues the text, as it did when it arrived.
+		else block.replace(parts, parts.map(({ text = "" }) => text).join(""));
 		if (live && textOf(parts)) {
 			this.last = performance.now();
 			this.first ??= this.last;

@@ -1,6 +1,6 @@
 /** The tasks of the open conversation, on the page, and the streams by which the page follows them. */
 import { textOf } from "./blocks.ts";
-import { type AgentClient, AgentError, type Message, type Metadata, type Task, type TaskEvent } from "./client.ts";
+import { AgentError, type Message, type Metadata, type Task, type TaskEvent } from "./client.ts";
 import { alarm, arrange } from "./dom.ts";
 import { emit } from "./events.ts";
 import type { Log } from "./log.ts";
@@ -14,7 +14,6 @@ const NEWEST = 20;
 
 /** The element, as the transcript sees it. */
 interface Owner extends Host, EventTarget {
-	readonly client: AgentClient;
 	readonly contextId: string | undefined;
 	showVersions(): void;
 }

@@ -328,6 +328,13 @@ async def test_conversations_with_the_same_time_are_on_one_page_each(store_url: 
             assert [name for name, _, _ in await all_of(store, "me", size=size)] == ["d", "c", "b", "a"]
 
 
+async def test_a_nul_character_does_not_end_the_searched_text(store_url: str) -> None:
+    async with open_store(store_url) as store:
+        await store.commit([new_task(Known("me"), "a", user_message("rivers"), (), LONG_AGO)])
+        assert await all_of(store, "me", "rivers\0of Asia") == []
+        assert len(await all_of(store, "me", "riv\0ers")) == 1
+
+
 async def test_a_task_that_another_node_adds_during_a_deletion_keeps_its_conversation(
     postgres: PostgresServer, postgresql_url: str
 ) -> None:

@@ -58,8 +58,11 @@ def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
 
 
 def search_text_of(title: str) -> str:
-    """Return the form of a title for searches that ignore case."""
-    return title.casefold()
+    """Return the form of a title for searches that ignore case.
+
+    It has no NUL: SQLite would search only the text before it, and PostgreSQL has none.
+    """
+    return title.casefold().replace("\0", "")
 
 
 def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) -> None:
