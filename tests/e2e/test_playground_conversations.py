@@ -129,6 +129,18 @@ async def test_an_unknown_conversation_is_named_in_words(browser: "Browser") -> 
         assert page.url.endswith("#")
 
 
+async def test_an_embedded_chat_welcomes_to_a_new_conversation_with_an_id_of_the_page(
+    browser: "Browser",
+) -> None:
+    async with chat(browser, Echo()) as page:
+        await page.goto(page.url.partition("#")[0] + "embed.html")
+        await page.evaluate("document.querySelector('tailrace-chat').context = 'my-own-id'")
+        await page.get_by_role("button", name="Say hello").wait_for()
+        await say(page, "hello")
+        await until_articles(page, 1)
+        assert await page.evaluate("document.querySelector('tailrace-chat').contextId") == "my-own-id"
+
+
 async def test_a_conversation_is_deleted_after_a_confirmation(browser: "Browser") -> None:
     async with chat(browser, Echo()) as page:
         await say(page, "about rivers")

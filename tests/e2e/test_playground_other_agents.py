@@ -126,26 +126,42 @@ def interface(url: str) -> dict[str, Any]:
     }
 
 
-async def test_requests_go_to_the_url_of_the_card(browser: "Browser") -> None:
-    urls: set[str] = set()
-    async with chat(browser, Echo()) as page:
+async def test_requests_go_to_the_url_of_the_card_if_the_base_url_has_no_agent(browser: "Browser") -> None:
+    urls: list[str] = []
+    async with chat(browser, Echo(), expected="404") as page:
 
         async def forward(route: "Route") -> None:
             call = call_of(route.request)
             if not call:
                 return await route.fallback()
-            urls.add(route.request.url)
             headers = {**route.request.headers, "content-type": "application/json"}
             await route.fulfill(response=await route.fetch(url=page.url, headers=headers))
 
         await page.route("**/rpc", forward)
         base = page.url
         await without_extension(page, **interface(f"{base}rpc"))
-        page.on("request", lambda request: urls.add(request.url) if method_of(request) else None)
+        await page.route(
+            "**/", lambda route: route.fulfill(status=404) if call_of(route.request) else route.fallback()
+        )
+        await page.reload()
         await say(page, "hello")
         await until_articles(page, 1)
         await page.get_by_text("You wrote: hello").wait_for()
-    assert urls == {f"{base}rpc"}
+        page.on("request", lambda request: urls.append(request.url) if method_of(request) else None)
+        await say(page, "again")
+        await page.get_by_text("You wrote: again").wait_for()
+    assert set(urls) == {f"{base}rpc"}
+
+
+async def test_a_wrong_url_in_the_card_matters_only_if_the_base_url_has_no_agent(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        urls: set[str] = set()
+        page.on("request", lambda request: urls.add(request.url) if method_of(request) else None)
+        base = page.url
+        await without_extension(page, **interface(f"{base}other-application"))
+        await say(page, "hello")
+        await page.get_by_text("You wrote: hello").wait_for()
+        assert urls == {base}
 
 
 async def test_no_token_goes_to_another_origin_that_a_card_names(browser: "Browser") -> None:

@@ -317,8 +317,8 @@ export class TailraceChat extends HTMLElement implements Host {
 			if (client !== this.client || contextId !== this.contextId) return;
 			const [first] = this.#transcript.views;
 			if (first) return this.#conversations.opened(contextId, first.firstParts);
-			const begin = button("small", this.#strings.newConversation, () => this.#begin());
-			this.#log.restart(el("div.welcome", {}, el("p", {}, this.#strings.unknownConversation), begin));
+			const unknown = el("div.welcome", {}, el("p", {}, this.#strings.unknownConversation), button("small", this.#strings.newConversation, () => this.#begin()));
+			this.#log.restart(this.#fills ? unknown : this.#welcome()); // embedders may choose ids of new conversations
 		} catch (error) {
 			if (client !== this.client || contextId !== this.contextId) return;
 			const again = () => this.open(contextId);

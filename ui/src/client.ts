@@ -238,8 +238,10 @@ export class AgentClient {
 	headers: Record<string, string>;
 	/** The base URL, of which the agent card is. */
 	readonly url: string;
-	/** Where requests go. */
+	/** Where requests go: the base URL, or that of the card's interface if the base URL has no agent. */
 	#endpoint: string;
+	/** The URL of the card's interface, unless the base URL is known to have an agent. */
+	#alternative = "";
 	/** The URL of the card's interface, if it has another origin. */
 	#foreign = "";
 	readonly #fetch: typeof fetch;
@@ -251,22 +253,22 @@ export class AgentClient {
 		this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
 	}
 
-	/** Load the agent card, which also names the header of the token, and the URL of requests. A URL of another origin is not used. */
+	/** Load the agent card, which also names the header of the token, and a URL for requests if the base URL has no agent. */
 	async readCard(): Promise<AgentCard> {
 		const response = await this.#fetch(new URL(".well-known/agent-card.json", this.url), { headers: this.headers });
 		if (!response.ok) throw new AgentError(`The agent card has status ${response.status}`, response.status >= 500, response.status);
 		this.card = await response.json();
-		this.#findEndpoint();
+		this.#readInterface();
 		return this.card;
 	}
 
 	/** The card is no reason to send a token, or messages, to another origin than that of the agent. */
-	#findEndpoint(): void {
+	#readInterface(): void {
 		const named = this.card.supportedInterfaces?.find((each) => each.protocolBinding === "JSONRPC" && each.protocolVersion === "1.0");
 		if (!named || !URL.canParse(named.url, this.url)) return;
 		const { origin, href } = new URL(named.url, this.url);
-		if (origin === new URL(this.url).origin) this.#endpoint = href;
-		else this.#foreign = href;
+		if (origin !== new URL(this.url).origin) this.#foreign = href;
+		else if (href !== this.url) this.#alternative = href;
 	}
 
 	/** Send a message and stream its task. Closing the stream does not cancel the task. */
@@ -344,19 +346,25 @@ export class AgentClient {
 	/** The result of a method, or the response if it is a stream. */
 	async request(method: string, params: object, { signal, headers }: { signal?: AbortSignal; headers?: Record<string, string> } = {}): Promise<unknown> {
 		const known = { "Content-Type": "application/json", "A2A-Version": "1.0", "A2A-Extensions": EXTENSION };
-		const response = await this.#fetch(this.#endpoint, {
+		const endpoint = this.#endpoint;
+		const response = await this.#fetch(endpoint, {
 			method: "POST",
 			body: JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }),
 			signal,
 			headers: { ...known, ...this.headers, ...(await this.#credentials()), ...headers },
 		}).catch((error) => {
 			if (signal?.aborted) throw error;
-			throw new AgentError(`${this.#endpoint} cannot be reached${this.#hint()}.`, true);
+			throw new AgentError(`${endpoint} cannot be reached${this.#hint()}.`, true);
 		});
-		if (response.ok && response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+		const { ok, status } = response;
+		if (ok && endpoint === this.url) this.#alternative = "";
+		if (ok && response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
 		const answer = await response.json().catch(() => ({}));
-		if (response.ok && !answer.error) return answer.result;
-		const { status } = response;
+		if (ok && !answer.error) return answer.result;
+		if ((status === 404 || status === 405) && !answer.jsonrpc && endpoint === this.url && this.#alternative) {
+			this.#endpoint = this.#alternative;
+			return this.request(method, params, { signal, headers });
+		}
 		const foreign = this.#foreign && ` Its card names ${this.#foreign}, which is not used, because it has another origin.`;
 		throw new AgentError(answer.error?.message ?? `The agent responded with status ${status}.${foreign}`, status >= 500, status, answer.error?.code);
 	}
