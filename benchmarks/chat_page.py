@@ -28,6 +28,7 @@ import anyio
 import typer
 import uvicorn
 
+from benchmarks.generated_sections import replace_section
 from benchmarks.runner import machine
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
@@ -360,11 +361,7 @@ def put(text: str, found: str) -> str:
     Raises:
         ValueError: The page has no markers for the table.
     """
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError("the page has no place for figures")
-    return f"{before}{begin}\n{found}\n{end}{after}"
+    return replace_section(text, _BEGIN, _END, found)
 
 
 def main(

@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from benchmarks.calls.measure import Call, Measurement, Window
+from benchmarks.generated_sections import replace_section
 
 PAGE = Path(__file__).parents[2] / "docs/architecture.md"
 _BEGIN = "<!-- calls: python -m benchmarks.calls --write -->\n"
@@ -61,11 +62,7 @@ def insert(page: str, text: str) -> str:
     Raises:
         ValueError: The page has no markers.
     """
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError("the page has no markers for the calls")
-    return f"{before}{begin}\n{text}\n{end}{after}"
+    return replace_section(page, _BEGIN, _END, text)
 
 
 def _own_files(window: Window) -> list[str]:

@@ -8,6 +8,7 @@ import typer
 
 from benchmarks.gateway.runner import Findings
 from benchmarks.gateway.tables import markdown
+from benchmarks.generated_sections import replace_section
 
 PAGE = Path(__file__).parents[2] / "docs/performance.md"
 _BEGIN, _END = (
@@ -22,11 +23,7 @@ def put(text: str, table: str) -> str:
     Raises:
         ValueError: The page has no markers for the table.
     """
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError("the page has no place for figures")
-    return f"{before}{begin}\n{table}\n{end}{after}"
+    return replace_section(text, _BEGIN, _END, table)
 
 
 def main(figures: Annotated[Path, typer.Argument(help="What `--json` wrote.")]) -> None:
