@@ -23,6 +23,12 @@ SKILL = AgentSkill(
     id="echo", name="Echo", description="Repeats.", tags=("echo",), examples=("Say hello", "Say goodbye")
 )
 
+CARD_LOADED = """async () => {
+    const chat = document.querySelector("tailrace-chat");
+    while (!chat.client?.card.name) await new Promise(requestAnimationFrame);
+}"""
+"""Script that waits until the page has loaded the agent card. Polling by Playwright needs ``eval``, which the page forbids."""
+
 
 class Echo:
     """A handler that repeats its message, and counts turns. It fails the first time for each "flaky" message."""
@@ -50,7 +56,7 @@ class Echo:
 async def chat(
     browser: "Browser", echo: Echo | None, *, expected: str = "none", **settings: Any
 ) -> AsyncGenerator["Page"]:
-    """A page of a server with this handler; any error in it, or in other pages of its context, fails the test.
+    """A page of a server with this handler, with a loaded card; any error in it, or in other pages of its context, fails the test.
 
     Args:
         browser: The browser.
@@ -66,6 +72,7 @@ async def chat(
         context.on("page", lambda page: note_faults(page, faults))
         page = await context.new_page()
         await page.goto(url)
+        await page.evaluate(CARD_LOADED)
         yield page
         await context.close()
     assert [fault for fault in faults if expected not in fault] == []
