@@ -1,8 +1,7 @@
 """Request handling of all protocols except A2A: authenticate, parse, send the message, stream the response.
 
-A disconnect does not cancel the task, except in the OpenAI-compatible API if the setting ``on_disconnect`` is ``cancel``. The
-response headers ``X-Conversation-Id`` and ``X-Task-Id`` contain the ids of the conversation and the task. A2A clients can use
-these ids, too.
+A disconnect does not cancel the task, except in the OpenAI-compatible API with the setting ``on_disconnect=cancel``. Response
+headers contain the ids of the conversation and the task. A2A clients can use these ids, too.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -51,13 +50,13 @@ from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 T = TypeVar("T")
 
 CONVERSATION_HEADER = "X-Conversation-Id"
-"""The header with the id of the conversation, in requests and responses."""
+"""Header with the id of the conversation, in requests and responses."""
 
 TASK_HEADER = "X-Task-Id"
-"""The header with the id of the task, in responses."""
+"""Header with the id of the task, in responses."""
 
 _NEWEST_TASKS = 20
-"""The number of newest tasks of a context among which `ChatEndpoint.newest_task` searches."""
+"""Number of tasks of a context that `ChatEndpoint.newest_task` considers."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -101,10 +100,6 @@ class ChatEndpoint:
     async def read(self, request: Request, parse: Callable[[Mapping[str, Any]], T]) -> tuple[Caller, T]:
         """Authenticate a request, and parse its body.
 
-        Args:
-            request: The request.
-            parse: Parses the members of the body.
-
         Returns:
             The caller, and the result of ``parse``.
 
@@ -126,7 +121,7 @@ class ChatEndpoint:
     ) -> tuple[EventStream | RepeatedTurn, frozenset[str]]:
         """Send the message of a request, and return the events of its turn.
 
-        If an earlier request had the same idempotency key, no message is sent, and the events of the earlier turn are returned.
+        If an earlier request had the same idempotency key, return the events of its turn instead.
 
         Returns:
             The events of the task, and the ids of all earlier tool calls of the conversation.
@@ -141,7 +136,7 @@ class ChatEndpoint:
             caller = replace(caller, send_key=key)
         context_id = await self._conversations.context_of(request, caller)
         lock = self.operations.assignment_lock(context_id, caller) if context_id else nullcontext()
-        # During the block, no other request can be assigned to the same position in the conversation.
+        # Meanwhile, no other request can be assigned to the same position in the conversation.
         async with lock:
             sent = await self._send_once(request, replace(caller, has_assignment_lock=bool(context_id)))
         if isinstance(sent, SendKey):
@@ -151,14 +146,14 @@ class ChatEndpoint:
     async def _send_once(
         self, request: ChatRequest, caller: Caller
     ) -> tuple[EventStream, frozenset[str]] | SendKey:
-        """Send the message of a request. If it was sent before, return the key with which it was sent."""
-        # Repeated requests must be detected first. Their message is already in the stored conversation, so `Conversations.assign`
+        """Send the message of a request. If it was sent before, return its key."""
+        # First, because the stored conversation already contains the message of a repeated request, and `Conversations.assign`
         # would not find the conversation.
         known = await self.operations.sent_before(caller)
         if known is not None:
             return known
         stream, call_ids = await self._assign(request, caller)
-        # Without the lock, a request with the same key may have been accepted since the check.
+        # Without the lock, a repeated request may have been accepted since the check.
         if stream.repeated_key is not None:
             stream.close()
             return stream.repeated_key
@@ -167,7 +162,7 @@ class ChatEndpoint:
         return stream, call_ids
 
     async def _assign(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
-        """Assign the message of a request to a context and a task, and send the message. See `send` for the result."""
+        """Assign the message of a request to a context and a task, and send it. See `send` for the result."""
         skipped: set[str] = set()
         while True:
             assigned = await self._conversations.assign(request, caller, skipped)
@@ -179,13 +174,13 @@ class ChatEndpoint:
                     raise
                 if await self._conversations.still_waits(message, caller):
                     raise
-                # Another request has continued this task. Find another task, or start a conversation.
+                # Another request has continued this task.
                 skipped.add(message.task_id)
 
     async def _send(self, request: ChatRequest, assigned: AssignedMessage, caller: Caller) -> EventStream:
         options = request.caller_options
         if assigned.message.task_id and not options.model_fields_set:
-            # A message without options would have the options of the task's previous message. One explicit option prevents this.
+            # Without any option, the message would have the options of the task's previous message.
             options = CallerOptions(instructions=None)
         send = await run_bounded(caller.cost, _send_request, assigned.message, options)
         caller = replace(
@@ -212,10 +207,9 @@ class ChatEndpoint:
         return max(found, key=_changed_at, default=None)
 
     async def conversation(self, key: str, caller: Caller) -> tuple[Task | None, Sequence[Message]]:
-        """Return the newest task of a conversation, and the messages of the task's context; None and no messages without a task.
+        """Return the newest task of a conversation, and the messages of its context; None and no messages without a task.
 
-        If the task is running, the messages after the caller's message to which the task responds are omitted, because they are
-        an incomplete response.
+        If the task is running, its incomplete response is omitted.
 
         Args:
             key: The key of the conversation.
@@ -230,7 +224,7 @@ class ChatEndpoint:
         return task, await run_bounded(cost_of(stored), _before_response, stored, task.id)
 
     async def _newest_tasks(self, context_id: str, caller: Caller) -> list[Task]:
-        """Return up to `_NEWEST_TASKS` tasks of a context. Large tasks make pages short, so several pages may be read."""
+        """Return up to `_NEWEST_TASKS` tasks of a context. Pages with large tasks may contain fewer tasks."""
         tasks: list[Task] = []
         list_request = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
         while True:
@@ -245,7 +239,7 @@ class ChatEndpoint:
             )
 
     async def subscribe(self, task_id: str, caller: Caller) -> tuple[EventStream, EventTranslator]:
-        """Subscribe to a running task from the beginning of its response. Return the events, and a translator for them.
+        """Subscribe to a task from the beginning of its response. Return the events, and a translator for them.
 
         Raises:
             A2AError: See `Operations.stream`.
@@ -264,13 +258,13 @@ class ChatEndpoint:
         following: Sequence[tuple[EventStream | RepeatedTurn, Encoder]] = (),
         canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
-        """Wait for the first events of a turn, which contain the id of the task, and return a response that streams the turn.
+        """Return a response that streams a turn. Wait for the first events, because they contain the id of the task.
 
         Args:
             stream: The events of the task.
             encoder: Encodes the events.
-            headers: Further headers of the response. Headers with the ids of the conversation and the task are always added.
-            following: Further turns. Each turn is streamed after the previous turn is complete.
+            headers: Additional headers. Headers with the ids of the conversation and the task are always sent.
+            following: Further turns to stream, one after the other.
             canceled: The ids of tasks, and their caller. A disconnect cancels these tasks if ``on_disconnect`` is ``cancel``.
                 None to cancel no tasks.
 
@@ -293,13 +287,13 @@ class ChatEndpoint:
         following: Sequence[tuple[AsyncGenerator[Sequence[Event]], Encoder]] = (),
         canceled: tuple[Sequence[str], Caller] | None = None,
     ) -> Response:
-        """Return a response as `stream` does, but for generators of batches. Each generator is closed after use.
+        """Return a response as `stream` does, but for generators of batches. They are closed after use.
 
         Args:
             batches: The batches of the first turn.
             encoder: See `stream`.
             headers: See `stream`.
-            following: Further turns.
+            following: See `stream`.
             canceled: See `stream`.
         """
         try:
@@ -363,12 +357,11 @@ async def _frames(
 
 
 async def _encoded(encoder: Encoder, events: Sequence[Event]) -> bytes:
-    """Encode events as frames, in a thread if they are large."""
     return await run_bounded(encoder.cost(events), lambda: b"".join(map(encoder.feed, events)))
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Await ``work``, and return its result. If the client disconnects, cancel ``work``.
+    """Return the result of ``work``. If the client disconnects, cancel ``work``.
 
     Args:
         request: The request. Its body must have been read.
@@ -400,7 +393,7 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
 
 
 async def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an uncacheable response with a JSON value. A large value is encoded in a thread."""
+    """Return an uncacheable JSON response. A large value is encoded in a thread."""
     body = await run_bounded(json_cost(value), encode_json, value)
     response_headers = {"cache-control": "no-store", **(headers or {})}
     return Response(body, headers=response_headers, media_type="application/json")
@@ -425,7 +418,7 @@ def add_routes(
             try:
                 return await endpoint(request)
             except ClientDisconnect:
-                return Response(status_code=400)  # the client does not receive this response
+                return Response(status_code=400)  # the client does not receive it
             except Exception as error:
                 return refuse(OpenAIError.from_exception(error))
 
@@ -438,7 +431,7 @@ def add_routes(
 
 
 def conversation_headers(translator: EventTranslator) -> dict[str, str]:
-    """Return the headers with the ids of the conversation and the task. Ids that are not valid in headers are omitted."""
+    """Return the headers with the ids of the conversation and the task. Ids that are invalid in headers are omitted."""
     names = {CONVERSATION_HEADER: translator.context_id, TASK_HEADER: translator.task_id}
     return {name: value for name, value in names.items() if value and value.isascii() and value.isprintable()}
 
@@ -458,7 +451,7 @@ def is_running(task: Task) -> bool:
 
 
 def _before_response(stored: Sequence[Message], task_id: str) -> Sequence[Message]:
-    """Return the messages of a conversation up to the caller's message to which a running task responds."""
+    """Return the messages up to the caller's message to which a running task responds."""
     for at in range(len(stored) - 1, -1, -1):
         each = stored[at]
         if each.task_id == task_id and is_callers(each) and not _is_results(each):

@@ -15,19 +15,19 @@ from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamE
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
 
 MAX_KEY_LENGTH = 200
-"""The maximum length of the key of a conversation. The id of a branch may be longer: it is the key and a suffix."""
+"""Maximum length of the key of a conversation. The id of a branch may be longer."""
 
 Number = Annotated[float, Strict()]
 """A JSON number. Strings and booleans are rejected."""
 
 MAX_MESSAGES = 10_000
-"""The maximum number of messages in a request."""
+"""Maximum number of messages in a request."""
 
 T = TypeVar("T")
 
 
 class _FirstError(FailFast):
-    """A `FailFast` that is hashable. Types in a union must be hashable."""
+    """A hashable `FailFast`. Types in a union must be hashable."""
 
     def __hash__(self) -> int:
         return hash(_FirstError)
@@ -48,12 +48,12 @@ class ChatRequest:
     """A request, independent of its protocol.
 
     Attributes:
-        earlier: The earlier messages of the conversation, as given in the request.
-        new: The new message. It joins all messages after the last message of the model.
+        earlier: The earlier messages of the conversation in the request.
+        new: The new message, which joins all messages after the last message of the model.
         unanswered: All messages in ``new`` except the last one, if the store may contain them because their responses failed.
         last: The last message in ``new`` if ``unanswered`` is not empty; otherwise None.
         caller_options: Options of the request.
-        model: The requested model; empty if the request names none.
+        model: The requested model; may be empty.
         stream: Whether the response is streamed.
         include_usage: Whether the stream ends with the usage.
         key: The key that the client chose for the conversation; may be empty.
@@ -71,9 +71,8 @@ class ChatRequest:
         metadata: The metadata that the client sets for a chat completion.
         completion: The stored chat completion that the request creates; None for other requests.
         choice: The index of this choice. Choice 0 continues the conversation. Each other choice begins a new conversation.
-        choices: The number of choices of the response: OpenAI's parameter ``n``, times the number of prompts.
-        choices_key: The prefix of the context ids of choices other than choice 0. It is needed to delete these conversations. May
-            be empty.
+        choices: The number of choices: OpenAI's parameter ``n``, times the number of prompts.
+        choices_key: The prefix of the context ids of choices other than 0, with which they can be deleted. May be empty.
     """
 
     earlier: tuple[Message, ...]
@@ -107,7 +106,7 @@ class ChatRequest:
         return [replace(self, choice=choice) for choice in range(self.choices)]
 
     def with_unanswered_as_earlier(self) -> "ChatRequest | None":
-        """Return a copy that has the unanswered messages as earlier messages; None if there are no unanswered messages."""
+        """Return a copy with the unanswered messages as earlier messages; None if there are none."""
         if self.last is None:
             return None
         return replace(
@@ -126,12 +125,12 @@ class ChatRequest:
 
 
 def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any], *, param: str) -> History:
-    """Return the conversation of a request.
+    """Convert the messages of a request.
 
     Args:
         converter: Converts the messages.
         messages: The messages in the format of the API.
-        param: The name of the member that contains the messages.
+        param: The member of the request with the messages, for errors.
 
     Raises:
         OpenAIError: A message is invalid.
@@ -140,7 +139,7 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
         with reject_invalid(param):
             return converter.to_history(messages)
     except (ValueError, UpstreamError) as error:
-        # The UpstreamError reports more tool calls or parts than a response may have.
+        # An UpstreamError reports too many tool calls or parts.
         reason = str(error).partition("\n")[0]
         raise OpenAIError(
             400, f"Invalid value for '{param}': {reason}", param=param, code="invalid_value"
@@ -152,7 +151,7 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
 
     Args:
         history: The conversation of a request.
-        param: The name of the member that contains the conversation.
+        param: The member of the request with the conversation, for errors.
 
     Raises:
         OpenAIError: There is no new message, or the conversation has more than `MAX_MESSAGES` messages.
@@ -169,7 +168,6 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
         for message in history.conversation
     )
     if not conversation and history.system_message:
-        # If a request has only instructions, the instructions become the message.
         return (), Message(role=Role.USER, content=(ContentPartText(text=history.system_message),))
     begins = 1 + max(
         (at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=-1
@@ -188,11 +186,8 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
 def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Remove responses that only repeat pending calls of a round.
 
-    If a client sends results for only some calls of a round, the server's response repeats the other calls. The client adds this
-    response to its conversation. The response is removed, so that the remaining results directly follow their round.
-
-    Args:
-        messages: The client's messages.
+    If a client sends results for only some calls of a round, the server's response repeats the other calls. Without this
+    response, the remaining results directly follow their round.
     """
     distinct: list[Message] = []
     pending: Mapping[str, tuple[str, object]] = {}
@@ -214,7 +209,7 @@ def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def join_messages(messages: tuple[Message, ...]) -> Message:
-    """Join messages of the caller into one message with all parts in order."""
+    """Join messages of the caller into one message."""
     if len(messages) == 1:
         return messages[0]
     content = tuple(part for message in messages for part in message.content)
@@ -224,10 +219,10 @@ def join_messages(messages: tuple[Message, ...]) -> Message:
 
 
 def conversation_key(sources: Mapping[str, object]) -> str:
-    """Return the key of the conversation from the first source that contains a key; empty if there is none.
+    """Return the first key of a conversation in these sources; empty if there is none.
 
     Args:
-        sources: Values of members and headers that can contain the key, by name. Errors contain the name.
+        sources: Values of members and headers that can contain the key, by name.
 
     Raises:
         OpenAIError: The key is invalid.

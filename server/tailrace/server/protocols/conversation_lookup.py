@@ -1,8 +1,8 @@
 """Finds the stored conversation and task that a request continues.
 
-Clients of OpenAI's APIs send the whole conversation with every request, usually without an id. A2A clients send only the new
-message and the id of the context. `Conversations` therefore compares the earlier messages of a request with the stored messages.
-If they are equal, only the new message is added to the stored conversation. Nothing else is stored for the comparison.
+Clients of OpenAI's APIs send the whole conversation with every request, usually without an id. `Conversations` therefore compares
+the earlier messages of a request with the stored messages. If they are equal, only the new message is added to the stored
+conversation.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
@@ -36,14 +36,13 @@ from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 MAX_BRANCHES = 20
-"""Maximum number of contexts that are searched for one key (the client's id of the conversation): the conversation and its
-branches."""
+"""Maximum number of contexts to search for one key (the client's id of the conversation): the conversation and its branches."""
 
 _FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
 
 _UNNAMED = "unknown"  # placeholder for the name of a result's tool if the request does not contain the call
 
-# Maximum number of input-required tasks that are searched. The newest tasks are searched first.
+# Maximum number of input-required tasks to search, newest first.
 _MAX_PENDING = 320
 _FIRST_PAGE = 20  # number of input-required tasks on the first page
 _NEXT_PAGES = 100  # number of input-required tasks on each of the following pages
@@ -57,7 +56,7 @@ class AssignedMessage:
         message: The message.
         preceding: The messages with which a new conversation or branch begins; otherwise empty.
         call_ids: The ids of all calls of the conversation.
-        follows: The turn after which a new branch begins, if this turn has not ended; otherwise None.
+        follows: For a new branch, the turn after which it begins, if this turn has not ended; otherwise None.
     """
 
     message: Message
@@ -77,9 +76,9 @@ class Conversations:
         self._operations = operations
 
     async def context_of(self, request: ChatRequest, caller: Caller) -> str:
-        """Return the id of the conversation that a request refers to; empty if there is none.
+        """Return the id of the conversation to which a request refers; empty if there is none.
 
-        The message of the request belongs to this conversation or one of its branches.
+        The request belongs to this conversation or one of its branches.
 
         Raises:
             StoreError: The store cannot be read.
@@ -102,10 +101,10 @@ class Conversations:
         Args:
             request: The request.
             caller: The caller.
-            skipped: The ids of tasks to ignore, because they no longer waited for the message when it was sent.
+            skipped: The ids of tasks to ignore, because `still_waits` returned False for them.
 
         Raises:
-            OpenAIError: The request continues a response that does not exist or belongs to another caller, or its message
+            OpenAIError: The request continues a response that does not exist or belongs to another caller, or the message
                 contains only results of calls that the client does not run.
             A2AError: See `Operations.execute`.
             StoreError: The store cannot be read.
@@ -128,7 +127,7 @@ class Conversations:
         return found or await assignment.start("")
 
     async def still_waits(self, message: Message, caller: Caller) -> bool:
-        """Return whether the task of a message still waits for the message. Another request may have continued the task."""
+        """Return whether the task of a message still waits for it. Another request may have continued the task."""
         task = await _find_task(self._operations, message.task_id, caller)
 
         def waits() -> bool:
@@ -164,10 +163,10 @@ class _Search:
     async def _find_equal_conversation(
         self, stored: Sequence[Message], task: Task | None
     ) -> "_Search | None":
-        """Return an assignment whose request has earlier messages that equal the stored conversation; None if they differ.
+        """Return a search whose request has the stored conversation as earlier messages; None if the messages differ.
 
-        If the response to a message failed, the store contains the message without a response. Some clients repeat the message
-        before their new message. The repeated message then counts as an earlier message.
+        After a failed response, some clients repeat the unanswered message before their new message. The repeated message then
+        counts as an earlier message.
         """
         if await self._is_same(stored, task):
             return self
@@ -178,7 +177,7 @@ class _Search:
     async def continue_pending_task(self, skipped: Collection[str]) -> AssignedMessage | None:
         """Continue the newest task that waits for exactly the results in the message, or return None.
 
-        The conversation of the task must equal the earlier messages of the request.
+        The earlier messages of the request must equal the conversation of the task.
         """
         results = {result.id for result in self.request.new.tool_results}
         async for task in self._pending_tasks():
@@ -191,7 +190,7 @@ class _Search:
         return None
 
     async def continue_decided_task(self, context_id: str) -> AssignedMessage | None:
-        """Continue the task with the calls to which the decisions apply; None if the task is not in this conversation."""
+        """Continue the task whose calls the message approves or rejects; None if the task is not in this conversation."""
         task_id, _ = read_response_id(self.request.decided)
         task = await _find_task(self.operations, task_id, self.caller) if task_id else None
         if task is None or task.context_id != context_id:
@@ -215,9 +214,7 @@ class _Search:
             list_request = list_request.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
 
     async def continue_after_response(self) -> AssignedMessage:
-        """Continue the conversation of a response.
-
-        If the conversation has already continued after the response, start a branch.
+        """Continue the conversation of a response. If it has already continued after the response, start a branch.
 
         Raises:
             OpenAIError: See `Conversations.assign`.
@@ -280,10 +277,7 @@ class _Search:
         return await self._continue(context_id, stored, task)
 
     async def _task_of_results(self, stored: Sequence[Message], last: Task | None) -> Task | None:
-        """Return the newest task of a context that waits for the results in the message, or None.
-
-        The task must belong to the agent that receives the message. It may be older than tasks of other agents in the context.
-        """
+        """Return the newest task of a context that belongs to the message's receiver and waits for these results, or None."""
         results = {result.id for result in self.request.new.tool_results}
         task_ids = dict.fromkeys(message.task_id for message in reversed(stored) if message.task_id)
         for task_id in list(task_ids)[:MAX_BRANCHES]:
@@ -300,9 +294,9 @@ class _Search:
     ) -> AssignedMessage:
         """Continue a context with the task that waits for the message, or with a new task.
 
-        If the waiting task belongs to another agent than the receiver of the message, a new task is used. Two kinds of messages
-        are nevertheless sent to the waiting task, which rejects them: a decision about a call, and a tool result in a request
-        that contains only the new message.
+        A waiting task of another agent is not continued. Two kinds of messages are nevertheless sent to such a task, which
+        rejects
+        them: a decision about a call, and a tool result in a request that contains only the new message.
 
         Raises:
             OpenAIError: The message contains only results of calls that the client does not run (see `calls_run_here`).
@@ -321,14 +315,14 @@ class _Search:
         return await run_bounded(self._cost(stored, task), assigned)
 
     def _is_receivers(self, stored: Sequence[Message], task: Task) -> bool:
-        """Return whether a task belongs to the agent that receives the message. The stored messages name the agent of a task."""
+        """Return whether a task belongs to the agent that receives the message."""
         agents = {agent_name_of(each) for each in stored if each.task_id == task.id and is_callers(each)}
         return agents <= {self.caller.receiver}
 
     async def _is_same(self, stored: Sequence[Message], task: Task | None) -> bool:
-        """Return whether the earlier messages of the request are equal to the stored conversation.
+        """Return whether the earlier messages of the request equal the stored conversation.
 
-        Status texts of earlier tasks are loaded only if the comparison without these texts fails.
+        Earlier tasks are loaded for their status texts only if the comparison fails without them.
         """
         tasks = [task] if task is not None else []
 
@@ -350,7 +344,7 @@ class _Search:
         return bool(other_task_ids) and await run_bounded(self._cost(stored, *tasks), is_same)
 
     async def stored(self, context_id: str) -> list[Message]:
-        """Return the messages of a context, including messages that wait for their turns."""
+        """Return the messages of a context, including waiting messages."""
         accepted = await self.operations.accepted_messages(context_id, self.caller, MAX_MESSAGES)
         return [*accepted.begun, *accepted.waiting]
 
@@ -371,7 +365,7 @@ async def _find_task(operations: Operations, task_id: str, caller: Caller) -> Ta
 
 
 def branch_context_ids(key: str) -> Iterator[str]:
-    """Yield the context id of the conversation with a key, and then the ids of its first branches; in total `MAX_BRANCHES`."""
+    """Yield `MAX_BRANCHES` context ids: the conversation with a key, and its first branches."""
     yield key
     for number in range(2, MAX_BRANCHES + 1):
         yield f"{key}~{number}"
@@ -394,7 +388,7 @@ def response_id_of_item(item_id: str) -> str:
 
 
 def read_response_id(value: str) -> tuple[str, int]:
-    """Return the task id and the turn in a response id. The task id is empty if this server did not create the response id."""
+    """Return the task id and the turn in a response id. The task id is empty if this server did not create the id."""
     task_id, _, turn = value.removeprefix("resp_").rpartition("_")
     is_number = turn.isascii() and turn.isdigit() and len(turn) < 10 and turn[0] != "0"
     if not value.startswith("resp_") or not is_number:
@@ -408,7 +402,7 @@ def _message(new: CommonMessage, context_id: str, task_id: str = "") -> Message:
 
 
 def _without_unknown_names(part: Part) -> Part:
-    """Remove placeholder names of tools from a part. The stored call has the name of the tool."""
+    """Remove placeholder names of tools from a part. The stored call has the real name."""
     data: object = part.data
     fields = cast("dict[str, Any]", data if isinstance(data, dict) else {})
     entries = fields.get("tool_results")
@@ -422,10 +416,7 @@ def _without_unknown_names(part: Part) -> Part:
 
 
 def _waits_for(task: Task | None, results: Collection[str]) -> bool:
-    """Return whether a task waits for a message with these results.
-
-    A task that waits for input also accepts a message without results.
-    """
+    """Return whether a task waits for these results. A task that waits for input also accepts a message without results."""
     return task is not None and task.status.state.interrupted and _open_calls(task).issuperset(results)
 
 

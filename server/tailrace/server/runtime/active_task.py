@@ -29,32 +29,30 @@ class ActiveTask:
     """A task in memory, with its event log and the state of its turn.
 
     Attributes:
-        record: The task after its last event. This event may not be persisted yet.
+        record: The task after its last event, which may not be persisted yet.
         owner: The owner of the task.
         log: The persisted and published events.
         running: Whether a turn is running or about to begin.
         waiting: The messages that wait for their turns to begin, oldest first.
         scope: The cancel scope in which the turn runs.
         ending: The last status that a cancelled turn writes; None if the turn is not cancelled.
-        suspended: True if the server stops and leaves the turn unfinished, so that the next server or another node continues it.
+        suspended: True if the turn is suspended because the server stops.
         new_messages: Messages to persist with the next event.
         recorded_rounds: If a crash interrupted the turn, the number of its model responses that are already in the conversation.
         recorded_attempts: If a crash interrupted the turn, the number of its attempts that are already in the ledger.
         attached_attempt: The record of the last attempt of a resumed turn, if the provider stores the response of this attempt.
-            If the response cannot be received again, this record is restored in the ledger. None after a chunk of the response
-            has arrived, and for other turns.
+            If the response cannot be received again, this record is restored in the ledger. None for other turns, and after a
+            chunk of the response has arrived.
         usage: Records of attempts to persist in the ledger with the next event.
-        unanswered_calls: The ids of the tool calls whose results are not in the conversation yet: the calls in the last message of the
-            agent, or the calls about which the message of the turn has decisions.
+        unanswered_calls: The ids of the tool calls whose results are not in the conversation yet. These are the calls in the last
+            message of the agent, or the calls about which the message of the turn has decisions.
         webhooks: Webhooks to persist with the next event. They receive this event.
-        send_key: The idempotency key of the message that causes the next event. It is persisted with this event. None if there is
-            no key to persist.
-        completion: The stored chat completion that the newest message creates. It is persisted with the next event. None if there
-            is no completion to persist.
+        send_key: The idempotency key to persist with the next event; None for no key.
+        completion: The stored chat completion to persist with the next event; None for no completion.
         holds_conversation_lock: True while the turn of this task holds the lock of the conversation.
         error: The store error that ended the task, because its events could not be persisted; None if there is none.
         is_remote: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
-        is_taken_over: True if another process has started to write the task. Subscribers must look the task up again.
+        is_taken_over: True if another process writes the task now. Subscribers must look the task up again.
     """
 
     record: TaskRecord
@@ -89,7 +87,7 @@ class ActiveTask:
 
 
 class NewCompletion(msgspec.Struct, frozen=True):
-    """A new chat completion, which its client can list and change.
+    """A new stored chat completion.
 
     Attributes:
         model: The requested model.
@@ -115,28 +113,25 @@ class TurnReference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CallContext(msgspec.Struct, frozen=True):
-    """Data of a caller's request that is not part of the message.
-
-    A node that forwards a message to another node also sends this data.
+    """Data of a caller's request that is not part of the message. Nodes send this data to each other with the message.
 
     Attributes:
-        version_of_chosen_ids: The protocol version of the request, if callers choose the ids of tasks in this version, as in A2A 0.1. A
-            message with an unknown task id then creates a task. Empty if the server chooses the ids.
+    Attributes:
+        version_of_chosen_ids: The protocol version, if callers choose the ids of tasks in this version, as in A2A 0.1. A message
+            with an unknown task id then creates a task. Empty if the server chooses the ids.
         protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
-        send_key: The idempotency key of the message; empty if it has none. If a message with this key was accepted before, the
-            server returns the task of that message. The key is stored as long as the task.
+        send_key: The idempotency key of the message; empty if it has none. It is stored as long as the task.
         fingerprint: The hash that identifies a repeated request (see `Engine.sent_as`); empty to compute the hash from the
             message.
         cost: The cost of processing the request (`JsonBody.cost`), including the messages that precede the new message.
-        record: Data about the request as JSON. A protocol stores this data in the metadata ``apiRequest`` of the message. Empty
-            if there is none.
+        record: Data about the request as JSON, which a protocol stores in the metadata ``apiRequest`` of the message; or empty.
         completion: The stored chat completion that the request creates; None for other requests.
         operator_form: The format in which the operator's webhook is notified when the turn ends; empty for no notification.
         may_approve: True if the caller may approve tool calls. False for requests of older nodes, which lack this field.
         agent: The name of the agent that receives the message; empty if the server has only one agent.
-        follows: If the message begins a branch, the earlier turn after which the branch begins. The message waits until that turn
-            has ended. Stored in the metadata ``follows`` of the message. None for other messages.
+        follows: For the first message of a branch, the earlier turn after which the branch begins. The message waits until that
+            turn has ended. None for other messages.
     """
 
     version_of_chosen_ids: str = ""
@@ -160,7 +155,6 @@ class CallContext(msgspec.Struct, frozen=True):
 
 
 DEFAULT_CALL = CallContext()
-"""The default call context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +166,9 @@ class PendingMessage:
         request: The request that contained the message.
         extensions: URIs of the activated extensions.
         number: The number of the message in the task, from 1.
-        in_history: True if a crash interrupted the turn of the message, so that the message is already in the conversation.
-        preceding: For the first message of a task, the earlier messages of the conversation that the caller sent with the
-            message, or copies of the messages before a branch.
+        in_history: True if a crash interrupted the turn, so that the message is already in the conversation.
+        preceding: For the first message of a task, the earlier messages that the caller sent with it, or copies of the messages
+            before a branch.
         origin: The trace of the request; None if the request is not traced.
         cost: As for `CallContext`.
     """
@@ -190,7 +184,7 @@ class PendingMessage:
 
     @property
     def in_conversation(self) -> bool:
-        """Return whether the conversation may have earlier messages."""
+        """Return whether there may be earlier messages in the conversation."""
         named = self.request.message
         return bool(self.number > 1 or named.context_id or named.task_id)
 
@@ -223,16 +217,15 @@ class TaskReader(Protocol):
 class Subscription(LogCursor):
     """A subscription to one task: a cursor into the event log of the task.
 
-    `read` returns each event after ``after`` once. It reads events from the log in memory, and older events from the store. A
-    subscriber that has caught up once, and later lags by more than ``max_lag`` events, receives a snapshot of the task
-    (`TaskRecord.overview`) instead of the missed events.
+    `read` returns each event after ``after`` once. If the subscriber has caught up once, and later lags by more than ``max_lag``
+    events, `read` returns a snapshot of the task (`TaskRecord.overview`) instead of the missed events.
 
     Args:
         active: The task.
         after: The number of the last event that the subscriber has.
         first: An event to return before all other events; None to return only the events of the log.
         tasks: Reads events that are no longer in memory.
-        max_lag: The number of events by which a subscriber may lag after it has caught up once.
+        max_lag: Maximum lag in events before a snapshot is returned.
 
     Attributes:
         task_id: The id of the task.
@@ -263,14 +256,11 @@ class Subscription(LogCursor):
         return self._active.record.artifact_ids
 
     def read_every_event(self) -> None:
-        """Disable snapshots. From now on, each event is returned, even if the subscriber lags."""
+        """Disable snapshots: from now on, `read` returns each event."""
         self._max_lag = None
 
     async def wait_for_start(self) -> None:
-        """Wait until the first event is persisted, or cannot be persisted.
-
-        If the event cannot be persisted, `read` raises the error.
-        """
+        """Wait until the first event is persisted, or cannot be persisted. In the latter case, `read` raises the error."""
         if self.first is None:  # otherwise, the first event is already persisted
             await self._active.log.reach(self.after + 1)
 
@@ -286,7 +276,7 @@ class Subscription(LogCursor):
         return read_batches(self.read, lambda event: until_interrupted and ends_turn(event.state))
 
     async def _read_missing(self) -> list[Event]:
-        """Read events that the log no longer has. If another process writes the task now, read the events of that process."""
+        """Read events that the log no longer has. If another process has taken over the task, read its events."""
         while True:
             max_lag = self._max_lag if self.has_caught_up else None
             events = await self._tasks.read(self._active, self.after, max_lag=max_lag)
@@ -326,10 +316,7 @@ async def read_batches(
 
 
 def ends_turn(state: TaskState | None) -> bool:
-    """Return whether a state is terminal or interrupted. Such a state usually ends a turn.
-
-    For AUTH_REQUIRED, the result is True, although the turn may continue (see `continues_turn`).
-    """
+    """Return whether a state is terminal or interrupted, and thus ends a turn. For AUTH_REQUIRED, see also `continues_turn`."""
     return state is not None and (state.terminal or state.interrupted)
 
 

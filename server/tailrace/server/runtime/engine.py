@@ -1,8 +1,7 @@
 """The engine runs the tasks of a server. All protocols use it to start, find, cancel and delete tasks.
 
-A turn runs in the task group of the engine, not in the asyncio task of a request. Therefore, the turn continues if the client
-disconnects. Each event is applied to the record of its task (`TaskRecord`), stored by the `GroupWriter`, and then published to
-the `TaskLog`, from which subscribers read.
+A turn runs in the task group of the engine, not in the asyncio task of a request, so it continues if the client disconnects.
+Each event is applied to the `TaskRecord`, stored by the `GroupWriter`, and then published to the `TaskLog`.
 """
 
 import logging
@@ -51,7 +50,7 @@ from tailrace.wrappers.model import Model
 logger = logging.getLogger("tailrace.server")
 
 DELETION_BATCH = 100
-"""Number of tasks that are listed at a time when a conversation is deleted."""
+"""Number of tasks that `Engine.delete_conversation` lists at a time."""
 
 HEALTH_TIMEOUT = 2.0
 """Timeout in seconds for a health check of the store."""
@@ -66,8 +65,7 @@ class Engine(TaskAccess):
         store: The store of tasks and conversations. `running` opens and closes it.
         agents: The agents, or the handler of the only agent. `running` starts and stops them.
         max_history_messages: Maximum number of messages of a conversation that a turn receives.
-        max_lag: Maximum number of events by which a subscriber of a running task may lag. A subscriber that lags further receives
-            a snapshot.
+        max_lag: Maximum number of events by which a subscriber may lag. A subscriber that lags further receives a snapshot.
         restart_interrupted: True to restart tasks that a crash or a stop interrupted; False to fail them. The handler of a
             restarted task receives the message and its options, but not the other fields of the request.
         push: Delivers notifications to webhooks; None to disable push notifications. `running` starts and stops it.
@@ -79,14 +77,14 @@ class Engine(TaskAccess):
         parallel_tasks: True to run the tasks of a conversation in parallel, unless the caller requests otherwise.
         max_event_bytes: Maximum size of an update from a handler in bytes; 0 for no limit.
         stop_grace: Time in seconds that running turns have to end when the engine stops.
-        keys: The keys of the installation, from which ids for other systems are derived. If None, the engine uses a random
-            secret, so that each process derives different ids.
+        keys: The keys of the installation, from which ids for other systems are derived. If None, each process derives different
+            ids from a random secret.
         ledger: Records model calls; None for a ledger without prices.
         observer: Receives notifications of turns and transactions.
 
     Attributes:
-        stop_requested: Any component may set this event to stop the engine. The engine stops while connections are still open, so
-            that clients receive the last status of their tasks.
+        stop_requested: Set this event to stop the engine. Connections are still open then, so that clients receive the last
+            status of their tasks.
         writer: Stores the events of all tasks.
         edits: Changes conversations without a turn.
     """
@@ -170,10 +168,8 @@ class Engine(TaskAccess):
     async def running(self) -> AsyncGenerator["Engine"]:
         """Open the store, recover interrupted tasks and accept requests until the block ends.
 
-        When the block ends, running turns have ``stop_grace`` seconds to end. If the block ends with an exception or a
-        cancellation, the turns are stopped immediately. A stopped turn is suspended, and the next process continues the turn. If
-        no process can continue the turn (``restart_interrupted`` is False, or the store is in memory), the task fails, but the
-        published text remains. All events are stored.
+        When the block ends, running turns have ``stop_grace`` seconds to end. Then they are stopped (see `stop`). If the block
+        ends with an exception or a cancellation, turns are stopped immediately. Events of stopped turns are stored.
 
         Raises:
             StoreError: The store cannot be opened.
@@ -221,8 +217,8 @@ class Engine(TaskAccess):
     ) -> Subscription | Message:
         """Accept a caller's message: start a task, continue a task, or respond directly.
 
-        A message to a running task waits until the current turn ends. Then the task continues with the next turn. If the task
-        fails or is cancelled, the waiting messages are not processed.
+        A message to a running task waits for the end of the current turn. If the task fails or is cancelled, the waiting
+        messages are not processed.
 
         Args:
             request: The message and the configuration of the response.
@@ -231,8 +227,8 @@ class Engine(TaskAccess):
             preceding: Earlier messages of a conversation that is new to this server. They are only used for a new task.
 
         Returns:
-            A subscription to the task; its first event is the task. If the handler responds directly, the message of the handler.
-            This message is not stored, so a repeated request creates another message.
+            A subscription to the task; its first event is the task. If the handler responds directly, its message. Such a message
+            is not stored, so a repeated request creates another message.
 
         Raises:
             TaskNotFoundError: The task of the message does not exist or belongs to another caller.
@@ -262,8 +258,8 @@ class Engine(TaskAccess):
     ) -> AbstractAsyncContextManager[object]:
         """Return the lock to hold while a message is assigned to a conversation or branch and accepted.
 
-        For a handler that may respond directly, the returned context manager does nothing. A message to such a handler is
-        accepted only with the first update of the handler, and the lock would be held until then.
+        For a handler that may respond directly, the context manager does nothing. Otherwise, it would hold the lock until the
+        first update of the handler.
 
         Args:
             context_id: Id of the conversation or of one of its branches.
@@ -307,11 +303,9 @@ class Engine(TaskAccess):
         Tasks whose turns wait for this task (`WaitingTurns.dependents`) are cancelled first, beginning with the newest.
         Otherwise, the history of their turns would contain the deleted content.
 
-        If this method is cancelled or fails, the task may be in the state CANCELED but not deleted, or the write-ahead log of the
-        database may still have deleted content. The store later deletes the remaining events of a deleted task
-        (`StoreWrites.delete_task`).
-
-        Raises:
+        If this method fails or is cancelled, the task may be cancelled but not deleted, or the write-ahead log of the database
+        may still contain deleted content. The store later deletes the remaining events of a deleted task
+        (`StoreWrites.delete_task`). Raises:
             TaskNotFoundError: The task does not exist or belongs to another caller.
             StoreError: The store is not available at present.
         """
@@ -393,31 +387,28 @@ class Engine(TaskAccess):
     # --- overridden by `ClusterEngine` ------------------------------------------------------------------
 
     async def _forget(self, task_id: str, owner: str) -> None:
-        """Remove a deleted task and its webhooks from memory. The streams of the task end."""
+        """Remove a deleted task and its webhooks from memory, and end its streams."""
         self._tasks.remove_deleted(task_id, owner)
         if self._push is not None:
             self._push.drop(task_id)
 
     def _remote_tasks(self) -> TasksOfOtherProcesses | None:
-        """Return the object that accesses tasks of other processes; None if there is only one process."""
+        """Return access to the tasks of other processes; None if there is only one process."""
         return None
 
     def _conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
-        """Return the lock of a task's conversation. A turn holds the lock so that no other turn of the conversation runs."""
+        """Return the lock of a task's conversation (see `TurnRunner`)."""
         return self._conversation_locks.of(active)
 
     def _assignment_lock(self, owner: str, key: str) -> AbstractAsyncContextManager[object]:
         return self._assignment_locks.setdefault((owner, key), anyio.Lock())
 
     async def _is_written_here(self, active: ActiveTask) -> bool:
-        """Return whether a task still belongs to this process; False if another process has taken it over."""
+        """Return False if another process has taken over a task."""
         return True
 
     def _membership(self) -> AbstractAsyncContextManager[object]:
-        """Return the context manager in which a node belongs to a cluster.
-
-        It is entered when the store is open, and exited when all events are stored.
-        """
+        """Return the context manager in which a node belongs to a cluster, until all events are stored."""
         return nullcontext()
 
     # --- health -------------------------------------------------------------------------------------------------
@@ -471,12 +462,11 @@ class Engine(TaskAccess):
         self.stop()
 
     def stop(self, *, let_finish: bool = False) -> None:
-        """Reject new messages, and end all running turns. The published text of the tasks remains, and all streams end.
+        """Reject new messages, and end all running turns. Their published text remains.
 
-        A turn is suspended if another process can continue the turn. Otherwise, the turn fails.
-
-        Args:
-            let_finish: True to only reject new messages and let running turns finish.
+        A turn is suspended if another process can continue it. This requires ``restart_interrupted`` and a durable store.
+        Otherwise, the turn fails. Args:
+            let_finish: True to let running turns finish.
         """
         self._turns.stopping = True
         for active in self._tasks.all_in_memory():

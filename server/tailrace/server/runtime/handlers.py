@@ -1,7 +1,7 @@
 """The interface of handlers, which run the turns of tasks and yield updates.
 
-The engine iterates over the updates of the handler. `AgentHandler` is the handler for a model with tools. A custom handler is an
-async generator function that takes a `Turn` and yields artifacts and status changes, or one direct message::
+`AgentHandler` is the handler for a model with tools. A custom handler is an async generator function that takes a `Turn` and
+yields artifacts and status changes, or one direct message::
 
     async def handle(turn: Turn) -> AsyncIterator[Item]:
         yield StatusUpdate(TaskState.WORKING)
@@ -40,25 +40,25 @@ class Turn:
     Attributes:
         task_id: The id of the task.
         context_id: The caller's id of the conversation. Another caller may use the same id for another conversation.
-        external_context_id: An opaque id of the conversation for other systems, and for data that a handler stores by
-            conversation. It is unique for the conversation and its caller. Empty if the turn was not created by a server.
-        external_message_id: An opaque id of the message for other systems. It does not change if the turn is run again after a
+        external_context_id: An opaque id of the conversation, unique for the conversation and its caller. Use it for other
+            systems and as a key of stored data. Empty if the turn was not created by a server.
+        external_message_id: An opaque id of the message for other systems. It stays the same if the turn is run again after a
             crash. Empty if the turn was not created by a server.
         message: The message of the caller.
         history: The conversation in the format for all providers, with ``message`` at its end. If a crash interrupted the turn,
-            the messages of the turn's complete rounds follow.
+            the messages of its complete rounds follow.
         number: The number of the message in the task, from 1.
         accepted_output_modes: The media types that the caller accepts; empty for no restriction.
         metadata: The metadata of the request.
-        caller_options: The options of the request. If the request has none, the options of the task's previous request.
+        caller_options: The options of the request. If it has none, the options of the task's previous request.
         extensions: URIs of the extensions that the request activates.
         resumed: If a crash interrupted the turn, the number of messages that follow ``message`` in the history; otherwise 0.
         interrupted: The response that a crash interrupted; None if there is none.
-        published: The artifacts of ``interrupted``. The handler may extend or replace artifacts that are open (not complete).
-        max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
+        published: The artifacts of ``interrupted``. The handler may extend or replace those that are not complete.
+        max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         at_once: Deprecated; always None.
         executing: The ids of approved tool calls that had begun to run when a crash interrupted the turn.
-        persisted: A function that waits until all updates that the handler has yielded are persisted.
+        persisted: Waits until all updates that the handler has yielded are persisted.
     """
 
     task_id: str
@@ -87,12 +87,11 @@ class Turn:
 
 
 class Handler(ABC):
-    """The base class of handlers, which run the turns of tasks. `FunctionHandler` makes a handler from a function.
+    """The base class of handlers. `FunctionHandler` makes a handler from a function.
 
     Attributes:
-        replies_directly: True if the handler may yield a `Message` as its first item, to respond without a task. The task is then
-            created only with the first update of the handler. With False, the default, the task is created, and its stream
-            begins, before the handler runs.
+        replies_directly: True if the handler may yield a `Message` as its first item, to respond without a task. The task and its
+            stream then begin only with the first update of the handler.
         continues: True if the handler can continue a turn that a crash interrupted, after the complete rounds in `Turn.history`.
         accepts_native_tools: True if callers may request tools that a provider defines; see `Model.accepts_native_tools`.
     """
@@ -106,17 +105,18 @@ class Handler(ABC):
         """Yield the updates of a turn, as an async generator.
 
         A `StatusUpdate` with a terminal or interrupted state ends the turn, unless its field ``continues`` is True. If the
-        generator returns without such an update, the task is completed. If the generator raises an error, the task is failed:
-        with the message of a `TailraceError`, or with a general message for other errors. If the task is canceled, the current
-        await of the generator raises the usual cancellation error. In all cases, the task keeps the updates that the generator
-        has yielded.
+        generator returns without such an update, the task is completed.
+
+        If the generator raises an error, the task fails: with the message of a `TailraceError`, or with a general message for
+        other errors. If the task is cancelled, the current await of the generator raises the usual cancellation error. In all
+        cases, the task keeps the updates that the generator has yielded.
         """
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         """Prepare a turn, and return an async generator of batches of updates. The engine closes the generator.
 
-        By default, the generator yields the updates of `run` one at a time, and splits long texts. Override this method in a
-        handler that has several updates at the same time.
+        By default, the generator yields the updates of `run` one at a time, and splits long texts. Override this method to yield
+        several updates at the same time.
         """
         return _one_by_one(self.run(turn))
 
@@ -124,28 +124,28 @@ class Handler(ABC):
         """Check the options of a request before its task is created. By default, all options are accepted.
 
         Raises:
-            InvalidParamsError: The handler does not support an option. The text of the error contains the reason.
+            InvalidParamsError: The handler does not support an option.
         """
 
     def received(self, message: Message) -> Message:
-        """Return the message that is stored for a caller's message. By default, this is the same message."""
+        """Return the message to store for a caller's message. By default, this is the same message."""
         return message
 
     async def discard(self, interrupted: InterruptedResponse) -> None:  # noqa: B027 — most responses end with the process
         """Cancel a response that a crash interrupted and that still runs at a provider or remote agent.
 
-        The server calls this method when it fails the task of the response. By default, do nothing.
+        The server calls this method when it fails the task. By default, do nothing.
 
         Args:
-            interrupted: The response; its ``stored_id`` is not empty.
+            interrupted: The response. Its ``stored_id`` is not empty.
         """
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Hold the resources of the handler (connections, processes) until the block ends. By default, there are no resources.
+        """Hold the resources of the handler (connections, processes) until the block ends. By default, there are none.
 
         Raises:
-            TailraceError: A resource is not available. The server then does not start.
+            TailraceError: A resource is not available. At startup, the server then stops.
         """
         yield
 
@@ -162,7 +162,7 @@ class FunctionHandler(Handler):
 
 
 class DirectHandler(FunctionHandler):
-    """A handler that runs an async generator function, which may respond with a message (`Handler.replies_directly`)."""
+    """A handler that runs an async generator function, and may respond directly (`Handler.replies_directly`)."""
 
     replies_directly = True
 
@@ -179,7 +179,7 @@ async def _one_by_one(updates: AsyncIterator[Item]) -> AsyncGenerator[Sequence[I
 
 
 class ClosingUpdates:
-    """Closes an async generator at the end of the block. Async iterators without ``aclose`` are not closed."""
+    """Closes an async generator at the end of the block. Does nothing for async iterators without ``aclose``."""
 
     __slots__ = ("_updates",)
 

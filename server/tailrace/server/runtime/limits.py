@@ -1,10 +1,9 @@
 """Limits for each caller and for all callers together, and the errors for requests that exceed a limit.
 
-Tasks and streams are counted, but not events, so that no limit is checked for each token. The server cannot distinguish
-unauthenticated callers, so only the limits for all callers apply to them.
+Tasks and streams are counted, but not events, so that no limit is checked for each token. Unauthenticated callers cannot be
+distinguished, so only the limits for all callers apply to them.
 
-Each error contains the limit and advice. The first two errors also contain the time to wait. The class of the error shows
-whether one caller or the whole server reached the limit:
+Each error contains the limit and advice. The first two errors also contain the time to wait:
 
 =====================  ========  ====  ==================  ======================================================
 error                  JSON-RPC  HTTP  gRPC                reason
@@ -16,9 +15,9 @@ error                  JSON-RPC  HTTP  gRPC                reason
 `RequestTimeoutError`  -32600    408   INVALID_ARGUMENT    the body of the request arrived too slowly
 =====================  ========  ====  ==================  ======================================================
 
-A2A 1.0 permits agents to report rate limits with ``Retry-After``, but defines no error codes for them. The codes -32010 and
--32011 come from A2A 0.1 (``RateLimitExceeded`` and ``ResourceUnavailable``); A2A 1.0 does not use them for other errors. The gRPC
-statuses are values of ``google.rpc.Code``. The time to wait is a ``google.rpc.RetryInfo`` (AIP-193).
+A2A 1.0 permits rate limits with ``Retry-After``, but defines no error codes. The codes -32010 and -32011 are those of A2A 0.1
+(``RateLimitExceeded`` and ``ResourceUnavailable``). A2A 1.0 does not use them. The gRPC statuses are values of
+``google.rpc.Code``. The time to wait is a ``google.rpc.RetryInfo`` (AIP-193).
 """
 
 import json
@@ -42,7 +41,7 @@ from tailrace.streaming.a2a.models import Message, Part
 from tailrace.wrappers.messages import utf8_size
 
 RETRY_AFTER = 2.0
-"""Seconds after which a rejected caller should try again. This is an estimate."""
+"""Estimated seconds after which a rejected caller should try again."""
 
 _MAX_SHOWN = 100  # maximum characters of a caller's value in an error message
 
@@ -54,10 +53,7 @@ class LimitError(InternalError):
         detail: The problem, and advice for the caller.
         limit: The name of the setting; empty if no setting defines the limit.
         allowed: The value of the setting.
-        retry_after: Seconds after which the caller should try again.
-
-    Attributes:
-        retry_after: Seconds after which the caller should try again.
+        retry_after: Seconds after which the caller should try again. Also an attribute.
     """
 
     def __init__(
@@ -98,7 +94,7 @@ class RateLimitError(LimitError):
 
 
 class OverloadedError(LimitError):
-    """All callers together have reached a limit, or the server cannot accept requests now, for example because it is stopping."""
+    """All callers together have reached a limit, or the server cannot accept requests now."""
 
     code = -32011
     http_status = 503
@@ -111,7 +107,7 @@ class RequestTooLargeError(InvalidRequestError):
     """The request is larger than this server accepts.
 
     Args:
-        allowed: The limit: a number of bytes for ``max_request_bytes``, or of JSON values for ``max_request_values``.
+        allowed: The maximum number of bytes or JSON values.
         setting: The name of the setting: ``max_request_bytes`` or ``max_request_values``.
     """
 
@@ -168,7 +164,7 @@ class PartTooLargeError(InvalidParamsError):
 
 
 class Permit:
-    """A permit from a `Quota`. It is returned by `release`, at the end of a ``with`` block, or by garbage collection."""
+    """A permit from a `Quota`. `release`, the end of a ``with`` block or garbage collection returns it."""
 
     __slots__ = ("_caller", "_quota")
 
@@ -196,7 +192,7 @@ class Permit:
         self.release()
 
     def __del__(self) -> None:
-        # Needed for a stream if the client disconnects before the response begins.
+        # If the client disconnects before the response begins, only the garbage collector returns the permit of a stream.
         self.release()
 
 
@@ -232,23 +228,22 @@ class Quota:
         self._caller_setting = caller_setting
         self._max_total = max_total
         self._max_per_caller = max_per_caller
-        self._by_caller: dict[str, int] = {}  # the number of permits of each caller that has one
+        self._by_caller: dict[str, int] = {}
 
     @property
     def callers(self) -> int:
-        """The number of authenticated callers that have a permit."""
+        """The number of authenticated callers with a permit."""
         return len(self._by_caller)
 
     def acquire(self, owner: str) -> Permit:
         """Acquire a permit.
 
         Args:
-            owner: The owner (`tailrace.server.runtime.caller.Caller.owner`). All tenants of a user share the limit of
-                this user.
+            owner: The owner (`Caller.owner`). All tenants of a user share the user's limit.
 
         Raises:
-            RateLimitError: The caller has the maximum number of permits for one caller.
-            OverloadedError: The maximum number of permits is in use.
+            RateLimitError: The caller has its maximum number of permits.
+            OverloadedError: All permits are in use.
         """
         caller = user_of(owner)
         count = self._by_caller.get(caller, 0)
@@ -270,7 +265,7 @@ class Quota:
         return Permit(self, caller)
 
     def release(self, caller: str) -> None:
-        """Accept a permit that is returned. Only `Permit` calls this method."""
+        """Take back a permit. Only `Permit` calls this method."""
         self.used -= 1
         if not caller:
             return
@@ -285,16 +280,16 @@ class Limits:
     """The limits that are checked for each request. 0 means no limit.
 
     Args:
-        max_streams: The maximum number of open streams of all callers.
-        max_caller_streams: The maximum number of open streams of one caller.
-        max_tasks: The maximum number of running tasks of all callers.
-        max_caller_tasks: The maximum number of running tasks of one caller.
-        max_part_bytes: The maximum size of one part of a message in bytes.
-        file_schemes: The schemes of file URLs that messages may contain; ``*`` for all schemes.
+        max_streams: Maximum number of open streams of all callers.
+        max_caller_streams: Maximum number of open streams of one caller.
+        max_tasks: Maximum number of running tasks of all callers.
+        max_caller_tasks: Maximum number of running tasks of one caller.
+        max_part_bytes: Maximum size of one part of a message in bytes.
+        file_schemes: The permitted schemes of file URLs in messages; ``*`` for all schemes.
 
     Attributes:
-        streams: Counts the open streams.
-        tasks: Counts the running tasks.
+        streams: The quota of open streams.
+        tasks: The quota of running tasks.
     """
 
     def __init__(
@@ -357,7 +352,7 @@ class Limits:
 
 
 def size_of(part: Part) -> int:
-    """Return the size of a part in bytes: the size of its text, file, URL, or data encoded as JSON."""
+    """Return the size of a part in bytes. Data is measured as JSON, and a file without content by its URL."""
     if part.raw is not None:
         return len(part.raw)
     text = part.text if part.text is not None else part.url
@@ -373,5 +368,5 @@ def user_of(owner: str) -> str:
     try:
         fields = json.loads(owner)
     except ValueError:
-        return owner  # the name of a user that looks like an owner with a tenant
+        return owner  # a user name that looks like an owner with a tenant
     return str(cast("list[object]", fields)[-1])

@@ -1,7 +1,4 @@
-"""Validates callers' messages, and selects and orders the messages of a conversation for a turn.
-
-These functions do no IO.
-"""
+"""Validates callers' messages, and selects and orders the messages of a conversation for a turn, without IO."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -39,7 +36,7 @@ _MAX_NAMED = 20  # maximum number of call ids in an error message
 
 
 def check_message(message: Message) -> None:
-    """Validate a caller's message. A message that no model accepts would make its conversation unusable.
+    """Validate a caller's message. An invalid message would make its conversation unusable for models.
 
     Raises:
         InvalidParamsError: The role is not ROLE_USER, the id is too long, the message has too many parts, or its tool calls
@@ -66,10 +63,6 @@ def copied_message(message: Message, context_id: str) -> Message:
     """Copy a message to another conversation, without the reference to a conversation of a remote agent.
 
     With this reference, the new conversation would continue the remote conversation, and could disclose its messages.
-
-    Args:
-        message: A message from a caller, or from the stored conversation.
-        context_id: The id of the new conversation.
     """
     metadata = without_extension_metadata(message.metadata, "remote")
     return message.model_copy(update={"context_id": context_id, "metadata": metadata})
@@ -78,10 +71,11 @@ def copied_message(message: Message, context_id: str) -> Message:
 def cost_of_checks(request: SendMessageRequest, cost: int) -> int:
     """Return the cost of `check_request`, for `run_bounded`.
 
+    A schema for the output has a high cost, because each reference to a part of the schema repeats the check of the part.
+
     Args:
         request: The request.
-        cost: The cost of processing the request. If the request has a schema for the output, a high cost is returned instead,
-            because a part of the schema is checked once for each reference to the part.
+        cost: The cost of processing the request.
     """
     return MAX_INLINE_COST + 1 if "output" in extension_metadata(request.metadata) else cost
 
@@ -102,10 +96,7 @@ def check_request(request: SendMessageRequest) -> CallerOptions:
 
 
 def is_incomplete_turn(last: Message) -> bool:
-    """Return whether a turn with this last message is incomplete.
-
-    The turn is incomplete if the message is from the caller, has tool results, or calls a client tool.
-    """
+    """Return whether the last message of a turn is from the caller, has tool results, or calls a client tool."""
     return last.role is Role.USER or any(call.kind != "server" for call in to_common_message(last).tool_calls)
 
 
@@ -121,7 +112,7 @@ def result_call_ids(message: Message) -> Sequence[str]:
 
 
 def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Message:
-    """Apply `with_tools_named` to the first message of a task, with the tool calls of the preceding messages."""
+    """Call `with_tools_named` for the first message of a task, with the tool calls of the preceding messages."""
     answered = result_call_ids(message)
     if not answered:
         return message
@@ -132,7 +123,7 @@ def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Messa
 def with_tools_named(
     message: Message, answered: Sequence[str], calls: Sequence[ContentPartToolCall]
 ) -> Message:
-    """Add the name of the tool to each tool result in a caller's message that lacks the name.
+    """Add the missing names of tools to the tool results in a caller's message.
 
     Args:
         message: A message that may have tool results.
@@ -187,12 +178,7 @@ def pending_calls(task: Task) -> Sequence[ContentPartToolCall]:
 
 
 def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]) -> Message | None:
-    """Return a message with the results of one round that were published as artifacts; None if there are none.
-
-    Args:
-        artifacts: The artifacts of the task.
-        call_ids: The ids of the tool calls of the round.
-    """
+    """Return a message with the tool results that artifacts contain for these calls; None if there are none."""
     results = [
         result
         for artifact in artifacts
@@ -213,10 +199,7 @@ def _has_results(artifact: Artifact) -> bool:
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the ids of the tool calls in the last message of a turn.
-
-    If the last message is from the caller, return the ids of the calls about which it has decisions.
-    """
+    """Return the ids of the tool calls in the agent's last message, or of the calls about which the caller's has decisions."""
     if not messages or messages[-1].role is not Role.AGENT:
         return decided_ids(messages[-1]) if messages else frozenset()
     return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)
@@ -229,14 +212,14 @@ def messages_from_artifacts(
 
     Args:
         artifacts: The artifacts that were created or changed since the last message.
-        record: The task of the artifacts.
+        record: The task.
         after_round: The number of rounds of this turn that are already in the history.
     """
     parts: list[Part] = []
     for artifact in artifacts:
         fields = extension_metadata(artifact.metadata)
         if fields.get("choice"):
-            continue  # only the first of several choices becomes part of the conversation
+            continue  # only the first choice belongs to the conversation
         if fields.get("channel") == "output":
             continue  # this data repeats the text
         if fields.get("channel") in ("tool_call", "tool_result"):
@@ -267,14 +250,13 @@ def history_of(
     """Return the messages of a conversation for a turn.
 
     In the store, the messages of parallel turns are interleaved. This function returns them turn by turn, in the order in which
-    the turns began, and omits unfinished turns of other tasks.
+    the turns began. It omits unfinished turns of other tasks.
 
     Args:
-        messages: The messages of the conversation, in the order in which they were stored.
+        messages: The messages in the order in which they were stored.
         running: The ids of the tasks with a running turn.
         task_id: The id of the task of the turn.
-        is_resumed: True if ``messages`` already contains messages of this turn. These are returned last, even if other tasks
-            began turns after this turn.
+        is_resumed: True if ``messages`` already contains messages of this turn. These are returned last.
     """
     turns = _turns_of(messages)
     newest = {turn[0].task_id: at for at, turn in enumerate(turns)}
@@ -288,7 +270,7 @@ def history_of(
 
 
 def continues_turn(message: Message) -> bool:
-    """Return whether a caller's message has tool results or decisions, so that it belongs to the preceding turn of its task."""
+    """Return whether a caller's message has tool results or decisions, and therefore belongs to the preceding turn."""
     return bool(to_common_message(message).tool_results or decided_ids(message))
 
 
@@ -298,7 +280,7 @@ def in_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
-    """Split a conversation into turns. A message with tool results or decisions of the caller belongs to the preceding turn."""
+    """Split a conversation into turns (see `continues_turn`)."""
     turns: list[list[Message]] = []
     newest: dict[str, list[Message]] = {}
     for message in messages:
@@ -311,10 +293,10 @@ def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def complete_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessage, ...]:
-    """Remove messages at the beginning of a shortened conversation, so that the conversation begins with a message of the user.
+    """Shorten a conversation so that it begins with a message of the user.
 
     Providers reject a conversation that begins with a message of the model, or with tool results without their calls. The newest
-    message is never removed.
+    message always remains.
     """
     messages = tuple(conversation)
     begins = (at for at, message in enumerate(messages) if message.role is SpeakerRole.USER)
@@ -322,10 +304,10 @@ def complete_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessag
 
 
 def fingerprint_of(request: SendMessageRequest) -> str:
-    """Return a hash of a request, which is the same for a repeated request."""
-    # The hash excludes the message id: clients may create a new id for a repeated message, and some protocols have no ids.
+    """Return a hash of a request that is the same for a repeated request."""
+    # Clients may create a new message id for a repeated message, and some protocols have no ids.
     message = request.message.model_copy(update={"message_id": ""})
-    # The hash excludes the idempotency key, which a client may send in a header or in the metadata.
+    # Clients may send the idempotency key in a header or in the metadata.
     metadata = without_extension_metadata(request.metadata, "idempotencyKey")
     same = request.model_copy(update={"message": message, "metadata": metadata})
     return sha256(same.to_json()).hexdigest()

@@ -1,7 +1,7 @@
 """The operations of A2A (SendMessage, GetTask, …), which all protocols and A2A versions share.
 
-A binding (or another protocol) authenticates the caller, parses the request, and calls `Operations`. `Operations` checks the
-request against the agent's capabilities and the limits, calls the engine, waits for the response, and shortens the history.
+Other code authenticates the caller and parses the request. `Operations` checks the request against the agent's capabilities and
+the limits, calls the engine, waits for the response, and shortens the history.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ MAX_CONVERSATION = 1000
 """Maximum number of messages of a conversation in one response."""
 
 ExtendedCard = Callable[[Caller], AgentCard | None]
-"""A function that returns the extended card for an authenticated caller; None if the caller has no extended card."""
+"""A function that returns the extended card of an authenticated caller; None if the caller has none."""
 
 
 class Operations:
@@ -77,12 +77,12 @@ class Operations:
         push: Delivers push notifications; None if the server does not support them.
         capabilities: The agent's capabilities and requirements; None for the defaults of `Capabilities`.
         extended_card: Returns the extended card of a caller; None if the agent has no extended card.
-        challenge: The value of ``WWW-Authenticate`` for an unauthenticated caller who requests the extended card; empty if the
-            server has no authentication.
+        challenge: The value of ``WWW-Authenticate`` for an unauthenticated request of the extended card; empty if the server has
+            no authentication.
         limits: The limits on streams, tasks and messages; None for no limits.
         approvers: Returns whether a caller may approve tool calls of its tasks.
         observer: Notified when a stream begins.
-        streams: The open SSE streams of the server; None to create a registry for these operations.
+        streams: The open SSE streams of the server; None for a new registry.
 
     Attributes:
         limits: The limits on streams, tasks and messages.
@@ -115,12 +115,12 @@ class Operations:
 
     @property
     def stopping(self) -> anyio.Event:
-        """The event that is set when the server begins to stop. Streams then end."""
+        """Set when the server begins to stop. Streams then end."""
         return self._engine.stop_requested
 
     @property
     def completions(self) -> CompletionStore:
-        """The stored chat completions of all callers."""
+        """The stored chat completions."""
         return self._engine.completions
 
     @property
@@ -129,21 +129,21 @@ class Operations:
         return self._extended_card is not None
 
     async def dialect_of(self, task_id: str, caller: Caller) -> str:
-        """Return the protocol version in which a task was created; empty in some cases (see `Engine.dialect_of`)."""
+        """Return the protocol version in which a task was created (see `Engine.dialect_of`)."""
         return await self._engine.dialect_of(task_id, caller.owner)
 
     def capabilities_for(self, caller: Caller) -> Capabilities:
-        """Return the capabilities of the agent that receives the messages of a caller. By default, the server has one agent."""
+        """Return the capabilities of the agent that receives the messages of a caller. By default, there is only one agent."""
         return self.capabilities
 
     async def execute(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
         """Execute an operation that does not stream.
 
         Returns:
-            The result in A2A 1.0, for example a task, a message, or a page of tasks; None for a deletion.
+            The result in A2A 1.0; None for a deletion.
 
         Raises:
-            A2AError: The operation failed with this error.
+            A2AError: The operation failed.
             AuthError: The operation requires an authenticated caller.
             StoreError: The store is not available.
         """
@@ -199,11 +199,11 @@ class Operations:
             preceding: For SendStreamingMessage, earlier messages of a new conversation (see `Engine.start`).
 
         Raises:
-            A2AError: The operation failed with this error. No event was streamed.
+            A2AError: The operation failed before the first event.
             StoreError: The store is not available.
         """
         self.capabilities_for(caller).check_extensions(caller.extensions)
-        # The permit is acquired first, so that a rejected request has no effect.
+        # First, so that a rejected request has no effect.
         permit = self.limits.streams.acquire(caller.owner)
         try:
             if operation is Operation.SUBSCRIBE_TO_TASK:
@@ -220,7 +220,7 @@ class Operations:
             raise
 
     async def read_events(self, task_id: str, caller: Caller) -> EventStream:
-        """Return all events of a task, for a response that is not a stream. Such a response needs no permit.
+        """Return all events of a task for a response that is not a stream, and therefore needs no permit.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -239,7 +239,7 @@ class Operations:
         return await self._engine.snapshot(task_id, caller.owner)
 
     def direct_call(self, caller: Caller, model: Model) -> AbstractAsyncContextManager[DirectCall]:
-        """Record a call to a model that belongs to no task (see `UsageLedger.direct_call`)."""
+        """Record a model call that belongs to no task (see `UsageLedger.direct_call`)."""
         return self._engine.direct_call(caller.owner, model, caller.receiver)
 
     async def delete_task(self, task_id: str, caller: Caller) -> None:
@@ -252,7 +252,7 @@ class Operations:
         await self._engine.delete_task(task_id, caller.owner)
 
     async def put_record(self, task: Task, caller: Caller, name: str, *, may_create: bool = True) -> bool:
-        """Persist a task without turns under a name (see `ConversationEdits.put_record`).
+        """Persist a task without turns (see `ConversationEdits.put_record`).
 
         Raises:
             A2AError: An input filter blocks the metadata of the task.
@@ -264,7 +264,7 @@ class Operations:
         )
 
     async def add_messages(self, task: Task, messages: Sequence[Message], caller: Caller) -> None:
-        """Add messages to a conversation of the caller (see `ConversationEdits.add_messages`).
+        """Add messages to a conversation (see `ConversationEdits.add_messages`).
 
         Raises:
             A2AError: A message or one of its files is not accepted.
@@ -277,7 +277,7 @@ class Operations:
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, caller: Caller
     ) -> bool:
-        """Replace or delete a message of the caller's conversation (see `ConversationEdits.replace_message`).
+        """Replace or delete a message of a conversation (see `ConversationEdits.replace_message`).
 
         Raises:
             StoreError: The store is not available.
@@ -293,7 +293,7 @@ class Operations:
         await self._engine.delete_conversation(context_id, caller.owner)
 
     async def has_ended_at(self, task_id: str, caller: Caller, number: int) -> bool:
-        """Return whether a task has ended, and has no event after this number.
+        """Return whether a task has ended without an event after this number.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -302,7 +302,7 @@ class Operations:
         return has_ended and number >= last
 
     async def sent_before(self, caller: Caller) -> SendKey | None:
-        """Return the task and the turn of an earlier message with the caller's ``send_key``; None if there is no such message.
+        """Return the task and the turn of an earlier message with the caller's ``send_key``; None if there is none.
 
         Raises:
             InvalidParamsError: The key was used for another message, or is too long.
@@ -349,7 +349,7 @@ class Operations:
     async def conversation(
         self, context_id: str, caller: Caller, limit: int = MAX_CONVERSATION
     ) -> list[Message]:
-        """Return the newest messages of a conversation of the caller, oldest first; none for an unknown conversation.
+        """Return the newest messages of a conversation, oldest first; an empty list for an unknown conversation.
 
         Raises:
             StoreError: The store cannot be read.
@@ -367,8 +367,7 @@ class Operations:
     def assignment_lock(self, context_id: str, caller: Caller) -> AbstractAsyncContextManager[object]:
         """Return a lock (see `Engine.assignment_lock`).
 
-        Hold the lock until the stream of the message has begun (`EventStream.wait_for_start`), because the message is then
-        accepted.
+        Hold the lock until the message is accepted, that is, until its stream has begun (`EventStream.wait_for_start`).
         """
         return self._engine.assignment_lock(context_id, caller.owner, caller.receiver)
 
@@ -396,8 +395,8 @@ class Operations:
         context_id = "" if caller.has_assignment_lock else await self._context_of(send.message, caller)
         if not context_id:
             return await self._engine.start(send, caller.owner, call, preceding=preceding)
-        # Without the lock, this message could be accepted while another request is choosing the position of its own message in
-        # the conversation. The other message would then follow the wrong response.
+        # While another request holds the lock, it chooses the position of its message in the conversation. If this message were
+        # accepted meanwhile, the other message would follow the wrong response.
         async with self.assignment_lock(context_id, caller):
             started = await self._engine.start(send, caller.owner, call, preceding=preceding)
             if isinstance(started, Subscription):
@@ -410,11 +409,11 @@ class Operations:
             return message.context_id
         try:
             return await self._engine.context_of(message.task_id, caller.owner)
-        except TaskNotFoundError:  # the engine raises the error, or creates a task with this id
+        except TaskNotFoundError:  # the engine handles this case
             return ""
 
     async def _before_branch(self, branch: object, message: Message, caller: Caller) -> list[Message]:
-        """Return the messages at the beginning of a branch: all messages before the message that the field ``branch`` names."""
+        """Return the first messages of a branch: all messages before the message that ``branch`` names."""
         match branch:
             case {"contextId": str(context_id), "messageId": str(message_id)}:
                 pass
@@ -478,7 +477,7 @@ class Operations:
     async def _only_config(
         self, push: PushNotifier, request: GetTaskPushNotificationConfigRequest, caller: Caller
     ) -> TaskPushNotificationConfig | None:
-        """Return the only webhook of a task, for clients of older versions that send no webhook id; otherwise None."""
+        """Return the only webhook of a task to a client of an older version that sends no webhook id; otherwise None."""
         if caller.protocol_version == "1.0" or request.id != DEFAULT_CONFIG_ID:
             return None
         configs = (await push.list_configs(request.task_id, caller.owner, limit=2)).configs
@@ -504,7 +503,7 @@ def _checked_key(key: object) -> str:
 
 
 def _executed(task: Task, last: Event) -> Task:
-    """Return the task with the status in an event. Another message may have changed the status after this event."""
+    """Return the task with the status of an event, unless the task has ended or waits for its caller."""
     update = StreamResponse.from_json(last.body).status_update
     if update is None or task.status.state.terminal or task.status.state.interrupted:
         return task

@@ -4,8 +4,7 @@ The turn of the message uses the handler and the filters of this agent. An agent
 filters accept (`ServedAgents.check`). If the resources of an agent fail while the server runs, the server acquires them again.
 Until this succeeds, messages to the agent are refused.
 
-If a server has only one agent, the agent has no name. With several agents, the metadata of each message has the name of its
-agent, so that recovery can find the agent. Agents can be replaced while turns run (`ServedAgents.replace`).
+With several agents, the metadata of each message has the name of its agent, so that recovery can find the agent.
 """
 
 import logging
@@ -33,13 +32,10 @@ from tailrace.wrappers import TailraceError
 logger = logging.getLogger("tailrace.server")
 
 RETRY_DELAY = 1.0
-"""Delay in seconds before failed resources of an agent are acquired again.
-
-The delay doubles after each failure, up to `MAX_RETRY_DELAY`.
-"""
+"""Initial delay in seconds before failed resources of an agent are acquired again. The delay doubles after each failure."""
 
 MAX_RETRY_DELAY = 60.0
-"""Maximum time in seconds between two attempts to acquire failed resources."""
+"""Maximum delay in seconds."""
 
 RELEASE_TIMEOUT = 2.0
 """Minimum time in seconds for the release of all resources when the server stops."""
@@ -57,7 +53,7 @@ class ServedAgent:
         handler: Runs the turns.
         name: The name in messages; empty if the server has only one agent.
         filters: Filters for the updates of the handler, in the order in which they are applied.
-        input_filters: Filters for callers' messages. A message is refused if one of the filters changes or blocks a part of it.
+        input_filters: Filters for callers' messages. A message is refused if a filter would change or block a part of it.
         capabilities: The capabilities and requirements of the agent.
         provider: The provider of the model that the handler calls; empty if unknown.
         model: The name of this model; empty if unknown.
@@ -86,7 +82,7 @@ class _AgentLease:
     Attributes:
         agent: The agent.
         turns: The number of running turns.
-        is_replaced: True if the agent was replaced, so that no further turns begin.
+        is_replaced: True if no further turns begin.
         holds_resources: True while the resources of the agent are available.
         unused: Set when the resources of the agent can be released.
     """
@@ -102,9 +98,9 @@ class _AgentLease:
             self.unused.set()
 
     async def hold(self, *, task_status: TaskStatus[None]) -> None:
-        """Hold the resources of the agent until the agent is unused. Failed resources are acquired again after a delay.
+        """Hold the resources of the agent until it is unused. Acquire failed resources again after a delay.
 
-        This runs in a separate asyncio task, because a handler must exit its cancel scopes in the asyncio task that entered them.
+        A handler must exit its cancel scopes in the asyncio task that entered them, so this runs in a separate asyncio task.
 
         Raises:
             BaseException: The resources cannot be acquired at the start.
@@ -144,8 +140,8 @@ class ServedAgents:
         agents: The agents.
 
     Attributes:
-        release_deadline: The time at which the release of resources at the end of `running` is cancelled, on the clock of
-            `anyio.current_time`. The release always has at least `RELEASE_TIMEOUT` seconds.
+        release_deadline: Time on the clock of `anyio.current_time` at which `running` stops waiting for the release of resources.
+            It always waits at least `RELEASE_TIMEOUT` seconds.
     """
 
     def __init__(self, agents: Iterable[ServedAgent]) -> None:
@@ -168,7 +164,7 @@ class ServedAgents:
 
     @property
     def failed(self) -> list[ServedAgent]:
-        """The agents whose resources have failed and are not yet available again."""
+        """The agents whose resources have failed."""
         running = self._leases.values() if self._group is not None else ()
         return [lease.agent for lease in running if not lease.holds_resources]
 
@@ -197,11 +193,11 @@ class ServedAgents:
     async def check(
         self, name: str, messages: Sequence[Message], metadata: dict[str, Any], record: str = ""
     ) -> None:
-        """Check the content of a request to an agent: the media types of messages, then all parts with the input filters.
+        """Check the media types of messages to an agent, then all parts of the request with the input filters.
 
         Args:
-            name: The name of the agent. If the name is empty, the filters of all agents apply, because each agent may receive the
-                content. In this case, the media types are checked only if the server has one agent (see `check_conversation`).
+            name: The name of the agent. If it is empty, each agent may receive the content. Then the filters of all agents apply,
+                and media types are checked only if the server has one agent (see `check_conversation`).
             messages: The message of the request and the earlier messages in the request.
             metadata: As for `InputFilter.check`.
             record: As for `InputFilter.check`.
@@ -221,7 +217,7 @@ class ServedAgents:
         )
 
     def restricts_content(self, name: str) -> bool:
-        """Return whether an agent refuses some content, so that `check_conversation` must be called.
+        """Return whether an agent refuses some content. If so, call `check_conversation`.
 
         Raises:
             UnknownAgentError: There is no such agent.
@@ -230,11 +226,11 @@ class ServedAgents:
         return bool(agent.input_filters or agent.capabilities.input_modes)
 
     async def check_conversation(self, name: str, messages: Sequence[Message]) -> None:
-        """Check the messages of a conversation that other agents received or sent, like `check`.
+        """Check messages of a conversation that other agents received or sent.
 
         Args:
             name: The name of the agent that is about to receive the conversation.
-            messages: The messages, turn by turn.
+            messages: The messages in the order of their turns.
 
         Raises:
             A2AError: As for `check`.
@@ -266,7 +262,7 @@ class ServedAgents:
     async def running(self) -> AsyncGenerator[None]:
         """Hold the resources of all handlers until the block ends. All turns run in the block.
 
-        Resources that have not been released at `release_deadline` are abandoned, and an error is logged.
+        Resources that are not released at `release_deadline` are abandoned with a logged error.
 
         Raises:
             TailraceError: A resource is not available.
@@ -295,9 +291,9 @@ class ServedAgents:
             raise lease.agent.start_error(error) from error
 
     async def replace(self, agents: Iterable[ServedAgent]) -> None:
-        """Replace the agents. Running turns complete with their agents.
+        """Replace the agents. Running turns complete with the agents with which they began.
 
-        An agent that is in both the old and the new agents keeps its resources.
+        An agent that remains keeps its resources.
 
         Raises:
             TailraceError: A resource of a new agent is not available. No agent is replaced.
@@ -320,17 +316,14 @@ class ServedAgents:
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Return whether an exception is an error of resources.
-
-    A cancellation of the engine or a request to exit is not such an error.
-    """
+    """Return whether resources failed. A cancellation of the engine or a request to exit is not a failure."""
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return anyio.current_effective_deadline() != -math.inf
     return isinstance(error, Exception)
 
 
 def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Message]:
-    """Yield the messages that callers sent to other agents, and the responses to these messages."""
+    """Yield the messages to other agents, and their responses."""
     agent = ""
     for message in messages:
         if is_callers(message):
@@ -340,12 +333,12 @@ def _messages_of_others(messages: Iterable[Message], name: str) -> Generator[Mes
 
 
 def is_for_other_agent(messages: Sequence[Message]) -> bool:
-    """Return whether the last message is from the caller, and for another agent than the agent of the last response."""
+    """Return whether the last message is from the caller, and for another agent than the last response."""
     if not messages or not is_callers(messages[-1]):
         return False
     response = next((at for at in reversed(range(len(messages))) if messages[at].role is Role.AGENT), 0)
     request = next((each for each in reversed(messages[:response]) if is_callers(each)), None)
-    # Messages that the caller sent as the beginning of a new conversation have no agent.
+    # The first messages of a new conversation that the caller sent with it have no agent.
     agent = agent_name_of(request) if request is not None else ""
     return bool(agent) and agent != agent_name_of(messages[-1])
 

@@ -1,8 +1,4 @@
-"""The registry with which all code finds tasks. It checks that the caller owns the task.
-
-The registry contains the active tasks of this process, loads other tasks from the store, and reads the events of tasks. For each
-task, there is at most one `ActiveTask` object.
-"""
+"""The registry of tasks. It finds tasks for their owners, in memory or in the store, and reads their events."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
@@ -22,10 +18,10 @@ from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import StoreError
 
 MAX_BATCH_BYTES = 256 * 1024
-"""Maximum bytes of events in one read from the store. This is also the memory that a stalled subscriber can occupy."""
+"""Maximum bytes of events in one read from the store. A stalled subscriber occupies at most this memory."""
 
 RETRY_DELAY = 1.0
-"""Seconds between two attempts to end tasks that were removed because the store failed."""
+"""Seconds between two attempts to end tasks that failed with the store."""
 
 
 class TasksOfOtherProcesses(Protocol):
@@ -36,27 +32,25 @@ class TasksOfOtherProcesses(Protocol):
         ...
 
     def follow(self, active: ActiveTask) -> None:
-        """Add the events of the other process to the record and the log of a task, as long as the task has subscribers."""
+        """Add the events of the other process to the record and the log of a task while it has subscribers."""
         ...
 
     async def refresh(self, active: ActiveTask) -> None:
-        """Read all published events of a task for which `follow` was called."""
+        """Read all published events of a followed task."""
         ...
 
     async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
-        """Return a snapshot of a task whose events before the number ``first`` no longer exist."""
+        """Return a snapshot of a task that contains all events before the number ``first``. These events no longer exist."""
         ...
 
 
 class TaskRegistry:
     """Finds tasks for their owners, loads tasks from the store, and reads their events.
 
-    For unknown tasks and for tasks of other owners, `find` raises the same `TaskNotFoundError`.
-
     Args:
         store: The store.
-        end_task: Called with a task that is running according to the store. The turn of the task has ended, but its last status
-            could not be stored. The function must end the task.
+        end_task: Ends a task that is running according to the store, although its turn has ended: the last status could not be
+            stored.
         remote_tasks: Access to tasks of other processes; None for a single process.
     """
 
@@ -69,12 +63,12 @@ class TaskRegistry:
         self._remote_tasks = remote_tasks
         self._store = store
         self._end_task = end_task
-        # All tasks that a turn, a subscriber or a pending write references. There must not be two objects of one task, because
-        # they would assign the same event numbers twice. The key includes the owner. A lookup of another caller's task therefore
-        # reads the store, like a lookup of an unknown task, and takes the same time.
+        # All tasks that a turn, a subscriber or a pending write references. Two objects of one task would assign the same event
+        # numbers twice. The key includes the owner: a lookup of another caller's task reads the store, and thus takes the same
+        # time as a lookup of an unknown task.
         self._active: WeakValueDictionary[tuple[str, str], ActiveTask] = WeakValueDictionary()
         self._followings_ended = 0  # number of calls of `end_following`
-        # Removed tasks that are still running according to the store: the owner of each task, by task id.
+        # Failed tasks that are still running according to the store: the owner by task id.
         self._failed: dict[str, str] = {}
         self._has_failed = anyio.Event()
 
@@ -87,7 +81,7 @@ class TaskRegistry:
         return list(self._active.values())
 
     def drop_failed(self, active: ActiveTask) -> None:
-        """Remove a task after its events could not be persisted. Later lookups load the state in the store."""
+        """Remove a task whose events could not be persisted. Later lookups load the state in the store."""
         active.is_taken_over = isinstance(active.error, NotOwnedError)
         key = active.owner, active.record.id
         if self._active.get(key) is active:
@@ -103,10 +97,7 @@ class TaskRegistry:
             active.log.end()
 
     def end_following(self, task_id: str, owner: str) -> None:
-        """Remove a task of another process, because the process that writes it has changed.
-
-        The subscribers of the task then look the task up again.
-        """
+        """Remove a task because another process has started to write it. Its subscribers then look the task up again."""
         self._followings_ended += 1
         active = self._active.get((owner, task_id))
         if active is not None and active.is_remote:
@@ -115,7 +106,7 @@ class TaskRegistry:
             active.log.end()
 
     def ids_in_memory(self, task_ids: Collection[str], owner: str) -> list[str]:
-        """Return those of the given ids whose tasks are in memory and of this owner, in the order in which they were added."""
+        """Return the given ids whose tasks are in memory and belong to this owner, in the order in which they were added."""
         return [each for of_owner, each in self._active if of_owner == owner and each in task_ids]
 
     def in_memory(self, task_id: str, owner: str) -> ActiveTask | None:
@@ -123,7 +114,7 @@ class TaskRegistry:
         return self._active.get((owner, task_id))
 
     async def end_failed(self) -> None:
-        """End removed tasks as soon as the store is available again. This method runs until it is cancelled."""
+        """End failed tasks as soon as the store is available again. This method runs until it is cancelled."""
         while True:
             await self._has_failed.wait()
             await anyio.sleep(RETRY_DELAY)
@@ -139,17 +130,17 @@ class TaskRegistry:
                 self._has_failed.set()
 
     async def find(self, task_id: str, owner: str) -> ActiveTask:
-        """Return a task of this owner from memory or from the store. All access checks are made here.
+        """Return a task of this owner from memory or from the store. All code checks the access to a task with this method.
 
         Args:
             task_id: The id of the task, or the name that the owner chose for it.
             owner: The caller.
 
         Raises:
-            TaskNotFoundError: The owner has no such task.
+            TaskNotFoundError: The owner has no such task. Tasks of other owners have the same error as unknown tasks.
             StoreError: The store cannot be read.
         """
-        # No task has such a long id, and hashing several megabytes would block the event loop.
+        # Hashing an id of several megabytes would block the event loop.
         if len(task_id) > MAX_TASK_ID_LENGTH:
             raise TaskNotFoundError(metadata={"taskId": task_id})
         ids = tuple(possible_ids(self._store.keys, task_id, owner))
@@ -160,7 +151,7 @@ class TaskRegistry:
         while active is None:
             followings_ended = self._followings_ended
             stored = await self._store.load_task(ids[0], owner, *ids[1:])
-            # The task may have been loaded while the store was read.
+            # Meanwhile, another call may have loaded the task.
             active = self._first_active(ids, owner)
             if active is None and stored is None:
                 raise TaskNotFoundError(metadata={"taskId": task_id})
@@ -172,11 +163,10 @@ class TaskRegistry:
         return next((active for each in ids if (active := self._active.get((owner, each))) is not None), None)
 
     async def is_free(self, task_id: str, owner: str) -> bool:
-        """Return whether no task has this id, so that the caller may create a task with this id.
+        """Return whether the caller may create a task with this id.
 
         Raises:
-            InvalidParamsError: A task of another caller has this id. This is only possible without authentication, because ids
-                are then not specific to callers.
+            InvalidParamsError: A task of another caller has this id. This is only possible without authentication.
         """
         try:
             await self.find(task_id, owner)
@@ -204,9 +194,8 @@ class TaskRegistry:
     async def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
         """Return the events of a task after a number, from memory or, for a lagging subscriber, from the store.
 
-        This method waits if there is no such event yet, and returns an empty list if the log of the task has ended. If the
-        subscriber lags by more than ``max_lag`` events, or if its next event no longer exists, the method returns a snapshot of
-        the task (`TaskRecord.overview`).
+        Wait if there is no such event yet. Return an empty list if the log of the task has ended. If the subscriber lags by more
+        than ``max_lag`` events, or if its next event no longer exists, return a snapshot of the task (`TaskRecord.overview`).
 
         Raises:
             StoreError: Events could not be persisted or read.
@@ -240,15 +229,15 @@ class TaskRegistry:
             raise active.error or InternalError("the server is stopping")
 
     async def wait_until_ended(self, active: ActiveTask) -> None:
-        """Wait until the task has ended, and its last event is persisted. Raise the same errors as `wait_until_persisted`."""
+        """Wait until the task has ended and its last event is persisted. Raise the errors of `wait_until_persisted`."""
         while not active.record.state.terminal or active.log.number < active.record.number:
             await self.wait_until_persisted(active, active.log.number + 1)
 
     async def _activate(self, stored: StoredTask, owner: str, followings_ended: int) -> ActiveTask | None:
-        """Add a task from the store. Return None if the process that writes the task may have changed since the store was read.
+        """Add a task from the store. Return None if the store must be read again.
 
-        For example, this process may have taken over the task. If the task were then added as a task of another process, its turn
-        would run in this process, but `end_following` would end its log.
+        This is necessary if this process may have taken over the task since the store was read. Otherwise, its turn would run
+        here, but the next `end_following` would end its log.
         """
         record = await self._replayed(stored, owner)
         active = self._active.get((owner, record.id))

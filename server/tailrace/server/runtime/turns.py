@@ -1,8 +1,8 @@
 """Execution of turns: converts the updates of a handler to events, and passes the events to the writer.
 
-The engine starts `TurnRunner.run` for each task. By default, the turns of a conversation run one after the other, so that the
-history for a handler contains the complete responses to earlier messages. With a setting or a request option, tasks of a
-conversation can also run in parallel. Their history then contains only turns that have ended.
+By default, the turns of a conversation run one after the other, so that the history for a handler contains the complete earlier
+responses. With a setting or a request option, tasks of a conversation run in parallel. Their history then contains only turns
+that have ended.
 """
 
 import asyncio
@@ -63,18 +63,17 @@ class TurnRunner:
     """Runs turns with handlers, and applies the updates of the handlers to the tasks.
 
     Args:
-        agents: The agents, whose handlers yield the updates of turns.
+        agents: The agents.
         preparation: Prepares the turns.
         writer: Stores the events.
-        fail: Function that is called with a task whose events cannot be stored.
-        conversations: Function that returns the lock of a conversation. A turn holds the lock so that no other turn of the
-            conversation runs.
-        status_persisted: Function that is called when a change of a task's status is stored, with the id of the task and the new
-            webhooks of the task; None to call no function.
-        is_written_here: Function that returns whether a task still belongs to this process; None if there is only one process.
+        fail: Called with a task whose events cannot be stored.
+        conversations: Returns the lock of a task's conversation. A turn holds the lock so that no other turn of the conversation
+            runs.
+        status_persisted: Called with the id and the new webhooks of a task when a change of its status is stored; None for no
+            call.
+        is_written_here: Returns whether a task still belongs to this process; None if there is only one process.
         ledger: Records model calls.
-        max_seconds: Maximum duration of a turn in seconds, without the time in which it waits for other turns of the
-            conversation.
+        max_seconds: Maximum duration of a turn in seconds. The time in which the turn waits for other turns does not count.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
         observer: Receives a notification of each turn.
 
@@ -127,7 +126,7 @@ class TurnRunner:
     def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Begin a turn and run it in the task group; see `run`."""
         assert self.group is not None  # noqa: S101 — the message was admitted
-        # `begin_turn` is called before any await, so that a cancellation or a stop always finds the cancel scope of the turn.
+        # Before any await, so that a cancellation or a stop always finds the cancel scope of the turn.
         if not active.running:
             active.begin_turn()
         self.group.start_soon(self.run, active, permit, reply, name=f"turns of {active.record.id}")
@@ -138,13 +137,12 @@ class TurnRunner:
         Args:
             active: A task with a waiting message. `ActiveTask.begin_turn` has been called.
             permit: The permit of the task. It is released at the end.
-            reply: An object to which the direct response is assigned. None if the handler cannot respond to the first message
-                without a task.
+            reply: Receives the direct response. None if the handler cannot respond to the first message without a task.
         """
         this = asyncio.current_task()
         assert this is not None  # noqa: S101 — a coroutine runs in a task
         OWNER.set(active.owner)
-        # Connections that the turn opens keep its context (`contextvars`) alive, so the context must not keep the task alive.
+        # Connections that the turn opens keep its context (`contextvars`) alive. The weak reference lets the task be freed.
         MAY_CANCEL.set(partial(self._may_cancel, ref(active)))
         has_next = True
         try:
@@ -155,8 +153,7 @@ class TurnRunner:
                 ):
                     async for items in batches:
                         if this.cancelling() and active.scope.cancel_called:
-                            # Of the updates after a cancellation, only results of tools are used, and only if the turn continues
-                            # later.
+                            # After a cancellation, only results of tools are used, and only if the turn continues later.
                             if not active.suspended:
                                 break
                             self.append(active, tool_results(items))
@@ -185,8 +182,8 @@ class TurnRunner:
     async def _may_cancel(self, active: "ref[ActiveTask]") -> bool:
         """Return whether a turn that ends may cancel its response at the provider.
 
-        Return False if the turn is suspended, if the events of the task cannot be stored, or if the task belongs to another
-        process. The process that recovers the task may then receive the rest of the response.
+        Return False if the turn is suspended, its events cannot be stored, or another process has taken over the task. The
+        process that recovers the task may then receive the rest of the response.
         """
         task = active()
         if task is None or task.suspended or task.error is not None:
@@ -197,7 +194,7 @@ class TurnRunner:
     async def _turn(self, active: ActiveTask, reply: DirectReply | None) -> AsyncGenerator["_Turn"]:
         """Run the block as a turn, and store the last status of the turn.
 
-        The complete turn runs in one asyncio task, because a handler must enter and exit a cancel scope in the same asyncio task.
+        A handler must enter and exit a cancel scope in the same asyncio task, so all of the turn runs in one asyncio task.
         """
         lock = nullcontext() if self._preparation.in_parallel(active) else self._conversations(active)
         async with LazyContext(lock) as conversation:
@@ -239,8 +236,7 @@ class TurnRunner:
                 active.begin_turn()  # from here on, a cancellation applies to the next turn
             else:
                 active.running = False
-            # Wait until all events are stored, because the next turn of the conversation reads the messages of this turn from the
-            # store.
+            # The next turn of the conversation reads the messages of this turn from the store.
             await active.log.reach(active.record.number)
             if active.suspended:
                 self.end_log(active)
@@ -264,10 +260,7 @@ class TurnRunner:
         return [await encoded_if_large(item, *ids, self._max_event) for item in items]
 
     def _responds_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
-        """Return whether the handler responds directly, according to its first update.
-
-        If that update is a message, it becomes the direct response. Otherwise, the task is published.
-        """
+        """If the first update of the handler is a message, make it the direct response and return True, else begin the task."""
         if active.record.number or not items:
             return False
         if isinstance(items[0], Message):
@@ -278,16 +271,13 @@ class TurnRunner:
         return False
 
     def _suspend(self, active: ActiveTask) -> None:
-        """Suspend a turn.
-
-        The last event of the turn records that no crash interrupted the turn. The usage so far is persisted with this event.
-        """
+        """Suspend a turn. Its last event records that no crash interrupted it, and persists the usage so far."""
         if active.record.state in (TaskState.SUBMITTED, TaskState.WORKING):
             fields = {EXTENSION_URI: {"suspended": True}}
             self.persist(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=fields)),))
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
-        """End a turn with a last status. If the status is not valid, the task ends with `ActiveTask.ending`, or fails."""
+        """End a turn with a last status. If the status is invalid, end the task with `ActiveTask.ending`, or fail it."""
         if active.error is not None:
             active.waiting.clear()
             return
@@ -307,7 +297,7 @@ class TurnRunner:
         """Apply updates to a task.
 
         Returns:
-            The update that ends the turn, which is not applied; None if no update ends the turn.
+            The update that ends the turn, not yet applied; None if no update ends the turn.
 
         Raises:
             InvalidAgentResponseError: An update is not valid. The updates before it were applied.
@@ -346,7 +336,7 @@ class TurnRunner:
         return None
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
-        """Add a message to the conversation, with the next event. The message contains the content of all artifacts so far."""
+        """Store a message with the next event. The message contains the content of all artifacts so far."""
         record = active.record
         active.new_messages.append(
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
@@ -372,9 +362,8 @@ class TurnRunner:
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
-            # The turns of waiting messages will not run, but the messages are also added to the conversation. Exception: the
-            # first message of a task, if its turn never began. Earlier turns of the conversation may still wait, and their
-            # messages must come first.
+            # The turns of waiting messages will not run, but the conversation contains these messages. Exception: the first
+            # message of a task, if its turn never began. Messages of earlier waiting turns must come before it.
             active.new_messages += [
                 waiting.message for waiting in active.waiting if not waiting.in_history and waiting.number > 1
             ]
@@ -400,10 +389,10 @@ class TurnRunner:
 
         Args:
             active: The task.
-            events: The next events of the task. They have been applied to its record. Only the last event may change the status.
-            snapshot: True to also update the snapshot of the task in the store; used at the beginning and at the end of a turn.
+            events: The next events of the task, already applied to its record. Only the last event may change the status.
+            snapshot: True to also update the snapshot of the task in the store.
             is_large: True if an event is large (see `TaskWrite`).
-            received: The caller's message that the task received with the events; None if the task received no message.
+            received: The caller's message that the task received with the events; None for no message.
         """
         if active.error is not None:
             return  # an earlier event could not be stored, and a log must not have gaps
@@ -436,7 +425,7 @@ class TurnRunner:
     def _publish_status(
         self, active: ActiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]
     ) -> None:
-        """Publish events that end with a change of the status, and notify webhooks."""
+        """Publish events whose last one changes the status, and notify webhooks."""
         if active.error is not None:
             return
         active.log.publish(events)
@@ -445,7 +434,7 @@ class TurnRunner:
         self.end_log(active)
 
     def fail(self, active: ActiveTask, error: StoreError) -> None:
-        """Fail a task whose events cannot be stored. A task that has already failed is not changed."""
+        """Fail a task whose events cannot be stored, unless it has already failed."""
         if active.error is not None:
             return
         logger.error("task %s failed because its events cannot be persisted: %s", active.record.id, error)
@@ -455,9 +444,9 @@ class TurnRunner:
         self._remove_failed(active)
 
     def end_log(self, active: ActiveTask) -> None:
-        """End the log of a task and the streams of its subscribers if the task has ended and all events are published.
+        """End the log of a task and its streams, if all events are published and the task has ended.
 
-        The log also ends if the task waits for input and the server is stopping. Clients can resume after the restart.
+        If the server is stopping, also end the log of a task that waits for input. Clients can resume after the restart.
         """
         if active.log.number == active.record.number and (
             active.record.state.terminal or (self.stopping and not active.running)
@@ -472,8 +461,7 @@ class _Turn:
     Attributes:
         conversation: The lock of the conversation. It is acquired before the turn begins.
         resources: Resources that are released when the turn ends.
-        ending: The last status of the turn; None until the handler ends. If the turn was cancelled, `ActiveTask.ending` is used
-            instead.
+        ending: The last status of the turn; None until the handler ends. `ActiveTask.ending` has priority.
         has_next: True if the turn has ended and another message of the task waits.
         number: The number of the message in the task, from 1; 0 until the turn begins.
     """
@@ -496,4 +484,4 @@ def _changes_nothing(record: TaskRecord, item: Update) -> bool:
 
 
 def _ignore(_events: Sequence[Event]) -> None:
-    """Publish nothing, because the write has no events."""
+    """Do nothing: a write without events publishes nothing."""

@@ -1,8 +1,7 @@
 """Creates a record of the usage of each attempt, for the ledger in the store.
 
-An attempt is recorded when it ends. `ActiveTask.usage` contains the records until they are persisted with the next event of the
-task. Nothing is recorded for individual tokens. If a crash interrupts an attempt, the recovery of its task records the attempt
-(`UsageLedger.add_lost_attempts`).
+An attempt is recorded when it ends, and the record is persisted with the next event of the task. If a crash interrupts an
+attempt, the recovery of its task records the attempt (`UsageLedger.add_lost_attempts`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -52,7 +51,7 @@ class UsageLedger:
     Args:
         agent: The name of the agent if the server has only one; otherwise empty.
         prices: Calculates the costs; None if the costs are unknown.
-        recorded: A function that is called with each record.
+        recorded: Called with each record.
         budgets: The budgets of callers; None for no budgets.
 
     Attributes:
@@ -73,7 +72,7 @@ class UsageLedger:
 
     @contextmanager
     def turn(self, active: ActiveTask) -> Generator["TurnUsage"]:
-        """Record the attempts in the block. The block runs the turn of the oldest waiting message of a task."""
+        """Record the attempts in the block, which runs the turn of the oldest waiting message of a task."""
         usage = TurnUsage(self, active, RUN_OBSERVER.get())
         token = RUN_OBSERVER.set(usage)
         try:
@@ -91,8 +90,7 @@ class UsageLedger:
             active: The task. The turn of its oldest waiting message was interrupted.
             model: The provider and the model.
             attempt: The number of the attempt.
-            last_event: The time of the last change of the task's status, which is recorded as the start of the attempt; None if
-                it is unknown.
+            last_event: The time of the last status change, which becomes the start of the attempt; None if it is unknown.
         """
         now = _now()
         started = min(milliseconds(last_event), now) if last_event is not None else now
@@ -122,9 +120,9 @@ class UsageLedger:
             state: The outcome of the attempt.
             started: The start of the attempt, in milliseconds since 1970.
             usage: The reported usage; None if none was reported.
-            reported_model: The model that the provider reported.
+            reported_model: The model that the provider reported; may be empty.
             chunks: The number of chunks that arrived.
-            agent: The name of the agent that made the call; empty if the server has only one agent.
+            agent: The agent that made the call; empty if the server has only one agent.
         """
         usage = usage or Usage(0, 0, 0)
         record = UsageRecord(
@@ -141,7 +139,6 @@ class UsageLedger:
         return self._counted(record, usage)
 
     def _counted(self, record: UsageRecord, usage: Usage) -> UsageRecord:
-        """Add the counts and the cost of usage to a record, report the record, and return it."""
         details = UsageDetails.of(usage.raw)
         record = msgspec.structs.replace(
             record,
@@ -160,12 +157,12 @@ class UsageLedger:
     async def direct_call(
         self, owner: str, model: Model, persist: Callable[[UsageRecord], object], agent: str = ""
     ) -> AsyncGenerator["DirectCall"]:
-        """Record a call to a model that belongs to no task. The call is made in the block.
+        """Record a model call that belongs to no task. The call is made in the block.
 
         Args:
             owner: The owner.
             model: The model.
-            persist: A function that is called with the record at the end.
+            persist: Called with the record at the end.
             agent: As for `record`.
 
         Raises:
@@ -200,11 +197,11 @@ class UsageLedger:
 
 @dataclass(slots=True)
 class DirectCall:
-    """A call to a model that belongs to no task.
+    """A model call that belongs to no task.
 
     Attributes:
         usage: The reported usage; None if none was reported.
-        reported_model: The model that the provider reported; empty if it reported none.
+        reported_model: The model that the provider reported; may be empty.
     """
 
     usage: Usage | None = None
@@ -217,7 +214,7 @@ class TurnUsage(RunObserver):
     Args:
         ledger: Creates the records.
         active: The task.
-        inner: The wrapped observer.
+        inner: The other observer.
     """
 
     def __init__(self, ledger: UsageLedger, active: ActiveTask, inner: RunObserver) -> None:
@@ -239,7 +236,7 @@ class TurnUsage(RunObserver):
         return _LimitedAttempt(self, model, turn, inner, self._ledger.budgets, self._active.owner)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
-        """Mark the last attempt as `AttemptState.ATTACHED` if the next attempt receives the rest of the same response."""
+        """Mark the last attempt as `AttemptState.ATTACHED` if the next attempt receives the rest of its response."""
         active = self._active
         if route is Route.ATTACH and active is not None and active.usage:
             *others, last = active.usage
@@ -247,7 +244,7 @@ class TurnUsage(RunObserver):
             if self._ledger.budgets is not None:
                 self._ledger.budgets.refund(last)
         if route is not Route.ATTACH and active is not None and active.attached_attempt is not None:
-            # The rest of the response could not be received, and the response is requested again.
+            # The rest could not be received, and the response is requested again.
             active.usage += (active.attached_attempt,)
             if self._ledger.budgets is not None:
                 self._ledger.budgets.record(active.attached_attempt)
@@ -255,7 +252,7 @@ class TurnUsage(RunObserver):
         self._inner.continued(attempt, model, route)
 
     def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
-        """Return the observation of the wrapped observer."""
+        """Return the observation of the other observer."""
         return self._inner.observe_call(call)
 
     def add_attempt(
@@ -268,7 +265,7 @@ class TurnUsage(RunObserver):
         reported_model: str,
         chunks: int = 0,
     ) -> None:
-        """Record an attempt that ends now. Do nothing after the end of the turn."""
+        """Record an attempt that ends now. After the end of the turn, do nothing."""
         if self._active is None:
             return
         self._attempts += 1
@@ -281,7 +278,7 @@ class TurnUsage(RunObserver):
         active.usage += (record,)
 
     def ended(self, ending: StatusUpdate) -> None:
-        """Record the usage that the last status of a turn reports, if the turn called no model of this server."""
+        """Record the usage in the last status of a turn, if the turn called no model of this server."""
         fields = extension_metadata(ending.metadata or {})
         reported = as_mapping(fields.get("usage"))
         if self._attempts or reported is None:
@@ -300,13 +297,11 @@ class TurnUsage(RunObserver):
         self.add_attempt("", "", AttemptState.FINAL, self._begin_time, usage, as_text(response.get("model")))
 
     def close(self) -> None:
-        """Release the task. Connections that the turn opened may keep this object alive."""
+        """Release the task, because connections that the turn opened may keep this object alive."""
         self._active = None
 
 
 class _ObservedAttempt(ResponseObservation):
-    """Observes one attempt."""
-
     def __init__(
         self, usage: TurnUsage, model: Model, turn: TurnAccumulator, inner: ResponseObservation
     ) -> None:
@@ -323,11 +318,11 @@ class _ObservedAttempt(ResponseObservation):
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Return the request of the wrapped observation."""
+        """Return the request of the other observation."""
         return self._inner.sent(stream)
 
     def first_chunk(self) -> None:
-        """Notify the wrapped observation."""
+        """Notify the other observation."""
         self._inner.first_chunk()
 
     def __exit__(
@@ -384,10 +379,7 @@ class _LimitedAttempt(_ObservedAttempt):
 
     @property
     def chunks(self) -> int:
-        """The number of received chunks.
-
-        An assignment adds the new chunks to the budgets, and may raise `BudgetExceededError`.
-        """
+        """The number of received chunks. An assignment adds new chunks to the budgets, and may raise `BudgetExceededError`."""
         return self._chunks
 
     @chunks.setter
@@ -402,7 +394,7 @@ class _LimitedAttempt(_ObservedAttempt):
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Return the request of the wrapped observation. The budgets are checked before it is sent."""
+        """Check the budgets, then send the request of the other observation."""
         return AsyncResource(partial(self._sent, self._inner.sent(stream)))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:

@@ -2,11 +2,9 @@
 
 The metadata of a call contains the HTTP headers of the other bindings, with lower-case names: ``a2a-version``,
 ``a2a-extensions``, ``authorization``, ``x-api-key`` and ``last-event-id``. A subscription resumes after the event whose number is
-``last-event-id``. gRPC messages have no field for the number of an event. The number is therefore in the metadata that the
-stream extension adds to the event.
+``last-event-id``. Clients find the number of an event in the metadata that the stream extension adds to the event.
 
-`GrpcVersion` contains the differences between versions: `tailrace.server.protocols.a2a.grpc_v1_0` for 1.0 (section 10 of the
-specification), `tailrace.server.protocols.a2a.grpc_v0_3` for 0.3. A client selects the version by the name of the service.
+`GrpcVersion` contains the differences between the protocol versions. A client selects the version by the name of the service.
 
 An error is a gRPC status. The trailer ``grpc-status-details-bin`` contains a ``google.rpc.Status`` with an ErrorInfo and, for
 invalid fields, a BadRequest, or, for a limit, a RetryInfo. Quoted values are shortened, because clients report a different error
@@ -56,18 +54,17 @@ from tailrace.wrappers.messages import shortened
 logger = logging.getLogger("tailrace.server")
 
 STOP_TIMEOUT = 2.0
-"""When the server stops, calls that are still open are aborted after ``shutdown_grace`` and this number of seconds."""
+"""Seconds after ``shutdown_grace`` until a stopping server aborts open calls."""
 
-_LARGE = 1024 * 1024  # after a rejected call with a body of more bytes, memory is released
+_LARGE = 1024 * 1024  # after a rejected call with a larger body, memory is released
 _BYTES_OF_VALUE = 8  # estimated size of a value, for the cost of parsing a message
 
-_ANY_SIZE = -1  # gRPC's value for no limit
+_ANY_SIZE = -1
 
 _MIN_CLIENT_PING = 10_000
-"""Minimum interval between pings of a client, in milliseconds. With gRPC's default of five minutes, subscribers of idle streams
-would be disconnected."""
+"""Minimum interval between pings of a client, in milliseconds. gRPC's default (5 minutes) would disconnect idle streams."""
 
-# The metadata with the list of requested extensions: the names in A2A 1.0 and in 0.3.
+# Metadata with the requested extensions, in A2A 1.0 and in 0.3.
 _EXTENSIONS = ("a2a-extensions", "x-a2a-extensions")
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -82,7 +79,7 @@ class GrpcBinding:
         authenticator: Authenticates callers.
         version: The version of the protocol.
         guard: Checks the address and the origin of each call.
-        public_card: Returns the public card, which GetExtendedAgentCard returns if there is no extended card. None to return an
+        public_card: Returns the public card, with which GetExtendedAgentCard responds if there is no extended card. None for an
             error in this case.
         observer: Observes the calls.
     """
@@ -107,10 +104,7 @@ class GrpcBinding:
         self._public_card = public_card
 
     def service(self) -> grpc.GenericRpcHandler:
-        """Return the service for a ``grpc.aio`` server.
-
-        The service receives encoded messages from gRPC, so that it can respond to an invalid message with an error of A2A.
-        """
+        """Return the service. It parses messages itself, so that an invalid message causes an error of A2A."""
         descriptor = self._version.descriptor
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             method.name: (
@@ -168,8 +162,8 @@ class GrpcBinding:
                 del body  # see `_unary`
                 await self._abort(context, error)
             if not taken:
-                # `abort` waits until the client has read all earlier events, which may take long. It is therefore called here:
-                # unlike `respond`, this function has no reference to the task, so the memory of the task can be freed.
+                # `abort` waits until the client has read all earlier events. Here, no reference to the task remains, so that its
+                # memory can be freed meanwhile.
                 seconds = f"{self._settings.bounds.send_timeout:g} seconds"
                 logger.info("closed the stream of a client that read nothing for %s", seconds)
                 await context.abort(grpc.StatusCode.ABORTED, f"the client read nothing for {seconds}")
@@ -209,11 +203,11 @@ class GrpcBinding:
         body: bytes,
         context: _Context,
     ) -> tuple[A2AModel, Caller]:
-        """Authenticate the caller, and then parse the request.
+        """Authenticate the caller, then parse the request.
 
         Raises:
             AuthError: The authentication failed, or the guard rejects the call.
-            A2AError: The version is not supported, the request is not valid, or the credentials cannot be verified at present.
+            A2AError: The version is not supported, the request is invalid, or the credentials cannot be verified at present.
         """
         metadata = _metadata(context)
         observe_call(self._observer, metadata)
@@ -256,12 +250,11 @@ class GrpcBinding:
         try:
             message = GetMessageClass(method.input_type).FromString(body)
         except DecodeError as error:
-            # The parser also limits the depth, but its error does not state the limit.
+            # The error of the parser does not state its limit.
             raise ParseError(f"{error} (values may nest {MAX_JSON_DEPTH} levels)") from None
         return version.read_request(operation, message)
 
     async def _abort(self, context: _Context, error: Exception) -> NoReturn:
-        """Abort a call with the status of an error."""
         if isinstance(error, AuthError):
             drop_frames(error)
             code = grpc.StatusCode.PERMISSION_DENIED if error.forbidden else grpc.StatusCode.UNAUTHENTICATED
@@ -282,7 +275,7 @@ def _written(version: GrpcVersion, operation: Operation, result: A2AModel | None
 
 
 class GrpcServer:
-    """Server for the gRPC binding, on a separate port. The server shares the engine with the HTTP server.
+    """Server for the gRPC binding on a separate port, with the engine of the HTTP server.
 
     Args:
         operations: See `GrpcBinding`.
@@ -329,8 +322,8 @@ class GrpcServer:
     async def running(self) -> AsyncGenerator[Self]:
         """Run the server during the block. The engine must be running.
 
-        At the end of the block, streams end with the last event of their tasks. Calls that are still open after
-        ``shutdown_grace + STOP_TIMEOUT`` seconds are aborted.
+        At the end of the block, streams end with the last event of their tasks. After ``shutdown_grace + STOP_TIMEOUT`` seconds,
+        open calls are aborted.
 
         Raises:
             ConfigurationError: The server cannot listen on the port.
@@ -369,7 +362,7 @@ class GrpcServer:
                 await server.stop(self._settings.shutdown_grace + STOP_TIMEOUT)
 
     def _public_card(self) -> AgentCard:
-        """Return the public card. The card contains the URLs of the HTTP server only if ``public_url`` is set."""
+        """Return the public card. It contains the URLs of the HTTP server only if ``public_url`` is set."""
         url = self._settings.public_url
         card = build_card(
             self._settings,
@@ -395,7 +388,7 @@ class GrpcServer:
 
 
 def _server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """Return the credentials for TLS; None if TLS is not configured.
+    """Return the credentials for TLS; None without TLS.
 
     Raises:
         ConfigurationError: A file cannot be read, or the key does not belong to the certificate.
@@ -404,7 +397,7 @@ def _server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
         return None
     certificate, key_file = settings.grpc_tls
     try:
-        # Checked here, because gRPC reports invalid files without a reason.
+        # gRPC reports invalid files without a reason.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
             certificate, key_file, password=_refuse_password
         )
@@ -421,7 +414,7 @@ def _refuse_password() -> str:
 
 
 def _metadata(context: _Context) -> Mapping[str, str]:
-    """Return the string metadata of a call, by lower-case name. Repeated entries are joined with commas, as in HTTP."""
+    """Return the text metadata of a call, by lower-case name. Repeated entries are joined with commas, as in HTTP."""
     sent = cast("tuple[tuple[str, str | bytes], ...]", context.invocation_metadata() or ())
     found: dict[str, str] = {}
     for name, value in sent:
@@ -435,7 +428,7 @@ def _cursor_of(context: _Context) -> int | None:
 
 
 async def _confirm_extensions(context: _Context, caller: Caller) -> None:
-    """Send the list of activated extensions to the client (A2A 1.0, section 3.2.6)."""
+    """Send the activated extensions to the client (A2A 1.0, section 3.2.6)."""
     if caller.extensions:
         await context.send_initial_metadata((("a2a-extensions", ", ".join(caller.extensions)),))
 

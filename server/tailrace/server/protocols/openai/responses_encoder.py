@@ -1,11 +1,11 @@
 """Encoder of OpenAI's Responses API: the events of a stream, or the complete response.
 
 The format is described at https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning
-becomes an item with a summary, because clients display summaries. If the turn fails or is cancelled, the stream ends with
-``response.failed``. If the turn fails, the event ``error`` is sent first, as in OpenAI's API: some clients read only this event.
+becomes an item with a summary, because clients display summaries. If the turn fails, an event ``error`` precedes
+``response.failed``, as in OpenAI's API, because some clients read only this event.
 
-The encoding depends only on the record of the request and on the stored events of the task. Each time that a response is
-streamed, its events therefore have the same numbers and the same bytes.
+The encoding depends only on the record of the request and on the stored events of the task. A repeated stream of a response
+therefore has the same numbers and bytes.
 """
 
 import math
@@ -34,25 +34,24 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 
 _LARGE_OUTPUT = 40 * MAX_INLINE_COST  # bytes; an encoded event is up to 40 times as long as its text
-# All events that only extend a text contain these bytes. Any other event may end a text. The encoded event then repeats the
-# complete text.
+# Events that only extend a text contain these bytes. Other events may end a text, and then repeat it.
 _APPENDS = b'"append":true'
 
 NO_EVENTS = math.inf
-"""Value of ``after`` if only the complete response is needed: no events are encoded."""
+"""Value of ``after`` if only the complete response is needed."""
 
 
 class _Part(NamedTuple):
-    """The description of a type of content part.
+    """A type of content part.
 
     Attributes:
         item_prefix: The prefix of the item's id.
         item: The members of a new item for parts of this type.
-        parts: The name of the item's member that contains the parts.
-        part_index: The name of the event member that contains the index of the part.
+        parts: The item's member that contains the parts.
+        part_index: The event member that contains the index of the part.
         part_event: The prefix of the types of events for the part.
         fields: The members of a new part.
-        text: The name of the part's member that contains the text.
+        text: The part's member that contains the text.
         text_event: The prefix of the types of events for the text.
     """
 
@@ -81,12 +80,12 @@ _PARTS = {
 
 
 class _CallKind(NamedTuple):
-    """The description of a type of tool call.
+    """A type of tool call.
 
     Attributes:
         item_prefix: The prefix of the item's id.
         type: The type of the item.
-        text: The name of the item's member that contains the arguments.
+        text: The item's member that contains the arguments.
         text_event: The prefix of the types of events for the arguments.
     """
 
@@ -110,10 +109,10 @@ class _Call(NamedTuple):
 
 
 def responses_usage(usage: Mapping[str, Any]) -> Fields:
-    """Return the usage in the format of the Responses API.
+    """Convert the usage to the format of the Responses API.
 
     Args:
-        usage: The extension metadata ``usage`` of a task. It contains the usage of the provider in the provider's format.
+        usage: The extension metadata ``usage`` of a task, with the usage in the provider's format.
     """
     details = UsageDetails.of(provider_usage(usage))
     return {
@@ -129,7 +128,7 @@ def responses_usage(usage: Mapping[str, Any]) -> Fields:
 
 
 def _namespace(call: ContentPartToolCall) -> Fields:
-    """Return the member with the namespace of the called tool; empty if the tool has no namespace."""
+    """Return the member with the namespace of the called tool; empty if it has none."""
     own = call.metadata.get(KEY)
     namespace = cast("Mapping[str, object]", own).get("namespace") if isinstance(own, Mapping) else None
     return {"namespace": namespace} if isinstance(namespace, str) else {}
@@ -140,12 +139,12 @@ class ResponsesEncoder(Encoder):
 
     Args:
         request: The record of the request.
-        after: Only events with a ``sequence_number`` above this number are encoded: -1 for all events, `NO_EVENTS` for none.
+        after: Encode only events with a higher ``sequence_number``: -1 for all events, `NO_EVENTS` for none.
         live: See `SerialTexts`. If False, text can be replaced without an error.
 
     Attributes:
         response: The current state of the response; empty before the first event.
-        error: The error that ended the response, also after a cancellation; None if there is none.
+        error: The error that ended the response, also after a cancellation; otherwise None.
     """
 
     def __init__(self, request: StoredRequest, *, after: float = -1, live: bool = True) -> None:
@@ -157,11 +156,13 @@ class ResponsesEncoder(Encoder):
         self._sequence_number = 0
         self._item: Fields | None = None  # the open item, which contains text or reasoning
         self._part: _Part | None = None  # the newest part of the open item
-        self._part_location: Fields = {}  # the members of an event that identify the part
-        self._delta_fields: Fields = {}  # the members of an event that identify the part's text
+        self._part_location: Fields = {}  # members of an event that identify the part
+        self._delta_fields: Fields = {}  # members of an event that identify the part's text
         self._deltas: list[str] = []
-        self._output_cost = 0  # the cost of the output so far
-        self._may_close = False  # the next text may belong to another part, so the open part may close
+        self._output_cost = 0
+        self._may_close = (
+            False  # whether the open part may close, because the next text may belong to another part
+        )
         self._calls: dict[str, _Call] = {}
         self._output: list[Fields] = []
         self.response: Fields = {}
@@ -172,7 +173,7 @@ class ResponsesEncoder(Encoder):
         return b"".join(map(self.encode, self.translator.feed(event)))
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return the maximum cost of encoding these events. Some encoded events repeat the request or the output so far."""
+        """Return the maximum cost of encoding events. Some encoded events repeat the request or the output so far."""
         new = cost = super().cost(events)
         if self._echo_cost and (
             self.response.get("status") != "in_progress" or any(event.state is not None for event in events)
@@ -213,16 +214,15 @@ class ResponsesEncoder(Encoder):
     def fail(self, error: OpenAIError) -> bytes:
         """Return the last frame of a stream whose turn has not ended.
 
-        The response has not failed: its turn may continue, for example after a restart. The event ``error`` repeats the number of
-        the previous event, so that a client can resume the stream after this number. For a background response, there is no
-        event.
+        The turn may continue, for example after a restart. The event ``error`` repeats the number of the previous event, so that
+        a client can resume the stream after this number. For a background response, there is no frame.
         """
         if self._request.background:
             return b""
         return _frame("error", max(self._sequence_number - 1, self._after), _error_fields(error.fields()))
 
     def partial_response(self, *, is_running: bool) -> Fields:
-        """Return the current state of the response, including the text of the open item and the arguments of calls.
+        """Return the current state of the response, including open text and arguments.
 
         Args:
             is_running: True while the turn runs.
@@ -266,9 +266,9 @@ class ResponsesEncoder(Encoder):
     # --- items --------------------------------------------------------------------------------------------------
 
     def _add_item(self, prefix: str, id_end: str, **fields: Any) -> tuple[Fields, Fields, bytes]:
-        """Add an item to the output. Return the item, the members that identify it in events, and the encoded event.
+        """Add an item to the output. Return the item, its identifying members in events, and the encoded event.
 
-        The id of the item ends with ``id_end``, or with the index of the item if ``id_end`` is empty.
+        If ``id_end`` is empty, the id of the item ends with its index.
         """
         index = len(self._output)
         item: Fields = {"id": f"{prefix}_{self._suffix}_{id_end or index}", **fields}
@@ -277,7 +277,7 @@ class ResponsesEncoder(Encoder):
         return item, {"item_id": item["id"], "output_index": index}, frame
 
     def _open_part(self, part: _Part) -> bytes:
-        """Open a part of this type, unless the open part has this type."""
+        """Open a part of this type, unless one is open."""
         if self._part is part:
             return b""
         item, frames = self._item, b""
@@ -308,7 +308,6 @@ class ResponsesEncoder(Encoder):
         return frames + self._event(f"{part.part_event}.done", **self._part_location, part=fields)
 
     def _close_item(self, status: str = "completed") -> bytes:
-        """Close the open item, if there is one."""
         item = self._item
         if item is None:
             return b""
@@ -329,7 +328,6 @@ class ResponsesEncoder(Encoder):
         return frames + frame
 
     def _add_approval(self, request: ApprovalRequest) -> bytes:
-        """Add the item for an approval request to the output."""
         item, place, frame = self._add_item(REQUEST_PREFIX, request.digest, **approval_item(request))
         done = self._event("response.output_item.done", output_index=place["output_index"], item=item)
         return frame + done
@@ -343,7 +341,6 @@ class ResponsesEncoder(Encoder):
         ) + self._event("response.output_item.done", output_index=place["output_index"], item=item)
 
     def _abandon_calls(self) -> None:
-        """Mark all calls in the output as incomplete, because the response is incomplete."""
         for call in self._calls.values():
             call.item[call.kind.text] = "".join(call.deltas)
             call.item["status"] = "incomplete"
@@ -394,8 +391,5 @@ def _frame(kind: str, number: float, fields: Fields) -> bytes:
 
 
 def _error_fields(fields: Fields) -> Fields:
-    """Return the members of an event ``error``.
-
-    OpenAI's documentation has the members at the top level, and its API sends them in ``error``.
-    """
+    """Return the members of an event ``error`` as in OpenAI's documentation (top level) and as in its API (in ``error``)."""
     return {**{name: fields[name] for name in ("code", "message", "param")}, "error": fields}

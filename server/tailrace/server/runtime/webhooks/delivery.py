@@ -1,16 +1,15 @@
 """Push notifications: delivers changes of a task's status to webhooks (A2A 1.0, section 4.3).
 
-Each webhook has a cursor in the store. Delivery reads the persisted events after this cursor. Delivery therefore continues
-correctly after a restart, and the undelivered events of a slow webhook need no memory. A separate asyncio task delivers to each
-webhook, so that a slow webhook delays neither tasks nor other webhooks.
+Each webhook has a cursor in the store. Delivery reads the persisted events after this cursor, and therefore continues correctly
+after a restart. Each webhook has its own asyncio task, so that a slow webhook delays neither tasks nor other webhooks.
 
-A webhook receives each status change in order, in the JSON format of stream events. After the last change, the webhook receives
-the complete task with its artifacts. Changes of artifacts are not delivered. A webhook of an older protocol version receives the
-complete task for each change, in the format of this version. If a later change already exists, the webhook receives only the
-status for the earlier change. If more than `MAX_MISSED` changes wait, the webhook receives only the current task.
+A webhook receives each status change in order, in the JSON format of stream events. After the last change, it receives the
+complete task with its artifacts. Changes of artifacts are not delivered. A webhook of an older protocol version receives the
+complete task for each change. If a later change already exists, it receives only the status. If more than `MAX_MISSED` changes
+wait, a webhook receives only the current task.
 
 A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is then deleted. Callers can neither read
-nor change such a webhook.
+nor change it.
 """
 
 import base64
@@ -54,7 +53,7 @@ MAX_MISSED = 100
 
 _STORE_PAUSE = 1.0  # seconds before a failed store is read again
 
-# Protocol versions whose webhooks receive complete tasks. Webhooks of A2A 1.0 receive events.
+# Webhooks of these versions receive complete tasks. Webhooks of A2A 1.0 receive events.
 _OLDER: dict[str, Dialect] = {"0.3": Version03(), "0.1": Version01()}
 
 _OPERATOR = "operator:"  # prefix of the ids and dialects of the operator's webhooks
@@ -73,10 +72,10 @@ class _Webhook:
         config: The configuration of the webhook.
         delivered: The number of the last event that was delivered, or whose delivery failed in all attempts.
         is_lagging: True if there may be events to deliver.
-        running: True if an asyncio task delivers notifications to this webhook.
+        running: True while an asyncio task delivers notifications.
         failing: True if the last notification failed in all attempts.
-        is_finished: True if no further notification follows, because the last one was delivered or failed in all attempts.
-        is_gone: True if the webhook was deleted, possibly by another node together with its task.
+        is_finished: True if no further notification follows.
+        is_gone: True if the webhook was deleted, possibly by another node.
         scope: The cancel scope of the delivery. It is cancelled when the webhook is deleted or replaced.
     """
 
@@ -93,13 +92,13 @@ class _Webhook:
 
 
 class PushNotifier:
-    """Stores the webhooks of tasks, and delivers notifications to them.
+    """Stores the webhooks of tasks, and delivers notifications.
 
     Args:
         store: The store with webhooks and events. It must be open during `running`.
         client: Posts the notifications.
-        grace: Seconds within which attempts in progress must complete when the server stops. Remaining notifications are
-            delivered after the next start.
+        grace: Seconds that attempts in progress have to complete when the server stops. Other notifications are delivered after
+            the next start.
         sign: Signs notifications to the webhooks of callers; None for no signatures.
         forms: The forms of the operator's webhooks, by name; None if the operator has no webhooks.
     """
@@ -118,7 +117,7 @@ class PushNotifier:
         self._grace = grace
         self._sign = sign
         self._forms = {f"{_OPERATOR}{name}": form for name, form in (forms or {}).items()}
-        # The webhooks of tasks that have not ended or whose end was not delivered, by task id and webhook id.
+        # By task id and webhook id, until the end of the task is delivered.
         self._webhooks: dict[str, dict[str, _Webhook]] = {}
         self._group: TaskGroup | None = None
         self._load_task: TaskLoader
@@ -128,13 +127,13 @@ class PushNotifier:
 
     @asynccontextmanager
     async def running(self, load_task: TaskLoader, load_snapshot: TaskLoader) -> AsyncGenerator[None]:
-        """Deliver notifications while the block runs, beginning with the undelivered events of earlier processes.
+        """Deliver notifications until the block ends, beginning with the undelivered events of earlier processes.
 
-        At the end of the block, attempts in progress have `grace` seconds to complete.
+        At the end of the block, attempts in progress have ``grace`` seconds to complete.
 
         Args:
-            load_task: Returns a task by its id and owner.
-            load_snapshot: Returns a task with a history that has only the caller's messages and the status messages.
+            load_task: Returns the task.
+            load_snapshot: Returns the task with a history of only the caller's messages and the status messages.
 
         Raises:
             StoreError: The webhooks cannot be read.
@@ -155,7 +154,7 @@ class PushNotifier:
     async def accept(
         self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int
     ) -> PushConfig:
-        """Validate a webhook, give it an id if it has none, and return it. This method does not persist the webhook.
+        """Validate a webhook and give it an id if it has none, without persisting it.
 
         Args:
             config: The caller's configuration, with the task's id.
@@ -179,7 +178,7 @@ class PushNotifier:
     def of_operator(
         self, name: str, task_id: str, message_id: str, owner: str, after: int
     ) -> list[PushConfig]:
-        """Return a list with the operator's webhook for one turn; an empty list if the operator has no webhook with this form.
+        """Return the operator's webhook for one turn in a list; an empty list if the operator has no webhook with this form.
 
         Args:
             name: The name of the form.
@@ -202,10 +201,10 @@ class PushNotifier:
 
         Args:
             config: The caller's configuration, with the task's id.
-            owner: The owner of the task. This method does not check that the task belongs to the owner.
+            owner: The owner of the task. This is not checked.
             dialect: The protocol version of the notifications.
             after: The number after which the webhook receives events.
-            has_ended: True if the task has ended, so that no events follow.
+            has_ended: True if no events follow.
 
         Returns:
             The webhook with its id.
@@ -241,7 +240,7 @@ class PushNotifier:
         Args:
             task_id: The task.
             owner: The owner of the task.
-            limit: The maximum number of webhooks; 0 for all.
+            limit: Maximum number of webhooks; 0 for all.
             page_token: The token from an earlier page; empty for the first page.
 
         Raises:
@@ -270,7 +269,7 @@ class PushNotifier:
         await self._store.delete_push_config(task_id, config_id)
 
     async def delete_of_operator(self, task_id: str, owner: str) -> None:
-        """Delete the operator's webhooks of a task, so that no notification about its end is sent.
+        """Delete the operator's webhooks of a task, so that the operator is not notified.
 
         Raises:
             StoreError: The webhooks cannot be deleted.
@@ -289,7 +288,7 @@ class PushNotifier:
 
         Args:
             task_id: The task.
-            new: Webhooks of the task that were persisted together with this change.
+            new: Webhooks that were persisted together with this change.
         """
         for config in new:
             self._add(config)
@@ -308,7 +307,7 @@ class PushNotifier:
                 self._schedule(webhook)
 
     def release_all(self) -> None:
-        """Cancel all deliveries, because another process takes them over."""
+        """Cancel all deliveries, because another process takes over."""
         for task_id in list(self._webhooks):
             self.drop(task_id)
 
@@ -348,7 +347,7 @@ class PushNotifier:
             self._group.start_soon(self._run, webhook, name=f"webhook of {webhook.config.task_id}")
 
     async def _run(self, webhook: _Webhook) -> None:
-        """Deliver all waiting notifications of a webhook. An error does not affect other webhooks."""
+        """Deliver all waiting notifications of a webhook. Log errors."""
         try:
             with webhook.scope:
                 while webhook.is_lagging:
@@ -376,7 +375,7 @@ class PushNotifier:
     # --- content ----------------------------------------------------------------------------------------------------
 
     async def _catch_up(self, webhook: _Webhook) -> None:
-        """Deliver notifications until no notification waits."""
+        """Deliver notifications until none waits."""
         while not webhook.is_finished:
             try:
                 changes = await self._changes(webhook)
@@ -408,10 +407,7 @@ class PushNotifier:
         return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
 
     async def _send_to_operator(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
-        """If the turn of the operator's webhook has ended, notify the webhook, and delete it.
-
-        If the operator no longer has a webhook with this form, only delete it.
-        """
+        """If the turn has ended, notify the operator's webhook and delete it. If its form no longer exists, only delete it."""
         if state is not None and not (state.terminal or state.interrupted):
             webhook.delivered = number
             return
@@ -428,7 +424,7 @@ class PushNotifier:
                 await self._store.mark_delivered(config.task_id, config.id, number)
                 return
             name, body = notification
-            # Use the current URL of the operator's webhook, because the signature uses its current secret.
+            # The current URL, because the signature uses the operator's current secret.
             current = config.model_copy(update={"url": form.url})
             await self._client.send(
                 current, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
@@ -489,7 +485,7 @@ def _encode_task(dialect: str, task: Task) -> bytes:
 
 
 def _at_event(task: Task, event: Event) -> Task:
-    """Return the task as of a status change. If there is a later change, the returned task has only the status."""
+    """Return the task as of a status change. If there is a later change, return only the status."""
     event_response = StreamResponse.from_json(event.body)
     then = event_response.task or event_response.status_update
     if then is None or then.status == task.status:
