@@ -1,8 +1,7 @@
-"""Translates the events of a task to chat events (`ui_events`) for all protocols except A2A. The code does no IO.
+"""Translates the events of a task to chat events (`ui_events`), without IO. All protocols except A2A use it.
 
-The translation of a delta takes a few microseconds. Agents without the stream extension are supported: their artifacts contain
-text, files and data. If no artifact has text, or if the task waits for the caller, the response includes the text of the last
-status.
+Agents without the stream extension are supported: their artifacts contain text, files and data. If no artifact has text, or if
+the task waits for the caller, the response includes the text of the last status.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,13 +22,11 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.openai.converter import arguments_text
 
-# The names that clients use for the finish reasons of incomplete responses.
+# Finish reasons of incomplete responses, in the words of clients.
 _TRUNCATED = {"length": "length", "content_filter": "content_filter", "recitation": "content_filter"}
 
 
 class _Call:
-    """A tool call that may still be incomplete."""
-
     __slots__ = ("declared", "id", "is_ended", "is_started", "name", "text")
 
     def __init__(self, name: str, *, declared: bool) -> None:
@@ -41,7 +38,7 @@ class _Call:
         self.is_ended = False
 
     def pop_events(self) -> list[ui_events.UiEvent]:
-        """Return a list with one event for the arguments that have not been reported; empty if there are none."""
+        """Return an event for the arguments that were not reported yet; an empty list if there are none."""
         text = self.text.pop_new() if self.is_started else ""
         return [ui_events.ArgumentsAdded(self.id, text)] if text else []
 
@@ -51,10 +48,10 @@ class EventTranslator:
 
     Args:
         tools: The names of the tools that the client declared.
-        known_ids: The ids of earlier calls of the conversation. A new call with one of these ids is reported only when it is
-            complete, because the agent then gives the call another id.
-        includes_earlier_turns: Whether the response also includes the turns before the newest turn. It includes an earlier turn only if
-            all later messages of the caller contain only tool results and decisions about calls.
+        known_ids: The ids of earlier calls of the conversation. The agent gives a new call with such an id another id, so the
+            call is reported only when it is complete.
+        includes_earlier_turns: Whether the response also includes earlier turns: those after which the caller sent only tool
+            results and decisions about calls.
         texts: Translates the texts; `ParallelTexts` by default.
         with_approvals: Whether the protocol supports approval requests. If not, the status text describes them.
 
@@ -81,20 +78,20 @@ class EventTranslator:
         self._includes_earlier_turns = includes_earlier_turns
         self._texts = texts or ParallelTexts()
         self._first_turn = 1
-        self._turn = 1  # the number of the newest turn
-        self._round = (0, 0)  # the numbers of the current turn and of its round
+        self._turn = 1  # the newest turn
+        self._round = (0, 0)  # the current turn and round
         self._channels: dict[str, str] = {}
         self._earlier: set[str] = set()  # ids of artifacts of turns before the first turn of the response
         self._calls: dict[str, _Call] = {}  # by artifact id
         self._started: dict[str, _Call] = {}  # by call id
-        self._with_result: set[str] = set()  # ids of calls that have results
+        self._with_result: set[str] = set()  # calls that have results
         self._with_approvals = with_approvals
         self._decisions: dict[str, str] = {}  # decisions about calls of earlier turns, by call id
 
     def feed(self, event: Event) -> list[ui_events.UiEvent]:
-        """Translate an event of the task to chat events.
+        """Translate an event of the task.
 
-        If a text is replaced, and the new text does not begin with the text already sent, the turn ends with an error.
+        If the new text of a replaced text does not begin with the text already sent, the turn ends with an error.
         """
         if self.ended:
             return []
@@ -112,7 +109,6 @@ class EventTranslator:
             return [ui_events.TurnEnded(TaskState.WORKING, error=error)]
 
     def _start(self, task: task_events.TaskView, state: TaskState | None) -> list[ui_events.UiEvent]:
-        """Translate a snapshot of the task."""
         self.task_id, self.context_id = task.id, task.context_id
         messages = [message for message in task.history if message.is_callers]
         self._turn = self._first_turn = max(1, len(messages))
@@ -125,7 +121,7 @@ class EventTranslator:
         has_ended = state is not None and (state.terminal or state.interrupted)
         newest = max(map(_round_of, task.artifacts), default=(1, 1))
         for artifact in task.artifacts:
-            # A snapshot does not show whether an artifact is complete. The artifacts of earlier rounds are.
+            # A snapshot does not show whether an artifact of the newest round is complete.
             is_complete = has_ended or _round_of(artifact) < newest
             update = task_events.ArtifactUpdateView(artifact, last_chunk=is_complete)
             events += self._feed_artifact(update, is_copy=True)
@@ -136,10 +132,7 @@ class EventTranslator:
         return events
 
     def _feed_message(self, parts: Iterable[task_events.PartView]) -> list[ui_events.UiEvent]:
-        """Translate a response without a task: its reasoning as one complete artifact, and its other parts as another.
-
-        Tool calls and tool results are omitted.
-        """
+        """Translate a response without a task: one artifact for its reasoning, and one for the other parts without tool data."""
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted("", ""), *self._start_round(1, 1)]
         visible = [part for part in parts if not part.is_tool_data]
         reasoning = [part for part in visible if task_events.channel_of(part.metadata or {}) == "reasoning"]
@@ -170,7 +163,7 @@ class EventTranslator:
                 return []
             self._earlier.discard(artifact_id)
             if channel != "tool_result":
-                # Artifacts of agents without the extension have no turn number, so `turn` is 1.
+                # Without the extension, artifacts have no turn number, and `turn` is 1.
                 turn = turn if is_copy else max(turn, self._turn)
                 events = self._start_round(turn, task_events.turn_or_round_number(fields.get("round")))
         else:
@@ -226,7 +219,7 @@ class EventTranslator:
         artifact = update.artifact
         call = self._calls.get(artifact.artifact_id)
         if artifact.parts and task_events.is_mapping(artifact.parts[0].data):
-            # The complete call replaces the text of the arguments.
+            # The complete call replaces streamed arguments.
             complete = task_events.tool_call_of(artifact.parts[0])
             return self._end_call(call, complete) if complete is not None else []
         text = "".join(part.text or "" for part in artifact.parts)
@@ -241,7 +234,7 @@ class EventTranslator:
         return [] if self._is_deferred(call, call_id) else self._start_call(call, call_id)
 
     def _is_deferred(self, call: _Call, call_id: str) -> bool:
-        """Return whether a call is not reported while the turn runs, but only if it is pending at the end of the turn."""
+        """Return whether a call is reported only if it is pending at the end of the turn."""
         is_live = self._texts.is_live and call.declared and call_id not in self._known_ids
         return self._texts.omits_finished_calls and not is_live
 
@@ -261,7 +254,7 @@ class EventTranslator:
         if call is not None and call.is_ended:
             return []
         if complete.id in self._started and (call is None or not call.is_started):
-            return []  # another call with the same id; both have the same result
+            return []  # another call with the same id, and thus the same result
         if call is None:
             call = _Call(complete.name, declared=complete.name in self._tools)
         events: list[ui_events.UiEvent] = []
@@ -283,7 +276,7 @@ class EventTranslator:
         return [*events, ui_events.CallEnded(complete, call.declared, as_written)]
 
     def _end_pending(self, complete: ContentPartToolCall) -> list[ui_events.UiEvent]:
-        """Translate a call that waits for a result from the client."""
+        """Translate a call that waits for the client."""
         calls = (call for call in self._calls.values() if call.id == complete.id)
         call = self._started.get(complete.id) or next(calls, None)
         events = self._end_call(call, complete, is_pending=True)
@@ -335,7 +328,7 @@ class EventTranslator:
             is_truncated = state is TaskState.FAILED and finish and "error" not in fields
             error = None if is_truncated else OpenAIError.from_task(state, text, fields)
             text = ""
-        # For a failed turn, `close` is not called: it could raise `DivergedError`, which would hide the error of the turn.
+        # `close` could raise `DivergedError`, which would hide the error of the turn.
         events = self._texts.close(pending_calls=bool(calls)) if error is None else self._texts.abort()
         if text and (self._texts.is_empty or state.interrupted):
             events += self._texts.add_status(text)
@@ -360,7 +353,7 @@ class EventTranslator:
 
 
 def _has_only_results(message: task_events.MessageView) -> bool:
-    """Return whether a message consists only of tool results and of decisions about calls."""
+    """Return whether a message consists only of tool results and decisions about calls."""
     return bool(message.parts) and all(
         task_events.is_mapping(data := part.get("data"))
         and any(isinstance(data.get(name), list) for name in ("tool_results", RESPONSES))
@@ -369,7 +362,7 @@ def _has_only_results(message: task_events.MessageView) -> bool:
 
 
 def _round_of(artifact: task_events.ArtifactView) -> tuple[int, int]:
-    """Return the numbers of the turn and of the round in which an artifact was created."""
+    """Return the turn and the round in which an artifact was created."""
     fields = extension_metadata(artifact.metadata)
     turn, number = fields.get("turn"), fields.get("round")
     return task_events.turn_or_round_number(turn), task_events.turn_or_round_number(number)

@@ -1,19 +1,17 @@
-"""Joins artifacts, which grow in parallel and can be replaced, into text to which clients only append.
+"""Joins artifacts, which grow in parallel and can be replaced, into one append-only text for each channel.
 
-The module is for protocols with one text per channel. In each channel, the first incomplete artifact is sent as it grows. The
-next artifact is sent after the first one is complete. Files and data become Markdown.
+In each channel, the first incomplete artifact is sent as it grows. The next artifact follows after its end. Files and data become
+Markdown.
 """
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.parallel_texts import DivergedError, GrowingText
 from tailrace.server.protocols.task_events import ArtifactUpdateView, text_of
 
-_BETWEEN = "\n\n"  # precedes the text of an artifact that does not belong to a round, for example of a file
+_BETWEEN = "\n\n"  # precedes an artifact that does not belong to a round, for example a file
 
 
 class _Entry:
-    """An artifact of a channel."""
-
     __slots__ = ("is_complete", "is_round", "is_started", "position", "text")
 
     def __init__(self, position: int, *, is_round: bool) -> None:
@@ -25,12 +23,12 @@ class _Entry:
 
 
 class SerialChannel:
-    """Joins the artifacts of one channel into one text, in the order in which the artifacts started.
+    """Joins the artifacts of one channel in the order in which they started.
 
     Args:
         name: The name of the channel.
-        live: True to send text as it grows. If False, `close` returns the full text, and text can be replaced until then.
-        between_rounds: The separator between the texts of two rounds of a turn.
+        live: True to send text as it grows. If False, only `close` returns text, and text can be replaced until then.
+        between_rounds: The separator between the texts of two rounds.
     """
 
     def __init__(self, name: ui_events.Channel, *, live: bool, between_rounds: str = "\n") -> None:
@@ -39,12 +37,12 @@ class SerialChannel:
         self._between_rounds = between_rounds
         self._entries: dict[str, _Entry] = {}
         self._order: list[_Entry] = []
-        self._current = 0  # the position of the artifact that is sent as it grows
+        self._current = 0  # position of the artifact that is sent as it grows
         self.is_empty = True
         """True if no text has been sent."""
 
     def events(self, text: str) -> list[ui_events.UiEvent]:
-        """Return the events for text of this channel."""
+        """Return events for text of this channel."""
         return [ui_events.TextAdded(self._name, self._name, text)] if text else []
 
     def feed(self, artifact_id: str, text: str, *, append: bool, last: bool, is_round: bool = True) -> str:
@@ -55,7 +53,7 @@ class SerialChannel:
             text: The new text of the artifact, or the text to append.
             append: Whether the text is appended.
             last: Whether the artifact is complete.
-            is_round: Whether the artifact is the text of a round.
+            is_round: Whether the artifact belongs to a round.
 
         Raises:
             DivergedError: The text already sent cannot be continued.
@@ -69,7 +67,7 @@ class SerialChannel:
         if not self._live:
             return ""
         if entry.position < self._current:
-            # A complete artifact has changed. Resume with this artifact, unless text of later artifacts was already sent.
+            # A complete artifact has changed. It can only be resumed if no text of later artifacts was sent.
             if any(other.is_started for other in self._order[entry.position + 1 :]):
                 if entry.text.pop_new():
                     raise DivergedError
@@ -78,7 +76,7 @@ class SerialChannel:
         return self._flush()
 
     def add_block(self, artifact_id: str, text: str) -> str:
-        """Append a separate block after the current text, and return the text to send."""
+        """Append a separate block, and return the text to send."""
         entry = self._order[-1] if self._order else None
         if entry is not None and not entry.is_complete:
             entry.text.feed(f"{_BETWEEN}{text}{_BETWEEN}")
@@ -86,7 +84,7 @@ class SerialChannel:
         return self.feed(artifact_id, text, append=False, last=True, is_round=False)
 
     def close(self) -> str:
-        """Complete all artifacts, and return the remaining text to send.
+        """Complete all artifacts, and return the remaining text.
 
         Raises:
             DivergedError: The text already sent cannot be continued.
@@ -117,13 +115,13 @@ class SerialChannel:
 
 
 class _BufferedText:
-    """The text of a round. It is held back until it is known whether the round is the last one."""
+    """The text of a round that is held back."""
 
     __slots__ = ("first", "is_complete", "texts")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.first = ""  # the first character that is not white space; empty if there is none
+        self.first = ""  # the first character other than white space; may be empty
         self.is_complete = False
 
     def feed(self, update: ArtifactUpdateView, text: str) -> None:
@@ -141,8 +139,8 @@ class SerialTexts:
     Args:
         live: True to report text as it grows, False to report all text at the end.
         last_round: Whether only the text of the last round is the response, because clients parse it as JSON. The text of earlier
-            rounds is then reported as reasoning. Sent text cannot be retracted. Text is therefore held back until its round is
-            known to be the last. Only text that begins with ``{`` is sent immediately.
+            rounds is then reported as reasoning. A text that begins with ``{`` is sent immediately. Other text is held back until
+            its round is known to be the last.
     """
 
     omits_finished_calls = True
@@ -157,18 +155,18 @@ class SerialTexts:
         self._by_name |= {"reasoning": self._reasoning, "refusal": self._refusal}
         self._round = 0
         self._buffered_texts: dict[str, _BufferedText] = {}
-        self._assigned: dict[str, SerialChannel] = {}  # the channel of each text of a round, by artifact id
+        self._assigned: dict[str, SerialChannel] = {}  # by artifact id
         self._response_round = 0  # the first round whose text was sent as the response; 0 if there is none
 
     @property
     def is_empty(self) -> bool:
-        """True if no text has been reported in the channel ``text``."""
+        """True if the channel ``text`` has no text."""
         return self._text.is_empty
 
     def feed(
         self, update: ArtifactUpdateView, channel: str, *, is_copy: bool = False
     ) -> list[ui_events.UiEvent]:
-        """Report an update of an artifact. See `ParallelTexts.feed` for arguments and errors."""
+        """Report an update of an artifact. See `ParallelTexts.feed`."""
         text = text_of(update.artifact.parts, append=update.append)
         artifact_id = update.artifact.artifact_id
         known = self._by_name.get(channel)
@@ -222,15 +220,15 @@ class SerialTexts:
         return self._text.events(text or self._text.close())
 
     def start_call(self) -> list[ui_events.UiEvent]:
-        """Report nothing, because a call does not interrupt a text."""
+        """Return no events, because a call does not interrupt a text."""
         return []
 
     def abort(self) -> list[ui_events.UiEvent]:
-        """Report nothing, because sent text remains unchanged."""
+        """Return no events. Sent text remains."""
         return []
 
     def close(self, *, pending_calls: bool = False) -> list[ui_events.UiEvent]:
-        """Report the remaining text of all channels. See `ParallelTexts.close` for arguments and errors."""
+        """Report the remaining text of all channels. See `ParallelTexts.close`."""
         events = self._release_all(self._reasoning if pending_calls else self._text)
         for channel in (self._reasoning, self._text, self._refusal):
             events += channel.events(channel.close())

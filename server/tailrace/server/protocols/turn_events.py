@@ -21,7 +21,7 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 
 
 async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> "RepeatedTurn":
-    """Return the events of the turn that an earlier request with the same message began.
+    """Return the events of the turn that an earlier equal request began.
 
     Raises:
         TaskNotFoundError: The task was deleted in the meantime.
@@ -34,7 +34,7 @@ async def repeat_turn(operations: Operations, sent: SendKey, caller: Caller) -> 
 
 
 async def subscribe_to_turn(operations: Operations, task_id: str, turn: int, caller: Caller) -> "TurnEvents":
-    """Return the events of a turn from its first event on. If the turn is running, new events follow.
+    """Return the events of a turn. If the turn is running, new events follow.
 
     Raises:
         TaskNotFoundError: The task does not exist or belongs to another caller.
@@ -47,7 +47,7 @@ async def subscribe_to_turn(operations: Operations, task_id: str, turn: int, cal
 
 
 def callers_messages(task: Task) -> int:
-    """Return the number of the caller's messages in a task. It is also the number of the newest turn."""
+    """Return the number of the caller's messages in a task, which is also the number of the newest turn."""
     return sum(map(is_callers, task.history))
 
 
@@ -55,8 +55,8 @@ class TurnEvents:
     """The events of a turn.
 
     Args:
-        stream: Events of the task. The stream begins with the first event of the turn, or with the first event of the task.
-        turn: 0 if the stream begins with the first event of the turn; otherwise the number of the turn.
+        stream: Events of the task.
+        turn: The number of the turn, if the stream begins with the first event of the task; 0 if it begins with the turn.
     """
 
     def __init__(self, stream: EventStream, turn: int = 0) -> None:
@@ -85,12 +85,12 @@ class TurnEvents:
                 yield events
 
     def close(self) -> None:
-        """Release the permit of the stream, which counts toward the caller's maximum number of streams."""
+        """Release the permit of the stream."""
         self._stream.close()
 
 
 def _checked(events: Sequence[Event], last: int | None) -> int:
-    """Check that no event is missing, and return the number of the last event."""
+    """Check that no event is missing. Return the number of the last event."""
     for event in events:
         if last is not None and event.number != last + 1:
             raise EventsDropped(event.number)
@@ -99,20 +99,14 @@ def _checked(events: Sequence[Event], last: int | None) -> int:
 
 
 class _Replay:
-    """Replays the events of a task up to the first event of a turn.
-
-    The first event of the turn is replaced with an event that contains the task at that time.
-
-    Args:
-        turn: The number of the turn.
-    """
+    """Replays the events of a task up to the first event of a turn. This event is replaced with the task at that time."""
 
     def __init__(self, turn: int) -> None:
         self._turn = turn
         self._record: TaskRecord | None = None
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events of a batch that belong to the turn; empty if the turn has not begun.
+        """Return the events that belong to the turn; empty if the turn has not begun.
 
         Raises:
             EventsDropped: The first event of the task is no longer stored.
@@ -135,7 +129,7 @@ class _Replay:
 
 
 class RepeatedTurn:
-    """The events of a turn for a repeated request. If they are no longer stored, the only event is a snapshot of the task.
+    """The events of a turn for a repeated request, or a snapshot of the task if they are no longer stored.
 
     Args:
         events: The events of the turn.
@@ -157,7 +151,7 @@ class RepeatedTurn:
         """Yield the events in batches, and close the stream at the end.
 
         Raises:
-            EventsDropped: Events were deleted after the first event was read.
+            EventsDropped: Events were deleted during the iteration.
             StoreError: Events cannot be read.
         """
         is_begun = False
@@ -172,34 +166,34 @@ class RepeatedTurn:
             yield [await run_bounded(cost_of_task(self._task), snapshot_of_turn, self._task, self.turn)]
 
     def close(self) -> None:
-        """Close the stream (see `TurnEvents.close`)."""
+        """Close the stream."""
         self._events.close()
 
 
 def snapshot_of_turn(task: Task, turn: int) -> Event:
-    """Return an event with the state of a task at the end of a turn; for the newest turn, the current state of the task."""
+    """Return an event with the task at the end of a turn; for the newest turn, with the current task."""
     if turn != callers_messages(task):
         task = _task_at_turn(task, turn)
     return Event(0, StreamResponse(task=task).to_json(), task.status.state)
 
 
 def snapshot_of_running_turn(task: Task, turn: int) -> Event:
-    """Return an event with the current state of a task, without messages that were received during the running turn."""
+    """Return an event with the current task, without messages that were received during the running turn."""
     task = task.model_copy(update={"history": _history_to(task, turn)})
     return Event(0, StreamResponse(task=task).to_json(), task.status.state)
 
 
 def last_turn(task: Task, turn: int) -> int:
-    """Return the number of the turn with which the events of a turn end.
+    """Return the number of the turn with which the stream of a turn ends.
 
-    A message to a running task waits, and its turn follows in the same stream. The events of a turn therefore end with the next
-    turn after which the task asked its caller, or with the task.
+    A message to a running task waits, and its turn follows in the same stream. The stream ends when the task asks its caller or
+    ends.
     """
     starts = _starts(task)
     for number in range(turn, len(starts)):
         following = task.history[starts[number]]
         has_question = not is_callers(task.history[starts[number] - 1])
-        # A message with the record of an API request is never sent to a running task, so the turn before it has ended.
+        # A message with the record of an API request is never sent to a running task.
         if has_question or "apiRequest" in extension_metadata(following.metadata):
             return number
     return len(starts)
@@ -215,10 +209,7 @@ def _history_to(task: Task, turn: int) -> tuple[Message, ...]:
 
 
 def _task_at_turn(task: Task, turn: int) -> Task:
-    """Return the task at the end of an earlier turn.
-
-    If further turns followed, the metadata is empty, because only the metadata of the task's last status is stored.
-    """
+    """Return the task at the end of an earlier turn. The metadata of earlier turns is not stored, and therefore empty."""
     last, starts = last_turn(task, turn), _starts(task)
     history = _history_to(task, turn)
     if last == len(starts):

@@ -11,7 +11,7 @@ from tailrace.streaming.tools.approvals import ApprovalRequest
 from tailrace.wrappers import ContentPartToolCall
 
 Channel = Literal["text", "reasoning", "refusal"]
-"""The channel of a text. The text of the last status has the channel ``text``."""
+"""The channel of a text. The last status has the channel ``text``."""
 
 
 class UiEvent(msgspec.Struct, frozen=True):
@@ -24,8 +24,8 @@ class TurnStarted(UiEvent, frozen=True):
     Attributes:
         task_id: The id of the task; empty for a response without a task.
         context_id: The id of the conversation; empty if ``task_id`` is empty.
-        first_turn: The number of the first turn in the response. A response can have several turns of the task if the messages
-            between them contained only results of tool calls or decisions about calls.
+        first_turn: The number of the first turn in the response. The messages between the turns of a response contain only tool
+            results or decisions about calls.
     """
 
     task_id: str
@@ -34,7 +34,7 @@ class TurnStarted(UiEvent, frozen=True):
 
 
 class RoundStarted(UiEvent, frozen=True, gc=False):
-    """A round starts: the model is called with a message of the caller, or again with the results of its tool calls.
+    """A round starts.
 
     Attributes:
         turn: The number of the turn in the task.
@@ -46,7 +46,7 @@ class RoundStarted(UiEvent, frozen=True, gc=False):
 
 
 class TextStarted(UiEvent, frozen=True, gc=False):
-    """A text starts. The id of the text is unique in the task."""
+    """A text starts. Its id is unique in the task."""
 
     id: str
     channel: Channel
@@ -94,8 +94,7 @@ class CallEnded(UiEvent, frozen=True):
     Attributes:
         call: The call.
         declared: See `CallStarted`.
-        as_written: Whether the joined deltas of `ArgumentsAdded` are the JSON of the arguments. False if the agent changed the
-            arguments after they were streamed.
+        as_written: False if the agent changed the arguments after they were streamed in `ArgumentsAdded`.
     """
 
     call: ContentPartToolCall
@@ -113,10 +112,10 @@ class CallResult(UiEvent, frozen=True):
 
     Attributes:
         id: The id of the call.
-        output: Any JSON value.
-        is_error: Whether the tool failed. ``output`` then describes the error.
-        by_caller: Whether the client ran the tool, and sent the result.
-        is_rejected: Whether the call was rejected. The tool then did not run.
+        output: Any JSON value. It describes the error if ``is_error`` is True.
+        is_error: Whether the tool failed.
+        by_caller: Whether the client ran the tool.
+        is_rejected: Whether the call was rejected, so that the tool did not run.
     """
 
     id: str
@@ -127,7 +126,7 @@ class CallResult(UiEvent, frozen=True):
 
 
 class FileAdded(UiEvent, frozen=True):
-    """The agent adds a file.
+    """A file.
 
     Attributes:
         id: The id of the artifact.
@@ -143,13 +142,13 @@ class FileAdded(UiEvent, frozen=True):
 
 
 class DataAdded(UiEvent, frozen=True):
-    """The agent adds data.
+    """JSON data.
 
     Attributes:
         id: The id of the artifact.
         name: The name of the artifact.
         data: Any JSON value.
-        is_output: Whether the data is the response itself, because the caller requested a JSON response.
+        is_output: Whether the data is the requested JSON response.
     """
 
     id: str
@@ -166,7 +165,7 @@ class StateChanged(UiEvent, frozen=True):
 
 
 class CallPending(UiEvent, frozen=True):
-    """A call of a tool that the client did not declare waits for a result from the client."""
+    """A call of a tool that the client did not declare waits for the client."""
 
     call: ContentPartToolCall
 
@@ -177,12 +176,12 @@ class TurnEnded(UiEvent, frozen=True):
     Attributes:
         state: The state of the task.
         finish: ``stop``, ``length``, ``content_filter`` or ``tool_calls``; without meaning if ``error`` is set.
-        error: The error that ended the turn; None if there is none. A response that reached its maximum length is not an error.
+        error: The error that ended the turn; None without an error. Reaching the maximum length is not an error.
         usage: The usage of the task; None if it is unknown.
         pending: The ids of the calls that wait for the client.
         approvals: The calls that wait for an approval.
-        annotations: The citations that the provider returned.
-        response: The metadata that the provider returned with the response.
+        annotations: The citations from the provider.
+        response: The provider's metadata of the response.
     """
 
     state: TaskState

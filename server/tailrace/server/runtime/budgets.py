@@ -1,8 +1,8 @@
 """Budgets: limits on the tokens or the costs of callers in a period.
 
-An attempt can begin only if no budget is used up. The server ends a running response when a budget is used up. The usage of ended
-attempts is in the ledger, which several servers may share. To this usage, each server adds the usage of its own running
-responses. Until the provider reports the output tokens, each chunk of a response counts as one token.
+An attempt can begin only if no budget is used up. The server ends a running response when a budget is used up. The ledger, which
+several servers may share, contains the usage of ended attempts. Each server adds the usage of its own running responses. Until
+the provider reports the output tokens, each chunk counts as one token.
 """
 
 import logging
@@ -23,10 +23,7 @@ from tailrace.wrappers import StoreError, Usage
 logger = logging.getLogger("tailrace.server")
 
 SETTLED_AFTER = 60_000
-"""Milliseconds from the end of an attempt until every server has persisted the attempt.
-
-Sums of older attempts no longer change.
-"""
+"""Milliseconds after the end of an attempt. After this time, every server has persisted the attempt, and sums do not change."""
 
 _FOREVER = 2**62
 
@@ -47,11 +44,11 @@ class _Window:
 
     Attributes:
         budget: The budget.
-        limit: The limit in tokens or in 1e-9 US dollars. All amounts of this object have the same unit.
+        limit: The limit. All amounts of this object are in tokens or in 1e-9 US dollars.
         start: The start of the period, in milliseconds since 1970.
         end: The end of the period.
         spent: The usage of ended attempts.
-        running: The usage of running attempts of this server so far.
+        running: The usage of running attempts of this server.
         settled: The usage in the ledger before ``settled_at``.
         settled_at: A time in milliseconds since 1970. The ledger receives no further attempts that ended earlier.
     """
@@ -78,7 +75,7 @@ class Budgets:
     Args:
         budgets: The budgets.
         store: Contains the usage ledger.
-        prices: The prices, from which the costs of incomplete responses are estimated.
+        prices: The prices for the costs of incomplete responses.
         is_shared: True if other servers also write the ledger.
     """
 
@@ -109,7 +106,7 @@ class Budgets:
                 raise error
 
     def begin(self, owner: str, provider: str, model: str) -> "RunningCall | None":
-        """Return a counter for an attempt that begins after `check`; None if no budget applies to the owner."""
+        """Return a counter for an attempt that begins after `check`; None if no budget applies."""
         if not self._budgets:
             return None
         user = user_of(owner)
@@ -122,10 +119,7 @@ class Budgets:
         return RunningCall(units) if units else None
 
     def record(self, record: UsageRecord) -> None:
-        """Add the usage of an ended attempt to the periods in memory.
-
-        Periods that are added later read the usage from the ledger.
-        """
+        """Add the usage of an ended attempt to the periods in memory."""
         self._add(record, 1)
 
     def refund(self, record: UsageRecord) -> None:
@@ -146,14 +140,12 @@ class Budgets:
         )
 
     def _amount(self, budget: Budget, usage: SpentUsage) -> int:
-        """Return usage in the unit of a budget. Unreported output tokens cost the same as reported ones."""
         if budget.tokens is not None:
             return usage.tokens + usage.missing_tokens
         price = self._prices.output_price(usage.provider, usage.model) if usage.missing_tokens else 0
         return usage.cost + usage.missing_tokens * price
 
     async def _windows_of(self, owner: str) -> list[_Window]:
-        """Return the current periods of the budgets of an owner."""
         user = user_of(owner)
         found: list[_Window] = []
         now = datetime.now(UTC)
@@ -171,21 +163,18 @@ class Budgets:
                 if known is None and (known := self._current(key, now)) is None:
                     self._drop_ended(now)
                     known = self._windows[key] = window
-                window = known  # another call may have added the period in the meantime
+                window = known  # another call may have added the period meanwhile
                 window.spent = max(window.spent, spent)
             found.append(window)
         return found
 
     def _current(self, key: tuple[int, str], now: datetime) -> _Window | None:
-        """Return the period in memory; None if it has ended or is not in memory."""
+        """Return the current period in memory, or None."""
         window = self._windows.get(key)
         return window if window is not None and window.end > now else None
 
     async def _load(self, window: _Window, user: str, now: int) -> int:
-        """Return the usage of a budget in a period according to the ledger.
-
-        The window keeps the sum of the attempts before ``settled_at``, so that the attempts of a long period are read only once.
-        """
+        """Return the usage in a period according to the ledger. Attempts before ``settled_at`` are read only once."""
         settled, since = window.settled, window.settled_at
         until = now - SETTLED_AFTER
         if until > since:
@@ -208,7 +197,7 @@ class RunningCall:
     """Counts the tokens of a running attempt.
 
     Args:
-        units: The periods, each with the amount that one token adds.
+        units: The periods, each with the amount of one token.
     """
 
     def __init__(self, units: Sequence[tuple[_Window, int]]) -> None:
@@ -225,12 +214,12 @@ class RunningCall:
         for window, unit in self._units:
             window.running += tokens * unit
         for window, _ in self._units:
-            # A response belongs to the period in which it ends, so an ended period does not limit it.
+            # An ended period does not limit a response, because a response belongs to the period in which it ends.
             if window.spent + window.running > window.limit and datetime.now(UTC) < window.end:
                 raise _error_of(window)
 
     def end(self) -> None:
-        """Subtract the tokens of the attempt from the running usage. `Budgets.record` adds the final usage of the attempt."""
+        """Subtract the tokens of the attempt, because `Budgets.record` adds its final usage."""
         for window, unit in self._units:
             window.running -= self._tokens * unit
         self._tokens = 0

@@ -1,7 +1,4 @@
-"""Filter that uses Presidio to replace personal data, such as e-mail addresses and card numbers.
-
-It requires the optional dependencies ``pii``: ``pip install 'tailrace[pii]'``.
-"""
+"""Filter of personal data, such as e-mail addresses and card numbers. It requires Presidio (``pip install 'tailrace[pii]'``)."""
 
 import re
 from collections.abc import Sequence
@@ -30,7 +27,7 @@ ENTITIES = (
 """The default entities. They are recognized by patterns and check digits."""
 
 MAX_PART = 1024
-"""Maximum number of characters that are published together. A longer sentence is divided."""
+"""Maximum number of characters that are published together. Longer sentences are divided."""
 
 _SENTENCE_END = re.compile(r"""[.!?\u2026]["'\u2019\u201d\xbb)\]]*\s|[\u3002\uff01\uff1f\n]""")
 
@@ -41,20 +38,17 @@ _Span = tuple[int, int, str]  # start, end, entity
 class PiiFilter(StreamFilter):
     """Replaces personal data with the name of its entity, or ends the turn.
 
-    A sentence is held back until its end and ``max_match`` further characters have arrived. It is then analyzed in a thread. A
-    sentence longer than `MAX_PART` is analyzed in parts.
+    A sentence is held back until its end and ``max_match`` further characters have arrived. It is then analyzed in a thread.
 
     Args:
-        entities: The types of personal data, by the names that Presidio uses.
-        replacement: Text that replaces each occurrence, in which ``{entity}`` stands for the entity; None to end the turn
-            instead.
+        entities: The types of personal data, as Presidio names them.
+        replacement: The text for each occurrence, with ``{entity}`` for the entity; None to end the turn instead.
         threshold: Minimum score of an occurrence, from 0 to 1. Matches of most patterns without check digits score at least 0.4;
             matches of weak patterns score less.
         language: The language of the recognizers.
         analyzer: An analyzer with other recognizers, for example with a language model that recognizes names of persons. None for
             the recognizers of Presidio that need no language model.
-        max_match: Maximum length of an occurrence that begins in one sentence and ends in the next. Longer occurrences may not be
-            found.
+        max_match: Maximum length of an occurrence that continues in the next sentence. Longer occurrences may not be found.
 
     Raises:
         ConfigurationError: There are no entities, no recognizer finds one of them, or ``max_match`` is not valid.
@@ -86,28 +80,28 @@ class PiiFilter(StreamFilter):
         self._replacement = replacement
         self._threshold = threshold
         self._language = language
-        self._overlap = max_match + 1  # one more character, because an occurrence ends at the end of a word
+        self._overlap = (
+            max_match + 1
+        )  # an occurrence ends at the end of a word, so one more character is needed
 
     def open(self) -> FilterStream:
-        """Create the stream for a text."""
+        """Create a stream for one text."""
         return _PiiStream(self)
 
     def size(self, text: str) -> int:
-        """Return the number of characters that must arrive before the beginning of a text can be published; 0 if unknown."""
+        """Return the number of characters that must arrive before the first part can be published; 0 if unknown."""
         end = self._end(text)
         return end + self._overlap if end else 0
 
     def passed(self, text: str, *, is_end: bool) -> tuple[str, str, int]:
-        """Filter the beginning of a text.
-
-        The division into parts depends only on the text, so that the result does not depend on the deltas.
+        """Filter the beginning of a text. The result does not depend on the deltas.
 
         Args:
             text: The text.
             is_end: True if no further text follows.
 
         Returns:
-            The filtered text, the rest of the text, and the size that the rest must have before it can be filtered.
+            The filtered text, the rest of the text, and the size that the rest needs before it can be filtered.
 
         Raises:
             BlockedError: The text contains personal data, and the filter ends the turn.
@@ -123,9 +117,9 @@ class PiiFilter(StreamFilter):
         return "".join(passed), text, size
 
     def _part(self, text: str, *, is_end: bool) -> tuple[int, int, list[_Span]]:
-        """Return the end of the first part of a text, the size that the text must have, and the occurrences.
+        """Return the end of the first part of a text, the size that the text needs, and the occurrences.
 
-        The end is 0 if the text is shorter than this size. The size is 0 if the required size is unknown.
+        The end is 0 if the text is shorter than the needed size. The size is 0 if it is unknown.
         """
         end: int = self._end(text) or (len(text) if is_end else 0)
         while end:
@@ -142,7 +136,7 @@ class PiiFilter(StreamFilter):
         return 0, 0, []
 
     def _end(self, text: str) -> int:
-        """Return the end of the first sentence, or the position at which a long sentence is divided; 0 if there is none yet."""
+        """Return the end of the first sentence, or the position at which a long sentence is divided; 0 if unknown."""
         found = _SENTENCE_END.search(text, 0, MAX_PART)
         if found is not None:
             return found.end()
@@ -152,7 +146,7 @@ class PiiFilter(StreamFilter):
         return text.rfind(" ", limit // 2, limit) + 1 or limit
 
     def _spans(self, text: str) -> list[_Span]:
-        """Return the occurrences in a text, sorted and without overlaps."""
+        """Return the occurrences in a text, sorted and merged."""
         results = self._analyzer.analyze(
             text, self._language, entities=self._entities, score_threshold=self._threshold
         )
@@ -166,7 +160,6 @@ class PiiFilter(StreamFilter):
         return spans
 
     def _replaced(self, text: str, spans: Sequence[_Span]) -> str:
-        """Replace the occurrences that begin in a text."""
         passed: list[str] = []
         position = 0
         for start, end, entity in spans:
@@ -184,7 +177,7 @@ class _PiiStream(FilterStream):
     def __init__(self, pii: PiiFilter) -> None:
         self._pii = pii
         self._buffered = ""
-        self._size = 0  # the size that the text must have before it is filtered; 0 if unknown
+        self._size = 0  # the size that the text needs before it is filtered; 0 if unknown
 
     async def feed(self, text: str) -> str:
         self._buffered += text

@@ -1,7 +1,4 @@
-"""Recovery of tasks that a crash or the stop of a server interrupted.
-
-When the engine starts, `InterruptedTasks` finds these tasks in the store, and fails them or restarts their turns.
-"""
+"""Recovery: fails the tasks that a crash or a stop interrupted, or restarts their turns."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -37,19 +34,19 @@ from tailrace.streaming.task.updates import StatusUpdate
 logger = logging.getLogger("tailrace.server")
 
 MAX_RESTARTS = 2
-"""Maximum number of restarts of one turn of a task, because the turn itself may crash the process."""
+"""Maximum number of restarts of one turn, because the turn itself may crash the process."""
 
 
 class InterruptedTasks:
-    """Recovers tasks that a crash or a stop of a server interrupted.
+    """Recovers interrupted tasks when the engine starts.
 
     Args:
         store: The store with the tasks.
         agents: The agents of the server.
         tasks: The tasks of this process.
-        turns: Runs the turns of tasks, and ends them.
-        ledger: Records the attempts that were interrupted.
-        rerun: True to run again the turns of interrupted tasks; False to fail the tasks.
+        turns: Runs and ends turns.
+        ledger: Records the interrupted attempts.
+        rerun: True to run interrupted turns again; False to fail their tasks.
     """
 
     def __init__(
@@ -70,19 +67,18 @@ class InterruptedTasks:
         self._rerun = rerun
 
     async def recover_all(self) -> None:
-        """Recover all tasks for which the store has a turn that has not ended."""
+        """Recover all tasks with an unfinished turn in the store."""
         for active in await self.read(await self._store.load_unfinished()):
             await self.recover(active)
 
     async def read(self, names: Iterable[tuple[str, str]]) -> list[ActiveTask]:
-        """Read tasks, and return those that have a turn to recover.
+        """Read tasks, and return those with a turn to recover.
 
-        Tasks whose turns had begun precede tasks whose turns wait. Both are in the order of the times of their statuses.
-
-        The order matters because the turns of one conversation run one after the other.
+        Because the turns of a conversation run one after the other, turns that had begun come first. Otherwise, the times of the
+        statuses determine the order.
 
         Args:
-            names: Ids and owners of tasks. If a task cannot be read, an error is logged and the task is skipped.
+            names: Ids and owners of tasks. A task that cannot be read is skipped, and an error is logged.
         """
         found: list[ActiveTask] = []
         try:
@@ -93,7 +89,7 @@ class InterruptedTasks:
                     logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
                     continue
                 if not (active.running or active.record.state.terminal):
-                    active.begin_turn()  # later messages to the task wait for this turn
+                    active.begin_turn()  # later messages wait for this turn
                     found.append(active)
                     active.waiting[:] = _pending_messages(active, await self._messages(active))
         except BaseException:
@@ -111,7 +107,7 @@ class InterruptedTasks:
         try:
             if active.waiting:
                 await self._record_attempt(active)
-            # A restart after a stop does not count, because the task did not cause the stop.
+            # A stop is not caused by the task, so the restart does not count.
             restarts = _restarts_of_turn(active) + (not _is_suspended(active))
             if self._rerun and active.waiting and restarts <= MAX_RESTARTS:
                 await self._rerun_turn(active, restarts)
@@ -127,7 +123,7 @@ class InterruptedTasks:
             raise
 
     def _discard_soon(self, active: ActiveTask) -> None:
-        """Cancel the response of a task that fails, if the response still runs at a provider or remote agent."""
+        """Cancel the response of a task that fails, if it still runs at a provider or remote agent."""
         if not (active.waiting and active.waiting[0].in_history) or self._turns.group is None:
             return
         interrupted, _ = interrupted_response(active.record, active.waiting[0].number, active.recorded_rounds)
@@ -138,7 +134,7 @@ class InterruptedTasks:
         try:
             await self._agents.find(agent_name_of(message)).handler.discard(interrupted)
         except UnknownAgentError:
-            pass  # without the agent, its provider is unknown
+            pass  # the provider is unknown
         except Exception:
             logger.exception("the response of a failed task cannot be cancelled at its provider")
 
@@ -149,12 +145,12 @@ class InterruptedTasks:
         number = active.waiting[0].number
         again = with_extension_metadata({}, restarts=restarts, restartedTurn=number, suspended=False)
         self._turns.persist(active, (record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
-        # The messages in `ActiveTask.new_messages` are persisted with this event.
+        # This event also persists `ActiveTask.new_messages`.
         await self._tasks.wait_until_persisted(active, record.number)
         self._turns.run_soon(active, Permit.none())
 
     async def _publish_missing_results(self, active: ActiveTask) -> None:
-        """Before a task fails, publish results for the calls that its caller approved or rejected and that have no result."""
+        """Before a task fails, publish results for the calls with a decision of the caller but without a result."""
         waiting = next((each for each in active.waiting if decided_ids(each.message)), None)
         if waiting is None:
             return
@@ -173,22 +169,22 @@ class InterruptedTasks:
         active.unanswered_calls = frozenset(result.id for result in results)
 
     async def _messages(self, active: ActiveTask) -> list[Message]:
-        """Return the messages of a conversation that belong to a task."""
+        """Return the messages of a task in its conversation."""
         messages = await self._store.load_task_messages(active.record.id, active.owner)
         return [message for message in messages if message.task_id == active.record.id]
 
     async def _record_attempt(self, active: ActiveTask) -> None:
-        """Record an attempt that may have been running when the crash occurred.
+        """Record an attempt that may have been running at the time of a crash.
 
-        The stored events do not show whether an attempt was running, because the turn may have sent a request without storing
-        an event. A suspended turn has recorded all its attempts. If the stop cut its last attempt, and the provider stores the
-        response, the continued turn receives this response again from the beginning. The usage of the new attempt then includes
-        the usage of the last attempt, which is therefore marked as `AttemptState.ATTACHED`.
+        The stored events do not show whether an attempt was running. A suspended turn has recorded all its attempts. If the stop
+        cut its last attempt, and the provider stores the response, the continued turn receives this response again from the
+        beginning. The usage of the new attempt then includes that of the last attempt, which is marked as
+        `AttemptState.ATTACHED`.
         """
         try:
             agent = self._agents.find(agent_name_of(active.waiting[0].message))
         except UnknownAgentError:
-            return  # without the agent, the model is unknown too
+            return  # the model is unknown
         turn = active.waiting[0].number
         is_suspended = _is_suspended(active)
         last = await self._store.usage.last_attempt(active.record.id, turn)
@@ -199,7 +195,7 @@ class InterruptedTasks:
             active.usage += (msgspec.structs.replace(last, state=AttemptState.ATTACHED),)
         if agent.model and not is_suspended:
             names = agent.provider, agent.model
-            # The interrupted response may be from another model, for example a fallback.
+            # The interrupted response may be from another model.
             if interrupted.attempts and interrupted.attempts[-1].model:
                 provider, _, name = interrupted.attempts[-1].model.partition(":")
                 names = provider, name
@@ -208,10 +204,10 @@ class InterruptedTasks:
 
 
 def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[PendingMessage]:
-    """Return the caller's messages of an interrupted task that have no complete response yet, in chronological order.
+    """Return the caller's messages that have no complete response yet, in chronological order.
 
-    Also record in ``active`` how many rounds of the interrupted turn are in the conversation, and the published tool results that
-    are not in the conversation yet.
+    Also record in ``active`` the rounds of the interrupted turn that are in the conversation, and published tool results that are
+    not.
     """
     turns = sum(map(is_callers, messages))
     is_open = bool(messages) and is_incomplete_turn(messages[-1])
@@ -231,18 +227,17 @@ def _pending_messages(active: ActiveTask, messages: Sequence[Message]) -> list[P
 
 
 def _restarts_of_turn(active: ActiveTask) -> int:
-    """Return how often the oldest waiting turn of a task was restarted."""
     fields = active.record.extension_metadata
     number = active.waiting[0].number if active.waiting else 0
     return fields.get("restarts", 0) if fields.get("restartedTurn", number) == number else 0
 
 
 def _is_suspended(active: ActiveTask) -> bool:
-    """Return whether the turn of a task was suspended by a server that stopped, not interrupted by a crash."""
+    """Return whether a stopping server suspended the turn of a task."""
     return active.record.extension_metadata.get("suspended") is True
 
 
 def _by_turn(active: ActiveTask) -> tuple[bool, datetime]:
-    """Return a sort key: first the turns that had begun, then the waiting turns in the order of the times of their messages."""
+    """Return a sort key: first the turns that had begun, then the others by time."""
     has_begun = bool(active.waiting) and active.waiting[0].in_history
     return not has_begun, active.record.status.timestamp or datetime.min.replace(tzinfo=UTC)

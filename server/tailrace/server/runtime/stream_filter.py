@@ -1,4 +1,4 @@
-"""Interface of stream filters, which change or stop the output of a turn before the output is numbered and stored."""
+"""Interface of stream filters, which change or stop the output of a turn before it becomes events."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import anyio.lowlevel
 from tailrace.wrappers.messages import join_surrogates
 from tailrace.wrappers.request_options import RequestOptions
 
-_SLICE = 4096  # maximum characters of one call; longer calls would block the event loop
+_SLICE = 4096  # maximum characters of one call, so that a call does not block the event loop
 
 
 class BlockedError(Exception):
@@ -25,21 +25,20 @@ class BlockedError(Exception):
 
 
 class FilterError(Exception):
-    """Raised if a filter cannot work. The turn ends, and the task fails.
+    """Raised if a filter cannot work. The task fails.
 
     The text of the error is published and logged, so it must not contain filtered text or secrets.
     """
 
 
 class FilterStream(ABC):
-    """Filter of one text, for example of the text of one artifact."""
+    """Filter of one text, for example of one artifact."""
 
     @abstractmethod
     async def feed(self, text: str) -> str:
         """Return the text that may be published now. The rest is held back until a later call.
 
-        The filtered text consists of the texts that all calls of `feed` and `close` return. It must not depend on how the input
-        is divided into calls.
+        The filtered text must not depend on how the input is divided into calls.
 
         Args:
             text: The next part of the text.
@@ -63,46 +62,46 @@ class BackgroundStream(FilterStream):
     @property
     @abstractmethod
     def is_pending(self) -> bool:
-        """Return whether the stream will call ``publish`` even if `feed` and `flush` are not called again."""
+        """Return whether ``publish`` will be called even without further calls of `feed` and `flush`."""
 
     @abstractmethod
     async def run(self, publish: Callable[[], None]) -> None:
         """Work in the background until `close` returns, or until the end of the turn cancels this method.
 
-        This method is not called for complete texts, which only `feed` and `close` filter.
+        For a complete text, only `feed` and `close` are called.
 
         Args:
-            publish: Function to be called when ``feed("")`` would return text or raise an error.
+            publish: To be called when ``feed("")`` would return text or raise an error.
         """
 
     @abstractmethod
     def flush(self) -> None:
-        """Process the text that is held back without waiting for more text, although more text may follow."""
+        """Process the text that is held back without waiting for more text."""
 
 
 class StreamFilter(ABC):
     """Creates a `FilterStream` for each text of a turn. All turns of a server use the same object.
 
     Attributes:
-        scope: The values that are filtered. ``all``: texts, and all names, texts and numbers in data and metadata. ``content``:
-            texts, and data as JSON text. The filter may block the data, but must not change the data. ``output``: only the
-            streamed text of responses, without reasoning, tool calls and messages. An error of `FilterStream.close` then ends the
-            turn only if the response is complete and calls no tool.
+        scope: The filtered values. ``all``: texts, and all names, texts and numbers in data and metadata. ``content``: texts, and
+            data as JSON text, which the filter may block but not change. ``output``: only the streamed text of responses, without
+            reasoning, tool calls and messages. An error of `FilterStream.close` then ends the turn only if the response is
+            complete and calls no tool.
     """
 
     scope: Literal["all", "content", "output"] = "all"
 
     @abstractmethod
     def open(self) -> FilterStream:
-        """Create the stream for a text."""
+        """Create a stream for one text."""
 
     async def for_request(self, options: RequestOptions) -> "StreamFilter | None":
-        """Return the filter for a turn with these options; by default, this filter. None to not filter the turn."""
+        """Return the filter for a turn with these options, by default this filter; None to not filter the turn."""
         await anyio.lowlevel.checkpoint()
         return self
 
     async def aclose(self) -> None:
-        """Release resources when the server stops. By default, do nothing."""
+        """Release resources. By default, do nothing."""
         await anyio.lowlevel.checkpoint()
 
 
@@ -111,20 +110,20 @@ class BackgroundFilter(StreamFilter):
 
     @abstractmethod
     def open(self) -> BackgroundStream:
-        """Create the stream for a text."""
+        """Create a stream for one text."""
 
 
 class FilterChain:
-    """Passes one text through the streams of several filters, one after the other.
+    """Passes one text through several filters.
 
     Args:
-        filters: The filters.
+        filters: The filters, in order.
 
     Attributes:
-        filters: The filters.
+        filters: The filters, in order.
         background: The streams that work in the background.
-        output_error: The error that a filter of the scope ``output`` raised at the end of the text; None if there is none. The
-            error ends the turn only if the response is complete. In an incomplete response, the text itself may be incomplete.
+        output_error: The error that a filter of the scope ``output`` raised at the end of the text; otherwise None. An incomplete
+            response may have an incomplete text, so the error ends the turn only if the response is complete.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
@@ -132,20 +131,20 @@ class FilterChain:
         self.output_error: BlockedError | None = None
         self._streams = [each.open() for each in filters]
         self.background = [each for each in self._streams if isinstance(each, BackgroundStream)]
-        self._half = ""  # the first half of a surrogate pair, at the end of the text so far
-        self._published = 0  # number of characters of the filtered text that were published before `resume`
+        self._half = ""  # the first half of a surrogate pair at the end of the text
+        self._published = 0  # number of characters that were published before `resume`
 
     async def resume(self, text: str) -> None:
-        """Restore the state of the filters for a text that was filtered and published before, for example before a crash.
+        """Restore the state of the filters after a crash.
 
         Args:
-            text: The published text. `feed` and `close` do not return it again.
+            text: The text that was filtered and published. `feed` and `close` do not return it again.
         """
         self._published = len(text)
         await self.feed(text)
 
     async def feed(self, text: str) -> str:
-        """Return the text that all filters have passed. With an empty argument, return text that passed in the background."""
+        """Return the text that all filters have passed. If ``text`` is empty, return text that passed in the background."""
         if self._half or not text.isascii():
             text, self._half = self._half + text, ""
             if "\ud800" <= text[-1:] <= "\udbff":

@@ -1,4 +1,4 @@
-"""Reads tasks: snapshots, lists, conversations, subscriptions. Each lookup checks that the caller owns the task."""
+"""Reads the tasks and conversations of callers."""
 
 from tailrace.server.runtime.active_task import ActiveTask, Subscription
 from tailrace.server.runtime.messages import in_turns
@@ -18,13 +18,12 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 class TaskAccess:
     """Reads the tasks of callers.
 
-    The argument ``owner`` is the caller. For unknown tasks and for tasks of other callers, the methods raise the same
-    `TaskNotFoundError`.
+    The argument ``owner`` is the caller. For tasks of other callers, the methods raise `TaskNotFoundError`.
 
     Args:
         store: The store.
         tasks: The tasks in memory.
-        max_lag: The number of events by which a subscriber may lag behind a running task before it receives a snapshot.
+        max_lag: The number of events by which a subscriber may lag before it receives a snapshot.
     """
 
     def __init__(self, store: Store, tasks: TaskRegistry, max_lag: int) -> None:
@@ -34,12 +33,12 @@ class TaskAccess:
 
     @property
     def completions(self) -> CompletionStore:
-        """The stored chat completions of all callers."""
+        """The stored chat completions."""
         return self._store.completions
 
     @property
     def conversations(self) -> ConversationList:
-        """The lists of the conversations of all callers."""
+        """The lists of conversations."""
         return self._store.conversations
 
     async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
@@ -57,7 +56,7 @@ class TaskAccess:
         return await self.read(await self._tasks.find(task_id, owner), history_length)
 
     async def snapshot(self, task_id: str, owner: str = "") -> Task:
-        """Return a task like `get_task`, but with a history that has only the caller's messages and the status messages."""
+        """Return a task like `get_task`, but with a history of only the caller's messages and the status messages."""
         return await self._tasks.persisted_snapshot(await self._tasks.find(task_id, owner))
 
     async def read(self, active: ActiveTask, history_length: int | None = None) -> Task:
@@ -78,7 +77,7 @@ class TaskAccess:
             task_filter: The filter.
             owner: The caller.
             after: The position after which the page begins; None for the first page.
-            limit: The maximum number of tasks. The page has fewer tasks if they are large.
+            limit: Maximum number of tasks. The page has fewer tasks if they are large.
         """
         page = await self._store.list_tasks(owner, task_filter, after=after, limit=limit)
         tasks = [await self._tasks.current(task, owner) for _, task in page.tasks]
@@ -93,8 +92,7 @@ class TaskAccess:
             task_id: The id of the task.
             owner: The caller.
             after: The number of the last event that the subscriber has received. The subscription returns each later event once,
-                even if the task has ended. With None, the subscription returns a snapshot of the task, and then the following
-                events.
+                even if the task has ended. If None, the subscription begins with a snapshot of the task.
             repeat_finished: True to return a snapshot of an ended task instead of raising an error.
 
         Raises:
@@ -117,19 +115,16 @@ class TaskAccess:
         return self.subscription(active, number, first)
 
     def subscription(self, active: ActiveTask, after: int, first: Event | None = None) -> Subscription:
-        """Return a subscription to the events of a task after number ``after``.
-
-        If ``first`` is an event, the subscription begins with this event.
-        """
+        """Return a subscription to the events of a task after number ``after``. It begins with ``first``, if given."""
         return Subscription(active, after, first, tasks=self._tasks, max_lag=self._max_lag)
 
     async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
-        """Return the newest messages of a conversation, oldest first; none if this owner has no such conversation."""
+        """Return the newest messages of a conversation, oldest first; none if the owner has no such conversation."""
         messages = await self._store.load_conversation(context_id, owner, limit)
         return await run_bounded(cost_of(messages), in_turns, messages)
 
     async def progress_of(self, task_id: str, owner: str = "") -> tuple[str, int, bool]:
-        """Return the id of a task, the number of the last persisted event, and whether this event ended the task.
+        """Return the id of a task, the number of its last persisted event, and whether this event ended the task.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -149,8 +144,7 @@ class TaskAccess:
     async def dialect_of(self, task_id: str, owner: str) -> str:
         """Return the protocol version in which a task was created, if callers of that version choose task ids.
 
-        Returns:
-            The version; empty for all other tasks, and if the caller has no such task.
+        The version is empty for all other tasks, and if the caller has no such task.
         """
         try:
             active = await self._tasks.find(task_id, owner)
@@ -163,12 +157,12 @@ class TaskAccess:
 
         Args:
             send_key: The idempotency key of the message.
-            fingerprint: The fingerprint of the request. It must equal the fingerprint of the first request with the key.
+            fingerprint: The fingerprint of the request. It must equal that of the first request with the key.
             owner: The caller.
 
         Returns:
-            A subscription that begins with the task, and has the key as `Subscription.repeated_key`; None if no message with this key
-            was accepted.
+            A subscription that begins with the task and has `Subscription.repeated_key`; None if no message with this key was
+            accepted.
 
         Raises:
             InvalidParamsError: The key was used for another message.
@@ -182,9 +176,7 @@ class TaskAccess:
         return subscription
 
     async def load_send_key(self, send_key: str, fingerprint: str, owner: str = "") -> SendKey | None:
-        """Return the record of an earlier message with the same idempotency key; None if there was no such message.
-
-        The arguments are as for `sent_as`.
+        """Return the record of an earlier message with the same idempotency key, or None. See `sent_as` for the arguments.
 
         Raises:
             InvalidParamsError: The key was used for another message.

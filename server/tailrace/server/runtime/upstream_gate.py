@@ -1,10 +1,9 @@
 """Limits the concurrent calls to the provider, and shares them fairly between callers.
 
-A call waits if the maximum number of calls is in progress, or if its caller has reached the maximum for one caller. An
-authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so that slow
-calls of one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call. The
-calls of one caller begin in the order of their arrival. All anonymous callers together count as one caller. The maximum for one
-caller does not apply to anonymous callers.
+An authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so that
+slow calls of one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call.
+The calls of one caller begin in the order of their arrival. All anonymous callers together count as one caller, but without its
+maximum.
 """
 
 from collections import deque
@@ -31,7 +30,7 @@ OWNER: ContextVar[str] = ContextVar("tailrace.owner", default="")
 
 
 def share_of(total: int) -> int:
-    """Return the maximum for one caller: three quarters of the total, rounded up."""
+    """Return the maximum for one caller."""
     return total - total // 4
 
 
@@ -39,8 +38,8 @@ class UpstreamGate:
     """Limits the concurrent calls to the provider, in total and for each caller. Further calls wait.
 
     Args:
-        calls: The maximum number of concurrent calls; 0 for no limit.
-        waiting: The maximum number of waiting calls. With 0, a call that cannot begin immediately is rejected.
+        calls: Maximum number of concurrent calls; 0 for no limit.
+        waiting: Maximum number of waiting calls. With 0, a call that cannot begin immediately is rejected.
         observer: Receives the duration of each wait.
 
     Attributes:
@@ -54,18 +53,18 @@ class UpstreamGate:
         self._observer = observer
         self._calls = calls
         self._max_waiting = waiting
-        self._by_caller: dict[str, int] = {}  # numbers of calls in progress, by caller
-        self._queues: dict[str, deque[anyio.Event]] = {}  # the waiting calls by caller, the next caller first
+        self._by_caller: dict[str, int] = {}  # calls in progress
+        self._queues: dict[str, deque[anyio.Event]] = {}  # waiting calls, the next caller first
 
     def check(self, owner: str) -> None:
-        """Raise an error if a call to the provider would be rejected, so that a message is rejected before its task is created.
+        """Check that a call to the provider would not be rejected. Called before a task is created.
 
         Args:
             owner: The owner of the task.
 
         Raises:
-            OverloadedError: The maximum number of calls is waiting.
-            RateLimitError: The maximum number of calls for one caller is waiting.
+            OverloadedError: Too many calls wait.
+            RateLimitError: Too many calls of the caller wait.
         """
         caller = user_of(owner)
         queue = self._queues.get(caller, ())
@@ -95,7 +94,7 @@ class UpstreamGate:
             self.leave(owner)
 
     async def enter(self, owner: str) -> None:
-        """Wait until a call to the provider may begin. When the call ends, `leave` must be called once.
+        """Wait until a call to the provider may begin. When it ends, `leave` must be called once.
 
         The wait can be cancelled.
 
@@ -103,8 +102,8 @@ class UpstreamGate:
             owner: The owner of the task that makes the call.
 
         Raises:
-            OverloadedError: The maximum number of calls is waiting.
-            RateLimitError: The maximum number of calls for one caller is waiting.
+            OverloadedError: Too many calls wait.
+            RateLimitError: Too many calls of the caller wait.
         """
         self.check(owner)
         caller = user_of(owner)
@@ -126,7 +125,7 @@ class UpstreamGate:
             queue = self._queues.pop(following)
             waiter = queue.popleft()
             if queue:
-                self._queues[following] = queue  # the caller becomes the last in the order
+                self._queues[following] = queue  # now the last in the order
             self.waiting -= 1
             self._begin(following)
             waiter.set()
@@ -142,7 +141,7 @@ class UpstreamGate:
         self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
 
     def _next_caller(self) -> str | None:
-        """Return the first caller with a waiting call that can begin; None if no call can begin."""
+        """Return the first caller whose waiting call can begin, or None."""
         return next(filter(self._has_room, self._queues), None)
 
     async def _wait(self, caller: str) -> None:
@@ -169,11 +168,11 @@ class UpstreamGate:
 
 
 class GatedModel(Model):
-    """A model whose calls wait for a permit of an `UpstreamGate`. Its responses are unchanged.
+    """A model whose calls wait for an `UpstreamGate`.
 
     Args:
         model: The wrapped model. It is closed together with this object.
-        gate: Grants the permits.
+        gate: The gate.
     """
 
     def __init__(self, model: Model, gate: UpstreamGate) -> None:
@@ -191,13 +190,13 @@ class GatedModel(Model):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Wait for a permit, and then stream like `Model.stream`. See `UpstreamGate.enter` for the errors."""
+        """Stream like `Model.stream` as soon as the gate permits it. See `UpstreamGate.enter` for the errors."""
         return AsyncResource(partial(self._stream, self._model.stream(history, options)))
 
     async def continuation(
         self, text: str, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model, which waits for a permit; None if the model returns None."""
+        """Return the request of the wrapped model, which waits for the gate, or None."""
         request = await self._model.continuation(text, history, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
@@ -208,12 +207,12 @@ class GatedModel(Model):
     def attachment(
         self, broken: ChunkBatches | str, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
-        """Return the request of the wrapped model, which waits for a permit; None if the model returns None."""
+        """Return the request of the wrapped model, which waits for the gate, or None."""
         request = self._model.attachment(broken, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
     async def release(self, stored_response: ChunkBatches | str) -> None:
-        """Cancel a response as the model does, without a permit."""
+        """Cancel a response without waiting for the gate."""
         await self._model.release(stored_response)
 
     async def _stream(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:

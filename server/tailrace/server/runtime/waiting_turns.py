@@ -1,12 +1,11 @@
-"""Turns that have not begun: turns that wait for earlier turns of their conversation, and branches of a turn that has not ended.
+"""Turns that have not begun, because they wait for earlier turns of their conversation, or branch off from a running turn.
 
-A conversation in the store contains only the messages of turns that have begun. The message of a turn that has not begun is only
-in its task. To find the position of a new message, the server therefore reads both the conversation and these tasks, while it
-holds the `Operations.assignment_lock`.
+A stored conversation contains only the messages of turns that have begun. The message of another turn is only in its task. To
+find the position of a new message, the server therefore reads both, while it holds the `Operations.assignment_lock`.
 
-Two messages may follow a turn that has not ended. The second of them begins a branch. The branch also contains the response of
-the turn, which does not exist yet. The task of the second message therefore refers to the turn (`TurnReference`), and begins when
-the turn has ended, even after a restart of the server.
+The second of two messages after the same running turn begins a branch. The branch also contains the response of this turn, which
+does not exist yet. The task of the second message therefore refers to the turn (`TurnReference`), and begins when the turn has
+ended, even after a restart of the server.
 """
 
 from collections.abc import Sequence
@@ -29,11 +28,11 @@ from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.conversion.message_conversion import is_callers
 
 MAX_COPIED = 10_000
-"""Maximum number of messages of a conversation that are copied to a branch. The newest messages are copied."""
+"""Maximum number of messages that are copied to a branch, newest first."""
 
 
 MAX_ROOT = 200
-"""Maximum number of characters that the id of a branch has in common with the id of its conversation."""
+"""Maximum number of characters of a conversation's id in the id of a branch."""
 
 
 class AcceptedMessages(NamedTuple):
@@ -63,12 +62,12 @@ class WaitingTurns:
         self._tasks = tasks
 
     async def accepted(self, context_id: str, owner: str, limit: int) -> AcceptedMessages:
-        """Return the messages of a conversation, including messages that wait for their turns.
+        """Return the messages of a conversation.
 
         Raises:
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
-        # Read the tasks before the conversation. If a turn begins between the two reads, its message is then found in both.
+        # Tasks first: if a turn begins between the two reads, its message is found in both.
         unended = await self._unended(context_id, owner)
         tasks = [await self._tasks.current(task, owner) for task in unended]
         begun = await self._access.conversation(context_id, owner, limit)
@@ -82,7 +81,7 @@ class WaitingTurns:
         return AcceptedMessages(begun, waiting)
 
     async def dependents(self, context_id: str, owner: str, task: Task | None = None) -> list[str]:
-        """Return the ids of the tasks whose first turns wait, directly or indirectly, for a task, the first accepted task first.
+        """Return the ids of the tasks whose first turns wait, directly or indirectly, for a task, oldest first.
 
         Args:
             context_id: Id of the conversation of the task.
@@ -90,11 +89,11 @@ class WaitingTurns:
             task: The task, which has not ended; None for all tasks of the conversation.
 
         Raises:
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
         found: list[str] = []
         gone = {task.id} if task is not None else set[str]()
-        # All waiting turns of the conversation depend on the turn that has begun.
+        # A turn that has begun blocks all waiting turns of its conversation.
         contexts = {context_id} if task is None or await self._has_begun(task, owner) else set[str]()
         for each in await self._unended(context_id, owner, f"{root_of(context_id)}~"):
             if each.id in gone:
@@ -111,24 +110,23 @@ class WaitingTurns:
         return found
 
     async def _has_begun(self, task: Task, owner: str) -> bool:
-        """Return whether a turn of a task has begun, so that its message is in the conversation."""
         newest = await self._store.load_task_messages(
             task.id, owner, 1
-        )  # this may be a copied message of a branch, which has no task id
+        )  # possibly a copied message of a branch, which has no task id
         return any(message.task_id for message in newest)
 
     async def _unended(self, context_id: str, owner: str, prefix: str = "") -> list[Task]:
-        """Return the tasks that `Store.load_unended` returns, in the order of their acceptance."""
+        """Return unended tasks (see `Store.load_unended`) in the order of their acceptance."""
         found = await self._store.load_unended(context_id, owner, prefix)
         if len(found) <= 1:
             return found
-        # Times have a resolution of one millisecond. For tasks with equal times, the order in memory is used.
+        # Times have a resolution of one millisecond. For equal times, the order in memory decides.
         order = self._tasks.ids_in_memory({task.id for task in found}, owner)
         positions = {task_id: at for at, task_id in enumerate(order)}
         return sorted(found, key=lambda task: (_time_of(task), positions.get(task.id, 0)))
 
     async def earlier_messages(self, turn: TurnReference, context_id: str, owner: str) -> tuple[Message, ...]:
-        """Wait until a turn has ended, and return copies of the messages of its conversation up to the end of the turn.
+        """Wait until a turn has ended, and return copies of the messages of its conversation up to its end.
 
         Args:
             turn: The turn.
@@ -137,7 +135,7 @@ class WaitingTurns:
 
         Raises:
             TaskNotFoundError: The task of the turn, or its message, was deleted.
-            StoreError: The store cannot be read at present.
+            StoreError: The store cannot be read.
         """
         subscription = await self._access.subscribe(turn.task_id, owner, repeat_finished=True)
         stream = EventStream(subscription, until_interrupted=True)
@@ -149,23 +147,23 @@ class WaitingTurns:
 
 
 def root_of(context_id: str) -> str:
-    """Return the key with which the ids of a conversation and its branches begin (``KEY``, ``KEY~2``, ``KEY~…``)."""
+    """Return the common beginning of the ids of a conversation and its branches (``KEY``, ``KEY~2``, ``KEY~…``)."""
     return context_id[:MAX_ROOT].partition("~")[0]
 
 
 def branch_id(context_id: str) -> str:
-    """Return an id for a new branch of a conversation."""
+    """Return a new id for a branch of a conversation."""
     return f"{context_id[:MAX_ROOT]}~{uuid4().hex}"
 
 
 def reference_of(message: Message) -> TurnReference | None:
-    """Return the turn after which a branch begins, if this message begins the branch; otherwise None."""
+    """Return the turn after which the branch of this message begins; None if the message begins no branch."""
     fact = extension_metadata(message.metadata).get("follows")
     return msgspec.convert(fact, TurnReference) if fact is not None else None
 
 
 def copies_of(messages: Sequence[Message], context_id: str) -> list[Message]:
-    """Return copies of messages for a branch. The copies belong to no task."""
+    """Return copies of messages for a branch. They belong to no task."""
     own = {"task_id": ""}
     return [
         copied_message(each, context_id).model_copy(update={**own, "message_id": str(uuid4())})
@@ -178,7 +176,6 @@ def _time_of(task: Task) -> datetime:
 
 
 def _up_to(messages: Sequence[Message], turn: TurnReference) -> Sequence[Message]:
-    """Return the messages of a conversation up to the end of a turn."""
     ids = [(each.task_id, each.message_id) for each in messages]
     if (turn.task_id, turn.message_id) not in ids:
         raise TaskNotFoundError(

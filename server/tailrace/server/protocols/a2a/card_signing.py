@@ -1,11 +1,10 @@
 """Signatures of the agent card (A2A 1.0, section 8.4). They prove that the card was not changed in transit.
 
-A signature is a JSON Web Signature (RFC 7515) of the card in the canonical JSON form of RFC 8785. The signed JSON omits
-``signatures`` and members with default values (empty lists and strings, false).
+A signature is a JSON Web Signature (RFC 7515) of the card in the canonical JSON form of RFC 8785, without ``signatures`` and
+members with default values.
 
-The specification and the official Python SDK treat an empty protobuf message differently, for example the scopes of a security
-requirement without scopes. The canonical form of the specification includes the message, and the form of the SDK omits it. A card
-with such a message gets one signature of each form. A verifier accepts a card if one signature matches.
+The canonical form of the specification includes empty protobuf messages, for example security requirements without scopes. The
+form of the official Python SDK omits them. A card with such a message therefore gets one signature of each form.
 """
 
 import json
@@ -35,15 +34,15 @@ SigningKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _MIN_RSA_BITS = 2048
-_MAX_CACHED_SIGNATURES = 64  # number of cached signatures; the server may have a card for each of its URLs
+_MAX_CACHED_SIGNATURES = 64  # the server may have a card for each of its URLs
 
 
 class CardSigner:
     """Signs cards with one key.
 
     Args:
-        key: The private key. The type of the key determines the algorithm (RS256, ES256, ES384, ES512, EdDSA).
-        kid: The id of the key. Verifiers use the id to find the public key.
+        key: The private key. Its type determines the algorithm (RS256, ES256, ES384, ES512, EdDSA).
+        kid: The id by which verifiers find the public key.
         jku: The URL of the JSON Web Key Set (RFC 7517) with the public key; may be empty.
 
     Raises:
@@ -57,8 +56,7 @@ class CardSigner:
         self._key = key
         self._algorithm = _algorithm(key)
         self._header = {"typ": "JOSE", "kid": kid, **({"jku": jku} if jku else {})}
-        # With some algorithms, each signature is different. Without this cache, the card would change with each request, and HTTP
-        # caches could not store it.
+        # Some algorithms create a different signature each time. Without a cache, HTTP caches could not store the card.
         self._sign = lru_cache(_MAX_CACHED_SIGNATURES)(self._create_signature)
 
     def sign(self, card: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -68,13 +66,12 @@ class CardSigner:
             card: The JSON of the card in A2A 1.0. Its ``signatures`` are ignored.
 
         Raises:
-            ConfigurationError: The card has no canonical form, because JSON parsers interpret a number in the card
-                differently.
+            ConfigurationError: The card has no canonical form, because JSON parsers interpret one of its numbers differently.
         """
         return [self._sign(payload) for payload in canonical_forms(card)]
 
     def token(self, claims: Mapping[str, object]) -> str:
-        """Return a JWT (RFC 7519) with the given claims, signed with the key."""
+        """Return a signed JWT (RFC 7519) with these claims."""
         header = {name: value for name, value in self._header.items() if name != "typ"}
         return api_jwt.encode(dict(claims), self._key, self._algorithm, headers=header)
 
@@ -105,11 +102,11 @@ class CardSigner:
 
 
 def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
-    """Return the signers that the settings configure.
+    """Return the configured signers.
 
     Raises:
-        ConfigurationError: A key cannot be read or used, or ``public_url`` is not set. Without ``public_url``, the card would
-            contain the URL of the request, and this URL must not be signed.
+        ConfigurationError: A key cannot be read or used, or ``public_url`` is not set. The card would then contain the URL of the
+            request, which must not be signed.
     """
     card = settings.card
     if not card.signing_keys:
@@ -121,14 +118,14 @@ def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
 
 
 def sign_card(card: AgentCard, signers: Iterable[CardSigner]) -> AgentCard:
-    """Return the card with the signatures of all signers. Earlier signatures are removed."""
+    """Return the card with the signatures of all signers, and without earlier signatures."""
     fields = card.to_dict()
     signatures = tuple(signature for signer in signers for signature in signer.sign(fields))
     return card.model_copy(update={"signatures": signatures})
 
 
 def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
-    """Return the canonical forms of a card: the form of the specification, and the form of the SDK if it is different.
+    """Return the canonical form of a card according to the specification, and that of the SDK if it differs.
 
     Args:
         card: The JSON of the card in A2A 1.0.
@@ -157,7 +154,7 @@ def add_keys_to(router: APIRouter, signers: Sequence[CardSigner]) -> None:
 
 
 def _without_empty_lists(value: Any) -> Any:
-    """Remove members that are empty lists, because they are equivalent to absent members (section 8.4.1)."""
+    """Remove members that are empty lists. They are equivalent to absent members (section 8.4.1)."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value).items()
         return {name: _without_empty_lists(member) for name, member in members if member != []}
@@ -167,7 +164,7 @@ def _without_empty_lists(value: Any) -> Any:
 
 
 def _without_empties(value: Any) -> Any:
-    """Remove empty values at any depth; return None if no value remains."""
+    """Remove empty values at any depth. Return None if none remains."""
     if isinstance(value, dict):
         members = {name: _without_empties(member) for name, member in cast("dict[str, Any]", value).items()}
         return {name: member for name, member in members.items() if member is not None} or None

@@ -1,6 +1,6 @@
 """Routes of OpenAI's Conversations API. A conversation is an A2A context, and its items are the messages of the context.
 
-The metadata of a conversation, and items that a client adds, are stored as tasks without a turn. These tasks have already ended.
+The metadata of a conversation, and items that a client adds, are stored as ended tasks without a turn.
 """
 
 import time
@@ -42,10 +42,10 @@ MAX_ITEMS = 20
 """Maximum number of items that one request adds."""
 
 MAX_WAITING = 100
-"""Maximum number of tasks of a conversation whose pending approval requests are listed as items. The newest tasks are used."""
+"""Maximum number of tasks of a conversation whose approval requests are listed as items, newest first."""
 
 _FACT = "apiConversation"
-_DELETED = "deletedItems"  # name of the metadata of a message that lists the deleted items of the message
+_DELETED = "deletedItems"  # metadata of a message: the deleted items of the message
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -66,9 +66,9 @@ class _Item(NamedTuple):
     Attributes:
         fields: The JSON of the item.
         message: The message that contains the item.
-        at: The position of the item among the current items of the message; -1 for an approval request or a decision, because
-            they are not parts of the message.
-        number: The position of the item among all items of the message, including deleted items; -1 if ``at`` is -1.
+        at: The index of the item among the current items of the message. Approval requests and decisions are not parts of the
+            message, and have the index -1.
+        number: As ``at``, but the deleted items also count.
         has_calls: True if the message contains tool calls.
         has_results: True if the message contains tool results.
     """
@@ -123,14 +123,14 @@ class StoredConversations:
         _, body = await self._endpoint.read(request, _read_body)
         name, record, caller = await self._find(request)
         record = _Record(record.created, body.metadata or {})
-        # If the creation time is 0, the context has no stored record, because it was not created with this API.
+        # The context was not created with this API.
         may_create = not record.created
         if not await self._operations.put_record(
             _task(name, record), caller, _record_name(name), may_create=may_create
         ):
             raise _not_found(name, "id")  # deleted after `_find`
         if may_create and not await self._operations.conversation(name, caller, 1):
-            # The messages were deleted after `_find`, so the new record is the only content of the conversation.
+            # The messages were deleted after `_find`, so that only the new record remains.
             await self._operations.delete_conversation(name, caller)
             raise _not_found(name, "id")
         return await json_response(_conversation(name, record))
@@ -163,7 +163,7 @@ class StoredConversations:
         return await json_response(_find_item(items, request.path_params["item_id"]).fields)
 
     async def _delete_item(self, request: Request) -> Response:
-        """Delete an item from the conversation. The response that created the item still returns the item."""
+        """Delete an item from the conversation. The response that created it still returns it."""
         while True:
             items, name, caller = await self._items(request)
             item = _find_item(items, request.path_params["item_id"])
@@ -177,12 +177,12 @@ class StoredConversations:
                 )
             rest = await run_bounded(cost_of([item.message]), _without_item, item)
             if await self._operations.replace_message(name, item.message, rest, caller):
-                break  # no other request has changed the message since it was read
+                break  # the message has not changed since it was read
         _, record, _ = await self._find(request)
         return await json_response(_conversation(name, record))
 
     async def _has_ended(self, task_id: str | None, caller: Caller) -> bool:
-        """Return whether the task of a message has ended, or no longer exists. Its messages can still exist then."""
+        """Return whether the task of a message has ended or was deleted."""
         try:
             task = await self._operations.snapshot(task_id or "", caller)
         except TaskNotFoundError:
@@ -203,25 +203,23 @@ class StoredConversations:
         return await run_bounded(cost, _items, messages, tasks), name, caller
 
     async def _find(self, request: Request) -> tuple[str, _Record, Caller]:
-        """Return the conversation id, the record and the caller of a request; see `find_conversation`."""
+        """Return the conversation id, the record and the caller of a request."""
         caller = await self._endpoint.authenticate(request)
         name = request.path_params["conversation_id"]
         return name, await find_conversation(self._operations, name, caller, param="id"), caller
 
 
 async def find_conversation(operations: Operations, name: str, caller: Caller, *, param: str) -> _Record:
-    """Return the record of a conversation of the caller.
-
-    A conversation is a context that was created with this API, or any other context that has messages.
+    """Return the record of a conversation of the caller: a context that was created with this API or has messages.
 
     Args:
         operations: Reads the store.
         name: Id of the conversation.
         caller: The caller.
-        param: The name of the request member that contains the id, for the error.
+        param: The request member with the id, for errors.
 
     Returns:
-        The record; for a context that was not created with this API, a record with the creation time 0.
+        The record. If the context was not created with this API, the creation time is 0.
 
     Raises:
         OpenAIError: The conversation does not exist or belongs to another caller.
@@ -248,7 +246,7 @@ def _record_name(name: str) -> str:
 
 
 def _task(context_id: str, record: _Record | None = None) -> Task:
-    """Return a task that has ended. `Operations.put_record` assigns another id to it."""
+    """Return an ended task. `Operations.put_record` assigns another id to it."""
     fields = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
     status = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
     return Task(
@@ -298,16 +296,16 @@ def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _items(messages: Sequence[Message], waiting: Iterable[Task] = ()) -> list[_Item]:
-    """Convert messages to items in chronological order. The ids of the items are derived from the message ids.
+    """Convert messages to items in chronological order. Approval requests follow the last message of their task.
 
     Args:
         messages: The messages.
-        waiting: Tasks that may wait for approvals. The items of a task's approval requests follow the last message of the task.
+        waiting: Tasks that may wait for approvals.
     """
     items: list[_Item] = []
     pending = {task.id: pending_items(task) for task in waiting}
     last = {message.task_id: message.message_id for message in messages}
-    # The last message with calls. It is converted together with a message of results, because results need their calls.
+    # The last message with calls. A message of results is converted together with it.
     calling: list[Message] = []
     for message, decided in zip(messages, decisions_of(messages), strict=True):
         items += [_Item(fields, message) for _, pair in decided for fields in pair]
@@ -341,7 +339,7 @@ def _find_item(items: Sequence[_Item], item_id: str) -> _Item:
 
 
 def _is_of_handled_calls(item: _Item, items: Iterable[_Item]) -> bool:
-    """Return whether the message of an item has tool results, or has tool calls and a task with tool results or approvals."""
+    """Return whether the message of an item has results, or has calls and its task has results or approvals."""
     if not item.has_calls:
         return item.has_results
     of_task = (each for each in items if each.message.task_id == item.message.task_id)
@@ -353,7 +351,7 @@ def _not_deletable(problem: str) -> OpenAIError:
 
 
 def _without_item(item: _Item) -> Message | None:
-    """Return the message of an item without the parts of the item; None if no parts remain."""
+    """Return the message of an item without the item; None if nothing remains."""
     common = to_common_message(item.message)
     parts = common.content
 
@@ -362,7 +360,7 @@ def _without_item(item: _Item) -> Message | None:
         return len(items_of([prefix], "")) if end else 0
 
     if common.tool_results and common.role is not Role.MODEL:
-        # The items are the results, and then one message with the other parts.
+        # The items are the results, then one message with the other parts.
         results = [at for at, part in enumerate(parts) if isinstance(part, ContentPartToolResult)]
         others = set(range(len(parts))).difference(results)
         deleted_parts = {results[item.at]} if item.at < len(results) else others

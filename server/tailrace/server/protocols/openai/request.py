@@ -1,6 +1,6 @@
 """Validation of requests to OpenAI's Chat Completions, Completions and Responses APIs.
 
-The requests are described at https://platform.openai.com/docs/api-reference/chat/create and …/responses/create.
+See https://platform.openai.com/docs/api-reference/chat/create and …/responses/create.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 from tailrace.wrappers.request_options import OutputFormat, ToolDefinition
 
 MAX_PAIRS, MAX_NAME_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
-"""Limits of `metadata`: the number of pairs, the length of a name and the length of a value."""
+"""Limits of `metadata`: the number of pairs, and the length of a name and of a value."""
 
 MAX_CHOICES = 16
 """Maximum number of choices of a request. Each choice is a task."""
@@ -64,8 +64,6 @@ _ECHOED: Mapping[str, Any] = {
 
 
 class _Request(LenientModel):
-    """The members that the requests of all APIs share."""
-
     model: str | None = None
     stream: StrictBool | None = None
     temperature: Number | None = None
@@ -73,7 +71,7 @@ class _Request(LenientModel):
 
 
 class _ConversationRequest(_Request):
-    """The members that requests of Chat Completions and the Responses API share."""
+    """The common members of requests of Chat Completions and the Responses API."""
 
     tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -82,7 +80,7 @@ class _ConversationRequest(_Request):
     user: str | None = None
 
     def option_fields(self, nested: bool, **others: object) -> dict[str, Any]:
-        """Return the options that Chat Completions and the Responses API share.
+        """Return the common options, and others.
 
         Args:
             nested: See `_inner`.
@@ -114,7 +112,7 @@ class _StreamOptions(LenientModel):
 
 
 class _CompletionRequest(_Request):
-    """The members that requests of Chat Completions and Completions share."""
+    """The common members of requests of Chat Completions and Completions."""
 
     stream_options: _StreamOptions | None = None
     n: StrictInt | None = None
@@ -135,7 +133,7 @@ class _CompletionRequest(_Request):
         return bool(self.stream_options is not None and self.stream_options.include_usage)
 
     def sampling(self) -> dict[str, Any]:
-        """Return the options for sampling that Chat Completions and Completions share."""
+        """Return the common options for sampling."""
         return {
             "stop": _texts(self.stop),
             "seed": self.seed,
@@ -153,15 +151,15 @@ class _ChatRequest(_ConversationRequest, _CompletionRequest):
 
 
 def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False) -> ChatRequest:
-    """Validate a request for a chat completion, and convert it.
+    """Validate and convert a request for a chat completion.
 
     Args:
         body: The JSON of the request.
-        header: The value of the header ``X-Conversation-Id``; empty if the request does not have it.
+        header: The header ``X-Conversation-Id``; may be empty.
         user_is_key: True to use the member ``user`` as the key of the conversation if the request has no other key.
 
     Raises:
-        OpenAIError: The request is not valid or not supported.
+        OpenAIError: The request is invalid or not supported.
     """
     try:
         request = _ChatRequest.model_validate(body)
@@ -202,15 +200,13 @@ class _TextRequest(_CompletionRequest):
 
 
 def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
-    """Validate a request for text completions, and return one request for each choice.
-
-    Each of these requests begins a separate conversation.
+    """Validate a request for text completions, and return one request for each choice. Each begins a separate conversation.
 
     Args:
         body: The JSON of the request.
 
     Raises:
-        OpenAIError: The request is not valid or not supported.
+        OpenAIError: The request is invalid or not supported.
     """
     try:
         request = _TextRequest.model_validate(body)
@@ -295,13 +291,13 @@ def _conversation_key(metadata: Mapping[str, Any] | None, header: str, user: str
 def read_responses_request(
     body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False, native_tools: bool = False
 ) -> ChatRequest:
-    """Validate a request for a response, and convert it. See `read_chat_request` for the errors.
+    """Validate and convert a request for a response. See `read_chat_request` for the errors.
 
     Args:
         body: See `read_chat_request`.
         header: See `read_chat_request`.
         user_is_key: See `read_chat_request`.
-        native_tools: True if the model accepts native tools: tools of the Responses API that are not functions.
+        native_tools: True if the model accepts tools of the Responses API that are not functions.
     """
     try:
         request = _ResponseRequest.model_validate(body)
@@ -371,7 +367,7 @@ def read_responses_request(
 def _with_decisions(
     history: History, decisions: Sequence[ApprovalDecision]
 ) -> tuple[tuple[Message, ...], Message]:
-    """Split the history as `split_history` does, and add the decisions to the new message."""
+    """Split the history (see `split_history`), and add the decisions to the new message."""
     if not decisions:
         return split_history(history, param="input")
     part = ContentPartData(data=decisions_data(decisions))
@@ -384,11 +380,11 @@ def _with_decisions(
 def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """Return the items after the last item reference, and the id of the response that contains the referenced item.
 
-    Items before the reference repeat the stored conversation up to this response. They are dropped, except for instructions.
-    Without a reference, return all items and an empty id.
+    Items before the reference repeat the stored conversation, and are dropped, except for instructions. Without a reference,
+    return all items and an empty id.
 
     Raises:
-        OpenAIError: The reference does not refer to an item of a response.
+        OpenAIError: The referenced item does not belong to a response.
     """
     last = max((at for at, item in enumerate(items) if item.get("type") == "item_reference"), default=-1)
     if last < 0:
@@ -406,7 +402,7 @@ def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any
 
 
 def _echo(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Return the members of the request that the response repeats, as JSON in the form that clients require."""
+    """Return the members of the request that the response repeats, in the form that clients require."""
     echo = {name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()}
     echo["tools"] = [_echoed_tool(tool) for tool in echo["tools"]]
     return {name: _encoded(member) for name, member in echo.items()}
@@ -426,7 +422,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     """Check the ``metadata`` of a request.
 
     Raises:
-        OpenAIError: The metadata exceeds a limit of the API, or a value is not a text.
+        OpenAIError: The metadata exceeds a limit, or a value is not a text.
     """
     fields = metadata or {}
     if len(fields) > MAX_PAIRS:
@@ -458,15 +454,11 @@ def _check_choices(count: int, param: str) -> None:
 
 
 def _texts(value: str | list[str] | None) -> tuple[str, ...] | None:
-    """Return the texts of a member that is one text or a list of texts; None if it has no text."""
     return ((value,) if isinstance(value, str) else tuple(value)) if value else None
 
 
 def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:
-    """Return the members of an object with a ``type``; None if the nested object is missing or is not an object.
-
-    In Chat Completions, the members are in a nested object. In the Responses API, they are in the object itself.
-    """
+    """Return the members of an object with a ``type``: in Chat Completions those of a nested object, or None without it."""
     inner = fields.get(name) if nested else fields
     return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else None
 
@@ -477,7 +469,7 @@ def _function(tool: Mapping[str, Any], where: str, nested: bool) -> ToolDefiniti
 
 
 def _omission(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a warning that lists the types of omitted tools; empty if no tools are omitted."""
+    """Return a warning with the types of omitted tools; empty if there are none."""
     if not tools:
         return ()
     kinds = ", ".join(dict.fromkeys(clipped(str(tool.get("type")), _MAX_KIND) for tool in tools))

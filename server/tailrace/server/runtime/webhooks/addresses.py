@@ -1,8 +1,7 @@
 """Checks that webhook URLs do not point to the machine, the network, or the cloud metadata service of the server (SSRF).
 
-Callers choose the URLs of webhooks, and the server can reach a network that callers cannot reach. IP addresses in a URL are
-checked when the webhook is set. Host names are resolved and checked for each delivery. The connection uses the address that was
-checked, so changing the DNS record after the check (DNS rebinding) has no effect.
+IP addresses in a URL are checked when the webhook is set. Host names are resolved and checked for each delivery. The connection
+uses the checked address, so a later change of the DNS record (DNS rebinding) has no effect.
 
 Source: A2A 1.0.1, section 13.2; the special-purpose registries of IANA (RFC 6890).
 """
@@ -30,7 +29,7 @@ MAX_SECRET_LENGTH = 8192
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """A function that resolves a host name and a port to IP addresses as text."""
 
-# Addresses of the metadata services of clouds. Some of them are neither link-local nor private.
+# Metadata services of clouds. Some are neither link-local nor private.
 _METADATA = frozenset(
     map(
         ip_address,
@@ -45,15 +44,13 @@ _METADATA = frozenset(
     )
 )
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-_TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052): an IPv4 address is in the last 32 bits
-_COMPATIBLE = IPv6Network(
-    "::/96"
-)  # deprecated IPv4-compatible addresses, with an IPv4 address in the last 32 bits
+_TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052), with an IPv4 address in the last 32 bits
+_COMPATIBLE = IPv6Network("::/96")  # deprecated, with an IPv4 address in the last 32 bits
 
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-# Number of threads for name resolution. They are separate, so that a hanging resolver does not occupy all shared threads.
+# Name resolution has separate threads, so that a hanging resolver does not occupy all shared threads.
 _LOOKUP_THREADS = 16
 
 
@@ -62,9 +59,9 @@ class Reach(Enum):
 
     PUBLIC = "public"
     PRIVATE = "private"
-    """The address is on this machine or in its network. Only the operator can allow such addresses."""
+    """On this machine or in its network. Only the operator can allow such addresses."""
     FORBIDDEN = "forbidden"
-    """The address is never allowed: it is link-local, multicast, reserved, unspecified, or the metadata service of a cloud."""
+    """Never allowed: link-local, multicast, reserved, unspecified, or the metadata service of a cloud."""
 
 
 class ForbiddenAddress(Exception):
@@ -72,7 +69,7 @@ class ForbiddenAddress(Exception):
 
 
 def reach_of(address: IPv4Address | IPv6Address) -> Reach:
-    """Classify an address. If an IPv6 address contains an IPv4 address, classify the IPv4 address."""
+    """Classify an address. For an IPv6 address that contains an IPv4 address, classify the latter."""
     address = _unwrapped(address)
     if address in _METADATA or address.is_unspecified or address.is_multicast or address.is_link_local:
         return Reach.FORBIDDEN
@@ -100,7 +97,7 @@ class WebhookGuard:
 
     Args:
         allow_private: True to allow webhooks on this machine and in its network.
-        lookup: A function that resolves host names; None to use the resolver of the operating system.
+        lookup: Resolves host names; None for the resolver of the operating system.
     """
 
     def __init__(self, *, allow_private: bool = False, lookup: Lookup | None = None) -> None:
@@ -112,8 +109,7 @@ class WebhookGuard:
         """Check a webhook's configuration.
 
         Raises:
-            InvalidParamsError: A field is invalid, or the URL may not be called. The error names the field, but repeats no
-                secrets.
+            InvalidParamsError: A field is invalid, or the URL may not be called. The error repeats no secrets.
         """
         self.check_url(config.url)
         if len(config.id) > MAX_ID_LENGTH:
@@ -189,7 +185,7 @@ def _literal(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _is_local_name(host: str) -> bool:
-    """Return whether RFC 6761 reserves a name for the local machine, for example ``localhost``."""
+    """Return whether RFC 6761 reserves a name for the local machine."""
     name = host.rstrip(".").lower()
     return name == "localhost" or name.endswith(".localhost")
 

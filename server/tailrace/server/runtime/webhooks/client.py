@@ -1,7 +1,7 @@
 """The HTTP client that posts notifications to webhooks (A2A 1.0, section 4.3.3).
 
-The client retries after temporary failures (no connection, a timeout, 408, 425, 429, 5xx), with increasing pauses. After any
-other error status, the client makes no further attempts for the notification. The client does not follow redirects.
+After temporary failures (no connection, a timeout, 408, 425, 429, 5xx), it retries with increasing pauses. Other error statuses
+are final. It does not follow redirects.
 """
 
 import logging
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tailrace.server")
 
 EVENT_HEADER = "X-Tailrace-Event"
-"""The header that identifies a notification, so that a webhook can detect a repeated delivery. The value is ``TASK/NUMBER`` for
-an event, and ``TASK/NUMBER/task`` for the complete task after the last event."""
+"""The header by which a webhook detects a repeated notification. The value is ``TASK/NUMBER`` for an event, and
+``TASK/NUMBER/task`` for the complete task after the last event."""
 
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 — the name of a header
 
-# Maximum number of concurrent requests of one caller to one origin. The limit is never more than half of ``max_requests``, so
-# that a hanging host does not delay other webhooks.
+# Maximum number of concurrent requests of one caller to one origin, but never more than half of ``max_requests``, so that a
+# hanging host does not delay other webhooks.
 _MAX_REQUESTS_PER_ORIGIN = 64
-_MAX_RETRY_AFTER = 120.0  # maximum seconds that the client waits for a webhook's Retry-After
+_MAX_RETRY_AFTER = 120.0  # maximum seconds of a webhook's Retry-After
 _RETRIED = frozenset({408, 425, 429})
 
 
@@ -57,7 +57,7 @@ class Stopping(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The failure of an attempt, with a reason for the log that contains no secrets."""
+    """The failure of an attempt, with a reason that contains no secrets."""
 
     reason: str
     may_pass: bool
@@ -69,13 +69,13 @@ class WebhookClient:
 
     Args:
         guard: Checks the webhooks.
-        timeout: The maximum duration of one request in seconds.
-        attempts: The maximum number of attempts for one notification.
-        first_pause: Seconds before the second attempt. The pause doubles before each further attempt, and is randomly
-            shortened by up to half.
-        longest_pause: The maximum pause in seconds.
-        max_requests: The maximum number of concurrent requests. One authenticated caller can have three quarters of them. None
-            for an eighth of the process's file descriptor limit, but at most 128.
+        timeout: Maximum duration of one request in seconds.
+        attempts: Maximum number of attempts for one notification.
+        first_pause: Seconds before the second attempt. The pause doubles before each further attempt, and is randomly shortened
+            by up to half.
+        longest_pause: Maximum pause in seconds.
+        max_requests: Maximum number of concurrent requests. One authenticated caller can have three quarters of them. None for an
+            eighth of the process's file descriptor limit, but at most 128.
         observer: Receives failed attempts, and the outcome of each notification.
 
     Attributes:
@@ -118,7 +118,7 @@ class WebhookClient:
                 await session.aclose()
 
     def stop(self) -> None:
-        """Make no more attempts. Waiting calls of `send` and `pause` raise `Stopping`."""
+        """Stop all attempts. Waiting calls of `send` and `pause` raise `Stopping`."""
         self._stopping.set()
 
     async def pause(self, seconds: float) -> None:
@@ -143,15 +143,15 @@ class WebhookClient:
         sign: Signature | None = None,
         once: bool = False,
     ) -> bool:
-        """Post a notification until the webhook accepts it or all attempts have failed. A final failure is logged.
+        """Post a notification until the webhook accepts it or all attempts have failed. Log a final failure.
 
         Args:
             config: The webhook.
             name: The identifier of the notification, for `EVENT_HEADER`.
             body: The body of the request.
             media_type: The media type of the body.
-            owner: The owner of the task, to limit the requests of each caller.
-            sign: Returns headers that sign an attempt. Credentials of the webhook override these headers. None for no signature.
+            owner: The owner of the task, whose requests are limited.
+            sign: Returns headers that sign an attempt; None for no signature. Credentials of the webhook override them.
             once: True to make only one attempt.
 
         Returns:
@@ -190,12 +190,12 @@ class WebhookClient:
     def _pause_after(self, attempt: int, requested: float | None) -> float:
         if requested is not None:
             return min(requested, _MAX_RETRY_AFTER)
-        # Randomised, so that the webhooks of a recovered host do not all receive retries at the same time.
+        # Randomised, so that a recovered host does not receive all retries at the same time.
         max_pause = min(self._first_pause * 2 ** min(attempt - 1, 32), self._longest_pause)
         return max_pause * (1 - 0.5 * random.random())  # noqa: S311
 
     async def _post(self, address: str, body: bytes, headers: dict[str, str], owner: str) -> _Failure | None:
-        """Make one attempt, and return the failure; None if the webhook accepted the notification."""
+        """Make one attempt. Return None if the webhook accepted the notification."""
         try:
             url = self.guard.check_url(address)
         except InvalidParamsError:
@@ -243,7 +243,7 @@ def _session_type() -> type["WebhookSession"]:
 
 
 def _secrets(config: TaskPushNotificationConfig) -> dict[str, str]:
-    """Return the headers that authenticate the server to the webhook. A scheme without credentials adds no header."""
+    """Return the headers that authenticate the server to the webhook."""
     headers: dict[str, str] = {}
     if config.token:
         headers[TOKEN_HEADER] = config.token
@@ -253,7 +253,7 @@ def _secrets(config: TaskPushNotificationConfig) -> dict[str, str]:
 
 
 def _retry_after(value: str) -> float | None:
-    """Return the seconds of ``Retry-After``: a number or a date (RFC 9110, section 10.2.3); None if the value is invalid."""
+    """Return the seconds of ``Retry-After``, a number or a date (RFC 9110, section 10.2.3); None if the value is invalid."""
     if value.isascii() and value.isdigit() and len(value) < 10:
         return float(value)
     try:
@@ -266,7 +266,7 @@ def _retry_after(value: str) -> float | None:
 
 
 def _origin(url: str) -> str:
-    """Return the scheme, host and port of a URL for the log, because the path and the query may contain secrets."""
+    """Return a URL for the log without its path and query, which may contain secrets."""
     try:
         return str(URL(url).origin())
     except ValueError:
