@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from support.agents import Scripted
 from support.live_server import serving
 from tailrace.server import Settings, create_app
-from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.origin_guard import OriginGuard
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.wrappers import ConfigurationError
 
@@ -155,11 +155,11 @@ async def test_a_page_that_comes_through_a_proxy_for_grpc_web_is_refused() -> No
     ],
 )
 def test_other_machines_are_refused_without_authentication(peer: str, *, local: bool) -> None:
-    guard = RequestGuard(Settings(store="sqlite://"), authenticated=False)
+    guard = OriginGuard(Settings(store="sqlite://"), authenticated=False)
     if local:
         guard.check_call(peer, {})
     else:
         with pytest.raises(AuthError, match="TAILRACE_CALLER_KEYS"):
             guard.check_call(peer, {})
-    RequestGuard(Settings(store="sqlite://"), authenticated=True).check_call(peer, {})
-    RequestGuard(Settings(allow_anonymous=True), authenticated=False).check_call(peer, {})
+    OriginGuard(Settings(store="sqlite://"), authenticated=True).check_call(peer, {})
+    OriginGuard(Settings(allow_anonymous=True), authenticated=False).check_call(peer, {})

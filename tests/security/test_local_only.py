@@ -22,7 +22,7 @@ from tailrace.server import Settings, create_app, create_router
 from tailrace.server.app import Authenticator
 from tailrace.server.auth.authentication import Credentials, Identity
 from tailrace.server.http.forwarded_addresses import names_remote_client
-from tailrace.server.http.request_guard import RequestGuard, is_loopback
+from tailrace.server.http.origin_guard import OriginGuard, is_loopback
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.settings import ENDPOINTS
 
@@ -402,7 +402,7 @@ async def test_a_proxy_on_this_machine_makes_no_grpc_client_local(name: str) -> 
     outcomes: dict[bool, set[str]] = {}
     for has_url in (False, True):
         given: dict[str, Any] = {"card": {"grpc_url": "grpc.example.com:443"}} if has_url else {}
-        guard = RequestGuard(settings(**given), authenticated=False)
+        guard = OriginGuard(settings(**given), authenticated=False)
         for value in (*HERE_FOR[name], *REMOTE_FOR[name]):
             try:
                 guard.check_call("ipv4:127.0.0.1:50000", {header: value})

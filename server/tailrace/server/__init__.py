@@ -96,7 +96,7 @@ _MODULES = {
 """The module of each exported name, relative to this package."""
 
 
-def _make_printable(record: logging.LogRecord) -> bool:
+def _escape_record(record: logging.LogRecord) -> bool:
     """Escape control characters in a log record. The first record imports `tailrace.wrappers.redaction.log_escaping`."""
     from tailrace.wrappers.redaction.log_escaping import PrintableRecords
 
@@ -105,7 +105,7 @@ def _make_printable(record: logging.LogRecord) -> bool:
 
 __path__.extend([f"{folder}/deprecated" for folder in __path__])  # for imports by former module names
 
-logging.getLogger("tailrace.server").addFilter(_make_printable)
+logging.getLogger("tailrace.server").addFilter(_escape_record)
 
 
 def __getattr__(name: str) -> object:

@@ -94,7 +94,7 @@ class AgentRoutes:
         CardEndpoint(
             settings,
             core.schemes,
-            core.guard,
+            core.origin_guard,
             grpc_port,
             capabilities=operations.capabilities,
             has_extended=operations.has_extended_card,

@@ -208,4 +208,6 @@ def _create_grpc_server(core: ServerCore, settings: Settings, operations: Operat
         raise ConfigurationError(
             f"TAILRACE_GRPC_PORT: gRPC requires further packages: pip install 'tailrace[grpc]' ({error})"
         ) from None
-    return GrpcServer(operations, settings, core.authentication, core.telemetry, guard=core.guard)
+    return GrpcServer(
+        operations, settings, core.authentication, core.telemetry, origin_guard=core.origin_guard
+    )

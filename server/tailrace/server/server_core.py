@@ -12,16 +12,16 @@ from tailrace.server.auth.authentication import Anonymous, Authenticator, Loggin
 from tailrace.server.auth.authenticator_factory import create_authenticator
 from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
 from tailrace.server.http.operator_endpoints import OperatorEndpoints
-from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.origin_guard import OriginGuard
 from tailrace.server.http.shutdown_signals import handle_signals
 from tailrace.server.http.sse_frames import STOP_TIMEOUT
-from tailrace.server.http.upload_deadlines import Uploads
+from tailrace.server.http.upload_deadlines import UploadDeadlines
 from tailrace.server.http.usage_endpoint import UsageEndpoint
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.request_observation import observed_route
 from tailrace.server.observability.telemetry_factory import create_telemetry
 from tailrace.server.protocols.cors import allow_origins
-from tailrace.server.protocols.guarded_route import guarded_route
+from tailrace.server.protocols.origin_checked_route import origin_checked_route
 from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
 from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.budgets import Budgets
@@ -67,7 +67,7 @@ class ServerCore:
         authenticated: Whether the server authenticates callers.
         authenticator: Authenticates callers.
         authentication: Authenticates callers, and logs rejected requests.
-        guard: Checks the host, the origin and the address of requests.
+        origin_guard: Checks the host, the origin and the address of requests.
         streams: The open SSE streams.
 
     Raises:
@@ -104,8 +104,8 @@ class ServerCore:
         self.authenticated = not isinstance(authenticator, Anonymous)
         self.authenticator = authenticator
         self.authentication = LoggingAuthenticator(authenticator)
-        self.guard = RequestGuard(settings, authenticated=self.authenticated)
-        self._uploads = Uploads(bounds.body_timeout)
+        self.origin_guard = OriginGuard(settings, authenticated=self.authenticated)
+        self._upload_deadlines = UploadDeadlines(bounds.body_timeout)
         self.streams = OpenStreams()
 
     @property
@@ -155,7 +155,9 @@ class ServerCore:
 
     def create_router(self, **options: Any) -> APIRouter:
         """Create a router that checks and observes its requests. ``options`` are arguments of `APIRouter`."""
-        route_class = observed_route(self.telemetry, guarded_route(self.guard, self._uploads))
+        route_class = observed_route(
+            self.telemetry, origin_checked_route(self.origin_guard, self._upload_deadlines)
+        )
         # Redirects between paths with and without a slash are disabled, because they would be sent before the guard checks the
         # host.
         return APIRouter(route_class=route_class, redirect_slashes=False, **options)
@@ -172,14 +174,14 @@ class ServerCore:
             self.authentication,
             self.telemetry.metrics,
             token=token.get_secret_value() if token else None,
-            guard=self.guard,
+            origin_guard=self.origin_guard,
         ).add_to(router)
         token = self.settings.operator_token
         UsageEndpoint(
             self.store,
             self.authentication,
             token=token.get_secret_value() if token else None,
-            guard=self.guard,
+            origin_guard=self.origin_guard,
         ).add_to(router)
 
     @asynccontextmanager
@@ -196,7 +198,7 @@ class ServerCore:
             for resource in resources:
                 await stack.enter_async_context(resource)
             stopping, timeout = engine.stop_requested, self.settings.shutdown_grace + STOP_TIMEOUT
-            async with self._uploads.ending_with(stopping), self.streams.cut_off(stopping, timeout):
+            async with self._upload_deadlines.ending_with(stopping), self.streams.cut_off(stopping, timeout):
                 with handle_signals(lambda: stopping.set()):
                     yield
 

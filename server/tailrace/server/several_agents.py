@@ -171,7 +171,7 @@ class _SeveralAgents:
             )
             for agent in agents
         ]
-        AgentsPage(listed, core.guard, self._settings.public_url or "").add_to(router)
+        AgentsPage(listed, core.origin_guard, self._settings.public_url or "").add_to(router)
         if "openai" in self._settings.endpoints:
             by_name = {agent.name: agent for agent in agents}
             operations = _RootOperations(core, self._engine, by_name)

@@ -33,9 +33,9 @@ from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.streaming.tools.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
 from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta
-from tailrace.wrappers.redaction.log_escaping import make_printable
+from tailrace.wrappers.redaction.log_escaping import escape_records_of
 
-make_printable("tailrace.streaming", "tailrace.streaming.tools.mcp")
+escape_records_of("tailrace.streaming", "tailrace.streaming.tools.mcp")
 
 __path__.extend([f"{folder}/deprecated" for folder in __path__])  # modules under their former names
 

@@ -178,7 +178,7 @@ class Steps:
         context_id = self.chance.choice(self.plain)
         task = Task(id=str(uuid4()), context_id=context_id, status=TaskStatus(state=TaskState.COMPLETED))
         if self.chance.random() < 0.5:
-            await self.store.put_record(
+            await self.store.put_unlisted_task(
                 task.model_copy(
                     update={"status": TaskStatus(state=TaskState.COMPLETED, timestamp=self.clock)}
                 ),

@@ -180,7 +180,7 @@ async def test_webhooks_are_in_the_order_of_their_ids_on_every_database(store_ur
         assert names == sorted(names)
         await store.delete_push_config("t", "b")
         await store.mark_delivered("t", "a", 7)
-        delivered = {each.config.id: each.delivered for each in await store.load_push_configs("t", "me")}
+        delivered = {each.config.id: each.last_delivered for each in await store.load_push_configs("t", "me")}
         assert delivered == {"A": 0, "ä": 0, "a": 7, "_": 0, "Z": 0}
 
 

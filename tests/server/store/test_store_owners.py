@@ -139,17 +139,17 @@ async def test_a_task_is_written_for_its_owner(
 @both
 async def test_a_record_is_replaced_by_its_owner_only(store: Store, caller: Caller, other: Caller) -> None:
     ended = task("record", TaskState.COMPLETED, "shared")
-    assert not await store.put_record(ended, caller.name, may_create=False)
+    assert not await store.put_unlisted_task(ended, caller.name, may_create=False)
     async with anyio.create_task_group() as group:
         for _ in range(5):
-            group.start_soon(store.put_record, ended, caller.name)
-    assert not await store.put_record(ended, other.name)
-    assert not await store.put_record(task(caller.task_id, TaskState.COMPLETED, "shared"), caller.name)
+            group.start_soon(store.put_unlisted_task, ended, caller.name)
+    assert not await store.put_unlisted_task(ended, other.name)
+    assert not await store.put_unlisted_task(task(caller.task_id, TaskState.COMPLETED, "shared"), caller.name)
     changed = ended.model_copy(update={"metadata": {"changed": True}})
-    assert await store.put_record(changed, caller.name, may_create=False)
+    assert await store.put_unlisted_task(changed, caller.name, may_create=False)
     stored = await store.load_task("record", caller.name)
     assert stored is not None
     assert (stored.task, stored.number) == (changed, 0)
     assert await store.load_task("record", other.name) is None
     assert await store.delete_task("record", caller.name)
-    assert not await store.put_record(changed, caller.name, may_create=False)
+    assert not await store.put_unlisted_task(changed, caller.name, may_create=False)

@@ -32,7 +32,7 @@ from tailrace.server.cli.workers import run_workers
 from tailrace.server.config_file import ServerConfig, read_config
 from tailrace.server.http.connection_limits import ConnectionLimits, default_max_connections
 from tailrace.server.http.deferred_response import with_deferral
-from tailrace.server.http.request_guard import is_loopback
+from tailrace.server.http.origin_guard import is_loopback
 from tailrace.server.http.shutdown_signals import SIGNALS
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings

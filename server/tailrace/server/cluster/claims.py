@@ -27,7 +27,7 @@ class Claims:
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
         self._locks: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
-        self._to_release: set[tuple[str, str]] = set()
+        self._failed_releases: set[tuple[str, str]] = set()
 
     @asynccontextmanager
     async def holding(self, owner: str, name: str) -> AsyncGenerator[None]:
@@ -49,10 +49,10 @@ class Claims:
         while not await self._store.claim(owner, name, task_id):
             await anyio.sleep(pause)
             pause = min(1.5 * pause, LAST_PAUSE)
-        self._to_release.discard((owner, name))
+        self._failed_releases.discard((owner, name))
 
     async def release(self, owner: str, name: str) -> None:
-        """Release a claim. If the store is not available, `release_remaining` releases it later."""
+        """Release a claim. If the store is not available, `retry_failed_releases` releases it later."""
         with anyio.CancelScope(shield=True):
             try:
                 await self._store.release(owner, name)
@@ -60,18 +60,18 @@ class Claims:
                 pass
             except StoreError as error:
                 logger.warning("a claim is held for a while longer: %s", error)
-                self._to_release.add((owner, name))
+                self._failed_releases.add((owner, name))
 
-    async def release_remaining(self) -> None:
+    async def retry_failed_releases(self) -> None:
         """Release the claims whose release failed.
 
         Raises:
             StoreError: The store is not available at present.
         """
-        for claim in list(self._to_release):
+        for claim in list(self._failed_releases):
             await self._store.release(*claim)
-            self._to_release.discard(claim)
+            self._failed_releases.discard(claim)
 
-    def clear(self) -> None:
+    def forget_failed_releases(self) -> None:
         """Forget the claims whose release failed, because the node has another id, to which they do not belong."""
-        self._to_release.clear()
+        self._failed_releases.clear()

@@ -115,7 +115,7 @@ class ClusterEngine(Engine):
                 active = await self._tasks.find(sent.task_id, owner)
                 first = Event(sent.after, sent.first) if sent.first is not None else None
                 subscription = self.subscription(active, sent.after, first)
-                subscription.repeated_key = sent.repeats
+                subscription.repeated_key = sent.repeated_key
                 return subscription
         names = [f"key:{call.send_key}"] if call.send_key else []
         if call.version_of_chosen_ids and task_id:
@@ -446,7 +446,7 @@ class ClusterEngine(Engine):
         if self._push is not None:
             self._push.release_all()
         self._orphans.clear()
-        self._claims.clear()
+        self._claims.forget_failed_releases()
         self._shared.forget_own_tasks(unpersisted)
         await self._node.join(self._shared.database)
 
@@ -457,7 +457,7 @@ class ClusterEngine(Engine):
                 await self._node.remove_dead_nodes(self._shared.database)
                 if self._turns.group is not None and not self._turns.stopping:
                     await self._take_over()
-                await self._claims.release_remaining()
+                await self._claims.retry_failed_releases()
             except StoreError as error:
                 logger.warning("the tasks of dead nodes cannot be taken over at present: %s", error)
             except Exception:

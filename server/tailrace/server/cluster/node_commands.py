@@ -78,13 +78,13 @@ class Sent(msgspec.Struct, frozen=True):
     The stream consists of the event ``first``, if any, and the events after the number ``after``.
 
     Attributes:
-        repeats: As for `Subscription`. None in replies of older nodes, which lack this field.
+        repeated_key: As for `Subscription`. None in replies of older nodes, which lack this field.
     """
 
     task_id: str
     after: int
     first: bytes | None
-    repeats: SendKey | None = None
+    repeated_key: SendKey | None = msgspec.field(default=None, name="repeats")
 
 
 class SetWebhook(msgspec.Struct, tag=True, frozen=True):

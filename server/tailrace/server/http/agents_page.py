@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tailrace.server.http.caching import cached_response, this_second
-from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.origin_guard import OriginGuard
 
 CATALOG_PATH = "/.well-known/api-catalog"
 """The path of the catalog (RFC 9727, section 2)."""
@@ -46,13 +46,13 @@ class AgentsPage:
 
     Args:
         agents: The agents.
-        guard: Returns the host of the URLs if there is no public URL.
+        origin_guard: Returns the host of the URLs if there is no public URL.
         public_url: The public URL of the server. If it is empty, the URLs have the host of the request.
     """
 
-    def __init__(self, agents: Sequence[ListedAgent], guard: RequestGuard, public_url: str) -> None:
+    def __init__(self, agents: Sequence[ListedAgent], origin_guard: OriginGuard, public_url: str) -> None:
         self._agents = agents
-        self._guard = guard
+        self._origin_guard = origin_guard
         self._public_url = public_url
         self._since = this_second()
         self._page = _page_of([agent for agent in agents if agent.has_page]).encode()
@@ -85,7 +85,7 @@ class AgentsPage:
         """Return the catalog. It has links to the agents, and a link from each agent to the agent card."""
         base = self._public_url.rstrip("/")
         if not base:
-            authority = self._guard.authority(request.scope)
+            authority = self._origin_guard.authority(request.scope)
             path = request.url.path.removesuffix(CATALOG_PATH)
             base = str(request.url.replace(netloc=authority, path=path, query="")).rstrip("/")
         card = {"type": "application/json", "title": "Agent card (A2A)"}

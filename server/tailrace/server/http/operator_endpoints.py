@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth.authentication import Authenticator
 from tailrace.server.http.error_responses import Problem, encode_ascii
-from tailrace.server.http.request_guard import RequestGuard, exempt_from_guard
+from tailrace.server.http.origin_guard import OriginGuard, exempt_from_origin_guard
 from tailrace.server.http.request_headers import credentials_of
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.runtime.auth_error import AuthError
@@ -29,7 +29,7 @@ class OperatorEndpoints:
         metrics: The metrics; None to disable ``/metrics``.
         token: The bearer token for ``/metrics``. If it is None, only callers on this machine may read the metrics, and
             ``authenticator`` must accept them.
-        guard: Checks whether a request comes from this machine.
+        origin_guard: Checks whether a request comes from this machine.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class OperatorEndpoints:
         metrics: Metrics | None = None,
         *,
         token: str | None = None,
-        guard: RequestGuard,
+        origin_guard: OriginGuard,
     ) -> None:
         self._health = health
         self._authenticator = authenticator
         self._metrics = metrics
         self._token = token
-        self._guard = guard
+        self._origin_guard = origin_guard
 
     def add_to(self, router: APIRouter) -> None:
         """Add the routes to a router."""
@@ -60,12 +60,12 @@ class OperatorEndpoints:
                 path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
             )
 
-    @exempt_from_guard
+    @exempt_from_origin_guard
     async def _live(self, _request: Request) -> Response:
         """Return 200. Other components are not checked, because a restart of this process would not repair them."""
         return _json({"status": "ok"}, 200)
 
-    @exempt_from_guard
+    @exempt_from_origin_guard
     async def _ready(self, _request: Request) -> Response:
         health = await self._health()
         return _json(health.to_dict(), 200 if health.ready else 503)
@@ -83,7 +83,7 @@ class OperatorEndpoints:
         credentials = credentials_of(request)
         if self._token is None:
             await self._authenticator.authenticate(credentials)
-            if not self._guard.is_local(request.scope):
+            if not self._origin_guard.is_local(request.scope):
                 raise AuthError(
                     "without TAILRACE_METRICS_TOKEN, only this machine can read the metrics; set the token and send it as "
                     "a bearer token",

@@ -20,7 +20,7 @@ import anyio
 import anyio.lowlevel
 from fastapi import Request
 
-from tailrace.server.http.upload_deadlines import has_body, uploads_of
+from tailrace.server.http.upload_deadlines import has_body, upload_deadlines_of
 from tailrace.server.runtime.limits import RequestMediaTypeError, RequestTooLargeError
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.errors import InvalidParamsError, ParseError
@@ -126,7 +126,7 @@ def is_json(request: Request) -> bool:
 async def _read(request: Request, settings: Settings, scan: "JsonScan") -> bytes:
     body = bytearray()
     limit = settings.max_request_bytes
-    with uploads_of(request.scope).receiving() as extend_deadline:
+    with upload_deadlines_of(request.scope).receiving() as extend_deadline:
         async for chunk in request.stream():
             body += chunk
             if limit and len(body) > limit:

@@ -22,7 +22,7 @@ SLOWEST = 64 * 1024
 _EXTENSION = "tailrace.uploads"
 
 
-class Uploads:
+class UploadDeadlines:
     """The deadlines of all request bodies that an application currently receives.
 
     Args:
@@ -35,7 +35,7 @@ class Uploads:
         self._scopes: set[anyio.CancelScope] = set()
 
     def attach_to(self, scope: Scope) -> None:
-        """Store this object in the scope of a request, so that `uploads_of` returns it."""
+        """Store this object in the scope of a request, so that `upload_deadlines_of` returns it."""
         scope[_EXTENSION] = self
 
     @contextmanager
@@ -98,7 +98,7 @@ def has_body(request: Request) -> bool:
     return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
 
 
-def uploads_of(scope: Scope) -> Uploads:
-    """Return the object that `Uploads.attach_to` stored in the scope of a request."""
-    uploads: Uploads = scope[_EXTENSION]
-    return uploads
+def upload_deadlines_of(scope: Scope) -> UploadDeadlines:
+    """Return the object that `UploadDeadlines.attach_to` stored in the scope of a request."""
+    deadlines: UploadDeadlines = scope[_EXTENSION]
+    return deadlines

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY, Authenticator
 from tailrace.server.http.error_responses import Problem, encode_ascii
-from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.origin_guard import OriginGuard
 from tailrace.server.http.request_headers import accepts, credentials_of
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.prices import NANO
@@ -53,16 +53,16 @@ class UsageEndpoint:
         store: The store with the usage ledger.
         authenticator: Authenticates callers.
         token: The bearer token of operators; None if there are no operators.
-        guard: Checks whether a request comes from this machine.
+        origin_guard: Checks whether a request comes from this machine.
     """
 
     def __init__(
-        self, store: Store, authenticator: Authenticator, *, token: str | None, guard: RequestGuard
+        self, store: Store, authenticator: Authenticator, *, token: str | None, origin_guard: OriginGuard
     ) -> None:
         self._store = store
         self._authenticator = authenticator
         self._token = token
-        self._guard = guard
+        self._origin_guard = origin_guard
         # Only one request reads the ledger at a time. The sums of a large ledger occupy a thread for long, and other reads of the
         # store also need threads.
         self._lock = anyio.Lock()
@@ -108,7 +108,7 @@ class UsageEndpoint:
         if self._token is not None and credentials.has_bearer(self._token):
             return None
         user = (await self._authenticator.authenticate(credentials)).user
-        if not user and not self._guard.is_local(request.scope):
+        if not user and not self._origin_guard.is_local(request.scope):
             raise AuthError(
                 "the usage of anonymous callers is available on this machine, and to operators: set "
                 "TAILRACE_OPERATOR_TOKEN and send it as a bearer token",

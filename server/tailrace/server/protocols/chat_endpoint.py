@@ -412,9 +412,9 @@ def add_routes(
         refuse: Creates the response for an error of an endpoint.
     """
 
-    def guarded(endpoint: Endpoint) -> Endpoint:
+    def with_error_response(endpoint: Endpoint) -> Endpoint:
         @wraps(endpoint)
-        async def guard(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             try:
                 return await endpoint(request)
             except ClientDisconnect:
@@ -422,11 +422,15 @@ def add_routes(
             except Exception as error:
                 return refuse(OpenAIError.from_exception(error))
 
-        return guard
+        return respond
 
     for (method, path), endpoint in routes.items():
         router.add_api_route(
-            path, guarded(endpoint), methods=[method], include_in_schema=False, response_model=None
+            path,
+            with_error_response(endpoint),
+            methods=[method],
+            include_in_schema=False,
+            response_model=None,
         )
 
 

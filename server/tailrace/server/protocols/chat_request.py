@@ -72,7 +72,7 @@ class ChatRequest:
         completion: The stored chat completion that the request creates; None for other requests.
         choice: The index of this choice. Choice 0 continues the conversation. Each other choice begins a new conversation.
         choices: The number of choices: OpenAI's parameter ``n``, times the number of prompts.
-        choices_key: The prefix of the context ids of choices other than 0, with which they can be deleted. May be empty.
+        choice_context_prefix: The prefix of the context ids of choices other than 0, with which they can be deleted. May be empty.
     """
 
     earlier: tuple[Message, ...]
@@ -97,7 +97,7 @@ class ChatRequest:
     completion: NewCompletion | None = None
     choice: int = 0
     choices: int = 1
-    choices_key: str = ""
+    choice_context_prefix: str = ""
     unanswered: tuple[Message, ...] = ()
     last: Message | None = None
 

@@ -111,7 +111,7 @@ class Conversations:
         """
         assignment = _Search(self._operations, request, caller)
         if request.choice:
-            key = request.choices_key
+            key = request.choice_context_prefix
             return await assignment.start(choice_context(key, request.choice) if key else "")
         if request.decided:
             assigned = await assignment.continue_decided_task(await self.context_of(request, caller))

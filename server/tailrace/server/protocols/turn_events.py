@@ -60,7 +60,7 @@ class TurnEvents:
     """
 
     def __init__(self, stream: EventStream, turn: int = 0) -> None:
-        stream.read_every_event()
+        stream.disable_snapshots()
         self._stream = stream
         self._turn = turn
 

@@ -255,7 +255,7 @@ class Subscription(LogCursor):
         """The ids of the task's artifacts, in the order of their creation."""
         return self._active.record.artifact_ids
 
-    def read_every_event(self) -> None:
+    def disable_snapshots(self) -> None:
         """Disable snapshots: from now on, `read` returns each event."""
         self._max_lag = None
 

@@ -71,30 +71,30 @@ class ConversationEdits:
             raise TaskNotFoundError("the conversation has no tasks", metadata={"contextId": context_id})
         return renamed
 
-    async def put_record(
+    async def put_unlisted_task(
         self, task: Task, owner: str, name: str, *, may_create: bool = True, agent: str = ""
     ) -> bool:
-        """Store a record: a task that has ended and had no turn. The record replaces the caller's record with the same name.
+        """Store a task that has ended and had no turn. It replaces the caller's unlisted task with the same name.
 
-        Lists of tasks do not contain records. Of concurrent calls, the last one takes effect.
+        Lists of tasks do not contain this task. Of concurrent calls, the last one takes effect.
 
         Args:
             task: The task.
             owner: The caller.
-            name: The name of the record, which is used instead of the id of ``task``.
-            may_create: See `Store.put_record`.
+            name: A name, which is used instead of the id of ``task``.
+            may_create: See `Store.put_unlisted_task`.
             agent: The name of the agent; see `CallContext`.
 
         Returns:
-            Whether the record was stored; see `Store.put_record`.
+            Whether the task was stored; see `Store.put_unlisted_task`.
 
         Raises:
             BlockedMessageError: An input filter blocks the metadata of the task.
-            StoreError: The record cannot be stored.
+            StoreError: The task cannot be stored.
         """
         await self._agents.check(agent, (), task.metadata)
         task = task.model_copy(update={"id": id_of_named(self._store.keys, name, owner)})
-        return await self._store.put_record(task, owner, may_create=may_create)
+        return await self._store.put_unlisted_task(task, owner, may_create=may_create)
 
     async def add_messages(
         self, task: Task, messages: Sequence[Message], owner: str, agent: str = ""

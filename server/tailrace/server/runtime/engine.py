@@ -158,7 +158,7 @@ class Engine(TaskAccess):
             self._turns,
             agents,
             push=push,
-            running_tasks=running_tasks,
+            task_quota=running_tasks,
             gate=gate,
             ledger=ledger,
             observer=observer,

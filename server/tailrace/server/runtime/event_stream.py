@@ -60,10 +60,10 @@ class EventStream:
         """The ids of the task's artifacts, in the order of their creation."""
         return self._subscription.artifact_ids if self._subscription is not None else ()
 
-    def read_every_event(self) -> None:
-        """Disable snapshots (see `Subscription.read_every_event`)."""
+    def disable_snapshots(self) -> None:
+        """Disable snapshots (see `Subscription.disable_snapshots`)."""
         if self._subscription is not None:
-            self._subscription.read_every_event()
+            self._subscription.disable_snapshots()
 
     async def wait_for_start(self) -> None:
         """Wait until the message of the request is persisted (see `Subscription.wait_for_start`).

@@ -77,7 +77,7 @@ class MessageIntake:
         turns: Runs the turns.
         agents: The agents of the server, which check messages.
         push: Delivers notifications to webhooks; None if they are disabled.
-        running_tasks: Limits the number of running tasks; None for no limit.
+        task_quota: Limits the number of running tasks; None for no limit.
         gate: Limits the calls to the provider; None for no limit.
         ledger: Checks the budgets of callers.
         observer: Returns the trace of the current request.
@@ -93,7 +93,7 @@ class MessageIntake:
         agents: ServedAgents,
         *,
         push: PushNotifier | None,
-        running_tasks: Quota | None,
+        task_quota: Quota | None,
         gate: UpstreamGate | None,
         ledger: UsageLedger,
         observer: Observer,
@@ -105,7 +105,7 @@ class MessageIntake:
         self._turns = turns
         self._agents = agents
         self._push = push
-        self._running_tasks = running_tasks
+        self._task_quota = task_quota
         self._gate = gate
         self._ledger = ledger
         self._observer = observer
@@ -115,26 +115,28 @@ class MessageIntake:
         self,
         request: SendMessageRequest,
         owner: str,
-        call: CallContext,
+        context: CallContext,
         preceding: Sequence[Message],
     ) -> Subscription | Message:
         """Accept a message (see `Engine.start`)."""
-        task_id = request.message.task_id if call.version_of_chosen_ids else ""
-        if not call.send_key:
-            async with self._naming_task(owner, task_id):
-                return await self._begin(request, owner, call, None, preceding)
-        async with self._creation_locks.setdefault(("key", owner, call.send_key), anyio.Lock()):
-            fingerprint = call.fingerprint or await run_bounded(call.cost, fingerprint_of, request)
-            known = await self._access.sent_as(call.send_key, fingerprint, owner)
+        task_id = request.message.task_id if context.version_of_chosen_ids else ""
+        if not context.send_key:
+            async with self._new_task_lock(owner, task_id):
+                return await self._begin(request, owner, context, None, preceding)
+        async with self._creation_locks.setdefault(("key", owner, context.send_key), anyio.Lock()):
+            fingerprint = context.fingerprint or await run_bounded(context.cost, fingerprint_of, request)
+            known = await self._access.sent_as(context.send_key, fingerprint, owner)
             if known is not None:
                 return known
-            async with self._naming_task(owner, task_id):
-                started = await self._begin(request, owner, call, (call.send_key, fingerprint), preceding)
+            async with self._new_task_lock(owner, task_id):
+                started = await self._begin(
+                    request, owner, context, (context.send_key, fingerprint), preceding
+                )
             if isinstance(started, Subscription):
                 await started.wait_for_start()
             return started
 
-    def _naming_task(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
+    def _new_task_lock(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
         """Return a lock for the id of a new task.
 
         If two concurrent messages name the same new task, the first message creates the task, and the second one continues it.
@@ -149,37 +151,37 @@ class MessageIntake:
         self,
         request: SendMessageRequest,
         owner: str,
-        call: CallContext,
-        named: tuple[str, str] | None,
+        context: CallContext,
+        key_and_fingerprint: tuple[str, str] | None,
         preceding: Sequence[Message],
     ) -> Subscription | Message:
         message = request.message
         await self._ledger.check(owner)
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
-        message = await run_bounded(cost_of_checks(request, call.cost), self._checked, request, call)
+        message = await run_bounded(cost_of_checks(request, context.cost), self._checked, request, context)
         if message.task_id and not (
-            call.version_of_chosen_ids and await self._tasks.is_free(message.task_id, owner)
+            context.version_of_chosen_ids and await self._tasks.is_free(message.task_id, owner)
         ):
             active = await self._tasks.find(message.task_id, owner)
-            webhooks = await self._webhooks(active, request, call)
-            return await self._follow_up(active, request, message, webhooks, call, named)
-        message = decided_message(message, None, may_approve=call.may_approve)
-        message = await run_bounded(call.cost, with_tools_named_in, message, preceding)
+            webhooks = await self._webhooks(active, request, context)
+            return await self._follow_up(active, request, message, webhooks, context, key_and_fingerprint)
+        message = decided_message(message, None, may_approve=context.may_approve)
+        message = await run_bounded(context.cost, with_tools_named_in, message, preceding)
         context_id = message.context_id or str(uuid4())
         task_id = id_of_named(self._store.keys, message.task_id, owner)
         record = TaskRecord.create(
-            message, task_id=task_id, context_id=context_id, dialect=call.version_of_chosen_ids
+            message, task_id=task_id, context_id=context_id, dialect=context.version_of_chosen_ids
         )
-        handler = self._agents.find(call.agent).handler
-        before = await run_bounded(call.cost, _preceding, handler, preceding, context_id)
+        handler = self._agents.find(context.agent).handler
+        before = await run_bounded(context.cost, _preceding, handler, preceding, context_id)
         active = ActiveTask(record, owner, TaskLog())
-        active.webhooks = await self._webhooks(active, request, call)
+        active.webhooks = await self._webhooks(active, request, context)
         if message.context_id:
             await self._check_conversation(active)
         submitted = None
         if not handler.replies_directly:
-            submitted = await run_bounded(call.cost, record.submitted)
+            submitted = await run_bounded(context.cost, record.submitted)
         permit = self._admit(active)
         self._tasks.add(active)
         active.new_messages.extend(before)
@@ -188,15 +190,15 @@ class MessageIntake:
             PendingMessage(
                 record.history[0],
                 request,
-                call.extensions,
+                context.extensions,
                 number=1,
                 preceding=before,
                 origin=origin,
-                cost=call.cost,
+                cost=context.cost,
             )
         )
-        active.send_key = named and SendKey(*named, record.id, 1)
-        active.completion = _completion_of(call, record.id, 1)
+        active.send_key = key_and_fingerprint and SendKey(*key_and_fingerprint, record.id, 1)
+        active.completion = _completion_of(context, record.id, 1)
         in_parallel = self._preparation.in_parallel(active)
         active.holds_conversation_lock = not (active.waiting[0].in_conversation or in_parallel)
         if submitted is not None:
@@ -207,11 +209,11 @@ class MessageIntake:
         self._turns.run_soon(active, permit, reply)
         await reply.ready.wait()
         if reply.message is not None:
-            ids = {"context_id": context_id, "task_id": record.id if call.version_of_chosen_ids else ""}
+            ids = {"context_id": context_id, "task_id": record.id if context.version_of_chosen_ids else ""}
             return reply.message.model_copy(update=ids)
         return self._access.subscription(active, 0)
 
-    def _checked(self, request: SendMessageRequest, call: CallContext) -> Message:
+    def _checked(self, request: SendMessageRequest, context: CallContext) -> Message:
         """Validate the message of a request, and return the message.
 
         The metadata of the returned message contains the options of the request, and the members ``record``, ``agent`` and
@@ -219,24 +221,24 @@ class MessageIntake:
         """
         check_message(request.message)
         options = check_request(request)
-        handler = self._agents.find(call.agent).handler
+        handler = self._agents.find(context.agent).handler
         handler.check(options)
         message = handler.received(request.message)
         metadata = message.metadata
         if not extension_metadata(metadata).keys().isdisjoint(_SERVER_METADATA_KEYS):
             metadata = without_extension_metadata(metadata, *_SERVER_METADATA_KEYS)
-        if call.record:
-            metadata = with_extension_metadata(metadata, apiRequest=call.record)
-        if call.agent:
-            metadata = with_extension_metadata(metadata, agent=call.agent)
-        if call.follows is not None:
-            metadata = with_extension_metadata(metadata, follows=msgspec.to_builtins(call.follows))
+        if context.record:
+            metadata = with_extension_metadata(metadata, apiRequest=context.record)
+        if context.agent:
+            metadata = with_extension_metadata(metadata, agent=context.agent)
+        if context.follows is not None:
+            metadata = with_extension_metadata(metadata, follows=msgspec.to_builtins(context.follows))
         if metadata is not message.metadata:
             message = message.model_copy(update={"metadata": metadata})
         return store_caller_options(message, options)
 
     async def _webhooks(
-        self, active: ActiveTask, request: SendMessageRequest, call: CallContext
+        self, active: ActiveTask, request: SendMessageRequest, context: CallContext
     ) -> list[PushConfig]:
         """Return the webhooks of a request: the caller's webhook and the operator's webhook."""
         if self._push is None:
@@ -246,10 +248,12 @@ class MessageIntake:
         config = request.configuration.task_push_notification_config
         if config is not None:
             config = config.model_copy(update={"task_id": task_id})
-            configs.append(await self._push.accept(config, owner, dialect=call.protocol_version, after=after))
-        if call.operator_form:
+            configs.append(
+                await self._push.accept(config, owner, dialect=context.protocol_version, after=after)
+            )
+        if context.operator_form:
             message_id = request.message.message_id
-            configs += self._push.of_operator(call.operator_form, task_id, message_id, owner, after)
+            configs += self._push.of_operator(context.operator_form, task_id, message_id, owner, after)
         return configs
 
     async def _follow_up(
@@ -258,20 +262,20 @@ class MessageIntake:
         request: SendMessageRequest,
         message: Message,
         webhooks: list[PushConfig],
-        call: CallContext,
-        named: tuple[str, str] | None,
+        context: CallContext,
+        key_and_fingerprint: tuple[str, str] | None,
     ) -> Subscription:
         """Accept a further message of a task. Its turn begins immediately, or after the earlier turns."""
         record = active.record
         addressed = record.addressed(message)
-        answered = await run_bounded(call.cost, result_call_ids, message)
+        answered = await run_bounded(context.cost, result_call_ids, message)
         await self._check_conversation(active)
         while True:
-            self._check_follow_up(active, message, call)
+            self._check_follow_up(active, message, context)
             task = record.snapshot()
-            cost = call.cost + (cost_of_task(task) if answered else 0)
+            cost = context.cost + (cost_of_task(task) if answered else 0)
             named_message, encoded = await run_bounded(
-                cost, _follow_up_of, task, addressed, answered, call.may_approve
+                cost, _follow_up_of, task, addressed, answered, context.may_approve
             )
             if record.status is task.status and len(record.history) == len(task.history):
                 break  # the task has not changed in the meantime
@@ -280,12 +284,17 @@ class MessageIntake:
         number = sum(each.role is Role.USER for each in record.history)
         active.waiting.append(
             PendingMessage(
-                message, request, call.extensions, number, origin=self._observer.origin(), cost=call.cost
+                message,
+                request,
+                context.extensions,
+                number,
+                origin=self._observer.origin(),
+                cost=context.cost,
             )
         )
         active.webhooks = webhooks
-        active.send_key = named and SendKey(*named, record.id, number)
-        active.completion = _completion_of(call, record.id, number)
+        active.send_key = key_and_fingerprint and SendKey(*key_and_fingerprint, record.id, number)
+        active.completion = _completion_of(context, record.id, number)
         # During a turn, no snapshot is stored, because a snapshot cannot represent an open artifact.
         receipt = record.receipt(message, encoded)
         self._turns.persist(active, (receipt,), snapshot=not active.running, received=message)
@@ -300,11 +309,11 @@ class MessageIntake:
         """Check that the conversation can be read. If the store fails, the message is then rejected before anything changes."""
         await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
-    def _check_follow_up(self, active: ActiveTask, message: Message, call: CallContext) -> None:
+    def _check_follow_up(self, active: ActiveTask, message: Message, context: CallContext) -> None:
         agent = agent_name_of(active.record.history[0])
-        if call.agent != agent:  # calls that wait for results or approvals belong to the agent of the task
+        if context.agent != agent:  # calls that wait for results or approvals belong to the agent of the task
             raise InvalidParamsError(
-                f"the task belongs to the agent {agent!r}, not to {call.agent!r}: send the message to the agent of the task",
+                f"the task belongs to the agent {agent!r}, not to {context.agent!r}: send the message to the agent of the task",
                 metadata={"taskId": active.record.id},
             )
         if message.context_id and message.context_id != active.record.context_id:
@@ -338,8 +347,8 @@ class MessageIntake:
             self._gate.check(active.owner)
         return (
             Permit.none()
-            if active.running or self._running_tasks is None
-            else self._running_tasks.acquire(active.owner)
+            if active.running or self._task_quota is None
+            else self._task_quota.acquire(active.owner)
         )
 
 
@@ -351,9 +360,9 @@ def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -
     )
 
 
-def _completion_of(call: CallContext, task_id: str, turn: int) -> StoredCompletion | None:
+def _completion_of(context: CallContext, task_id: str, turn: int) -> StoredCompletion | None:
     """Return the chat completion that a request creates; None if it creates none."""
-    new = call.completion
+    new = context.completion
     return new and StoredCompletion(task_id, turn, new.model, new.metadata)
 
 

@@ -251,15 +251,17 @@ class Operations:
         """
         await self._engine.delete_task(task_id, caller.owner)
 
-    async def put_record(self, task: Task, caller: Caller, name: str, *, may_create: bool = True) -> bool:
-        """Persist a task without turns (see `ConversationEdits.put_record`).
+    async def put_unlisted_task(
+        self, task: Task, caller: Caller, name: str, *, may_create: bool = True
+    ) -> bool:
+        """Persist a task without turns (see `ConversationEdits.put_unlisted_task`).
 
         Raises:
             A2AError: An input filter blocks the metadata of the task.
             StoreError: The store is not available.
         """
         agent = caller.receiver
-        return await self._engine.edits.put_record(
+        return await self._engine.edits.put_unlisted_task(
             task, caller.owner, name, may_create=may_create, agent=agent
         )
 

@@ -328,7 +328,7 @@ class TurnRunner:
                 if not _changes_nothing(record, item):
                     events.append(record.apply(item))
                     if isinstance(item, StatusUpdate) or item.encoded:
-                        self.persist(active, events, is_large=bool(item.encoded))
+                        self.persist(active, events, has_large_event=bool(item.encoded))
                         events = []
         finally:
             if events:
@@ -382,7 +382,7 @@ class TurnRunner:
         events: Sequence[Event],
         *,
         snapshot: bool = False,
-        is_large: bool = False,
+        has_large_event: bool = False,
         received: Message | None = None,
     ) -> None:
         """Pass events to the writer, which stores and then publishes them.
@@ -391,7 +391,7 @@ class TurnRunner:
             active: The task.
             events: The next events of the task, already applied to its record. Only the last event may change the status.
             snapshot: True to also update the snapshot of the task in the store.
-            is_large: True if an event is large (see `TaskWrite`).
+            has_large_event: True if an event is large (see `TaskWrite`).
             received: The caller's message that the task received with the events; None for no message.
         """
         if active.error is not None:
@@ -413,7 +413,7 @@ class TurnRunner:
             webhooks,
             send_key,
             active.holds_conversation_lock,
-            is_large,
+            has_large_event,
             completion,
             usage=usage,
             received=received,

@@ -52,7 +52,7 @@ class PushConfigRows:
                 "task_id": task_id,
                 "id": config_id,
                 "owner": webhook.owner,
-                "delivered": webhook.delivered,
+                "delivered": webhook.last_delivered,
             }
             connection.execute(insert(push_configs).values({**key, **values}))
 

@@ -68,13 +68,13 @@ class PushConfig(msgspec.Struct, frozen=True):
         dialect: The protocol version of the request that set the webhook, and of the notifications; ``operator:NAME`` for a
             webhook of the operator with this form.
         config: The configuration of the webhook, with the ids of the task and the webhook.
-        delivered: Events up to this number were delivered, or all attempts to deliver them failed.
+        last_delivered: Events up to this number were delivered, or all attempts to deliver them failed.
     """
 
     owner: str
     dialect: str
     config: TaskPushNotificationConfig
-    delivered: int = 0
+    last_delivered: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -190,7 +190,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         webhooks: New webhooks, which receive these and later events.
         send_key: The idempotency key of the message that caused the events; None if the message has none.
         holds_conversation_lock: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
-        is_large: Whether the write has a large event that does not change the status.
+        has_large_event: Whether the write has a large event that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: If this write creates the task, whether lists of tasks contain the task.
         usage: Records of attempts that ended before these events.
@@ -207,7 +207,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     webhooks: Sequence[PushConfig] = ()
     send_key: SendKey | None = None
     holds_conversation_lock: bool = False
-    is_large: bool = False
+    has_large_event: bool = False
     completion: StoredCompletion | None = None
     is_listed: bool = True
     usage: Sequence[UsageRecord] = ()

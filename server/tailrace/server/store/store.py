@@ -39,7 +39,7 @@ from tailrace.server.store.schema import deletions, events, messages, push_confi
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.secret_rows import installation_secret
 from tailrace.server.store.sqlite import Durability, SqliteDatabase
-from tailrace.server.store.task_rows import has_running_turn, put_record
+from tailrace.server.store.task_rows import has_running_turn, put_unlisted_task
 from tailrace.server.store.usage_store import UsageStore
 from tailrace.server.store.writer import StoreWrites
 from tailrace.streaming.a2a.event import Event
@@ -323,22 +323,22 @@ class Store(StoreWrites):
         query = select(tasks.c.id).where(tasks.c.owner == owner, tasks.c.context_id == context_id)
         return [row.id for row in await self._read(query.limit(limit))]
 
-    async def put_record(self, task: Task, owner: str, *, may_create: bool = True) -> bool:
-        """Insert or replace a record: an ended task without events, which is not included in lists of tasks.
+    async def put_unlisted_task(self, task: Task, owner: str, *, may_create: bool = True) -> bool:
+        """Insert or replace an ended task without events. Lists of tasks do not contain this task.
 
         Args:
             task: The task.
             owner: The owner.
-            may_create: True to create the record if it does not exist.
+            may_create: True to insert the task if it does not exist.
 
         Returns:
-            True if the record was persisted. False if another owner has a task with this id, or if the record does not exist and
+            True if the task was persisted. False if another owner has a task with this id, or if the task does not exist and
             ``may_create`` is False.
         """
         values = {"snapshot": task.to_json(), "updated": task.status.timestamp}
         row = {"id": task.id, "owner": owner, "context_id": task.context_id, "state": task.status.state}
         return await self._database.write(
-            lambda connection: put_record(connection, {**row, **values}, may_create=may_create)
+            lambda connection: put_unlisted_task(connection, {**row, **values}, may_create=may_create)
         )
 
     async def replace_message(

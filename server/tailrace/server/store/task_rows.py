@@ -173,8 +173,8 @@ def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, 
         add_to_conversations(connection, [write])
 
 
-def put_record(connection: Connection, row: dict[str, Any], *, may_create: bool) -> bool:
-    """Insert or replace a record, and return whether it was written (see `Store.put_record`)."""
+def put_unlisted_task(connection: Connection, row: dict[str, Any], *, may_create: bool) -> bool:
+    """Insert or replace an unlisted task, and return whether it was written (see `Store.put_unlisted_task`)."""
     own = (tasks.c.id == row["id"], tasks.c.owner == row["owner"], tasks.c.listed.is_(False))
     change = update(tasks).where(*own).values(snapshot=row["snapshot"], updated=row["updated"])
     if connection.execute(change).rowcount:
@@ -188,7 +188,7 @@ def put_record(connection: Connection, row: dict[str, Any], *, may_create: bool)
         return True
     return may_create and bool(
         connection.execute(change).rowcount
-    )  # another server may have created the record at the same time
+    )  # another server may have inserted the task at the same time
 
 
 # Created once, because building such a statement takes longer than running it.

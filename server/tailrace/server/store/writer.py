@@ -44,7 +44,7 @@ GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 _BYTES_OF_EVENT_COST = 512  # bytes of an encoded event that count as one unit of cost
 
-_has_large_event: Callable[[TaskWrite], bool] = attrgetter("is_large")
+_has_large_event: Callable[[TaskWrite], bool] = attrgetter("has_large_event")
 
 _Write = tuple[TaskWrite, Committed, Failed]
 _write_of: Callable[[_Write], TaskWrite] = itemgetter(0)

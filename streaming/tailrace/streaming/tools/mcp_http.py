@@ -17,7 +17,7 @@ from tailrace.streaming.tools.mcp_bounds import (
     acquire_resumption,
 )
 from tailrace.streaming.tools.mcp_servers import HttpServer
-from tailrace.streaming.tools.mcp_streams import Streams, filtered
+from tailrace.streaming.tools.mcp_streams import Streams, limited_streams
 from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
 
 FORGOTTEN = "the session is not known to the server"
@@ -31,18 +31,22 @@ class HttpTransport:
 
     Args:
         server: The server.
-        messages: The filter for the messages of the server.
-        ended: An `anyio.Event` that is set when the stream of messages ends.
+        message_filter: The filter for the messages of the server.
+        end_event: An `anyio.Event` that is set when the stream of messages ends.
         connect_timeout: Timeout in seconds for opening a connection.
     """
 
     def __init__(
-        self, server: HttpServer, messages: MessageFilter, ended: anyio.Event, connect_timeout: float
+        self,
+        server: HttpServer,
+        message_filter: MessageFilter,
+        end_event: anyio.Event,
+        connect_timeout: float,
     ) -> None:
         self._server = server
         self._client = _HttpClient(server, connect_timeout)
-        self._messages = messages
-        self._ended = ended
+        self._message_filter = message_filter
+        self._end_event = end_event
 
     def failure(self, error: Exception | None) -> TailraceError | None:
         """Return the HTTP failure that caused the error of a failed connection; None if there is no such failure."""
@@ -55,7 +59,7 @@ class HttpTransport:
             self._server.url, http_client=self._client, max_sse_event_size=MAX_MESSAGE_BYTES
         )
         async with self._client, streams as (received, sent):
-            yield filtered(received, sent, self._messages, self._ended)
+            yield limited_streams(received, sent, self._message_filter, self._end_event)
 
 
 class _HttpClient(httpx2.AsyncClient):
@@ -96,13 +100,13 @@ class _HttpClient(httpx2.AsyncClient):
             timeout = isinstance(error, httpx2.TimeoutException)
             fault = UpstreamFault.TIMEOUT if timeout else UpstreamFault.CONNECTION
             return self._failed(request, 502, f"no connection: {first_line(error)}", fault)
-        unusable = _unusable(response)
-        if unusable:
+        rejection_reason = _rejection_reason(response)
+        if rejection_reason:
             await response.aclose()
             if request.method != "POST":
                 # A server without a stream for its own messages returns this status.
                 return httpx2.Response(405, request=request)
-            return self._failed(request, 502, unusable, UpstreamFault.INVALID)
+            return self._failed(request, 502, rejection_reason, UpstreamFault.INVALID)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             body = cast("httpx2.AsyncByteStream", response.stream)
             response.stream = BoundedBody(body, MAX_MESSAGE_BYTES)  # the SDK limits only events
@@ -131,7 +135,7 @@ class _HttpClient(httpx2.AsyncClient):
         return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
-def _unusable(response: httpx2.Response) -> str:
+def _rejection_reason(response: httpx2.Response) -> str:
     """Return the reason why a response is rejected; empty if it is accepted."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         return "it has a compressed body, which was not requested"  # the decompressed body could exceed the memory

@@ -26,7 +26,7 @@ from mcp.types import jsonrpc_message_adapter
 
 from tailrace.streaming.tools.mcp_bounds import MAX_MESSAGE_BYTES, MessageFilter
 from tailrace.streaming.tools.mcp_servers import StdioServer
-from tailrace.streaming.tools.mcp_streams import Streams, filtered
+from tailrace.streaming.tools.mcp_streams import Streams, limited_streams
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 from tailrace.wrappers.decoding.framing import NDJSONDecoder
@@ -51,14 +51,14 @@ class StdioTransport:
 
     Args:
         server: The program.
-        messages: The filter for the messages of the server.
-        ended: An `anyio.Event` that is set when the program no longer receives or sends messages.
+        message_filter: The filter for the messages of the server.
+        end_event: An `anyio.Event` that is set when the program no longer receives or sends messages.
     """
 
-    def __init__(self, server: StdioServer, messages: MessageFilter, ended: anyio.Event) -> None:
+    def __init__(self, server: StdioServer, message_filter: MessageFilter, end_event: anyio.Event) -> None:
         self._server = server
-        self._messages = messages
-        self._ended = ended
+        self._message_filter = message_filter
+        self._end_event = end_event
         self._last_output = deque[str](maxlen=1)
 
     def failure(self, error: Exception | None) -> TailraceError | None:
@@ -66,7 +66,7 @@ class StdioTransport:
         reason = ""
         if isinstance(error, OSError | ValueError) and not isinstance(error, pydantic.ValidationError):
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        elif self._ended.is_set() and isinstance(error, MCPError):
+        elif self._end_event.is_set() and isinstance(error, MCPError):
             reason = f"the program exited at once; its last output: {' '.join(self._last_output) or 'none'}"
         return (
             ConfigurationError(f"the MCP server {self._server} cannot be started: {reason}")
@@ -78,7 +78,7 @@ class StdioTransport:
     async def streams(self) -> AsyncGenerator[Streams]:
         """Run the program during the block. Afterwards, end the program and its child processes within a few seconds."""
         async with self._windows_streams() if sys.platform == "win32" else self._posix_streams() as streams:
-            yield filtered(*streams, self._messages, self._ended)
+            yield limited_streams(*streams, self._message_filter, self._end_event)
 
     @asynccontextmanager
     async def _windows_streams(self) -> AsyncGenerator[tuple[Any, Any]]:

@@ -14,14 +14,14 @@ class _MessageStream:
 
     Args:
         stream: The stream of a transport.
-        messages: The filter, which counts messages and drops some of them.
-        ended: An `anyio.Event` that is set when the stream ends.
+        message_filter: The filter, which counts messages and drops some of them.
+        end_event: An `anyio.Event` that is set when the stream ends.
     """
 
-    def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
+    def __init__(self, stream: Any, message_filter: MessageFilter, end_event: anyio.Event) -> None:
         self._stream = stream
-        self._messages = messages
-        self._ended = ended
+        self._message_filter = message_filter
+        self._end_event = end_event
 
     async def aclose(self) -> None:
         """Close the stream."""
@@ -56,11 +56,11 @@ class ReceivingStream(_MessageStream):
             try:
                 message = await self._stream.receive()
             except (anyio.EndOfStream, anyio.ClosedResourceError):
-                self._ended.set()
+                self._end_event.set()
                 raise
             if not isinstance(message, SessionMessage):
                 return message
-            accepted = self._messages.accept(message)
+            accepted = self._message_filter.accept(message)
             if accepted is not None:
                 return accepted
 
@@ -88,15 +88,19 @@ class SendingStream(_MessageStream):
         try:
             await self._stream.send(item)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._ended.set()
+            self._end_event.set()
             raise
         finally:
-            self._messages.end(item)
+            self._message_filter.end(item)
 
 
 Streams = tuple[ReceivingStream, SendingStream]
 
 
-def filtered(received: Any, sent: Any, messages: MessageFilter, ended: anyio.Event) -> Streams:
+def limited_streams(
+    received: Any, sent: Any, message_filter: MessageFilter, end_event: anyio.Event
+) -> Streams:
     """Wrap the two streams of a transport, so that they enforce the limits."""
-    return ReceivingStream(received, messages, ended), SendingStream(sent, messages, ended)
+    return ReceivingStream(received, message_filter, end_event), SendingStream(
+        sent, message_filter, end_event
+    )

@@ -44,7 +44,7 @@ from support.sdk import text_of as sdk_text_of
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from tailrace.server import DirectHandler, Engine, FunctionHandler, Settings, Store, Turn, create_app
 from tailrace.server.auth.authentication import Anonymous, Authenticator, Credentials, Identity
-from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.origin_guard import OriginGuard
 from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.protocols.a2a.grpc import GrpcServer
 from tailrace.server.protocols.a2a.grpc_version import to_status
@@ -679,9 +679,9 @@ async def test_a_port_that_is_taken_is_an_error_at_the_start() -> None:
         port = taken.getsockname()[1]
         settings = Settings(store="sqlite://", grpc_port=port)
         operations = Operations(Engine(Store("sqlite://"), FunctionHandler(Scripted())))
-        guard = RequestGuard(settings, authenticated=False)
+        guard = OriginGuard(settings, authenticated=False)
         with pytest.raises(ConfigurationError, match=f"TAILRACE_GRPC_PORT.*{port}"):
-            async with GrpcServer(operations, settings, Anonymous(), guard=guard).running():
+            async with GrpcServer(operations, settings, Anonymous(), origin_guard=guard).running():
                 raise AssertionError("it listens on a port that is taken")
 
 

@@ -246,7 +246,7 @@ class MessageAssembly:
         if details is not None and (details.block is not None or details.parts):
             self._apply_blocks(details, changes)
         for delta in chunk.get_tool_calls():
-            self._begin(changes)
+            self._end_tag_search(changes)
             call = self._call_of(delta)
             has_no_id = not call.id
             call.add(delta)
@@ -368,7 +368,7 @@ class MessageAssembly:
             self._restart(changes)
         if details.block is not None and details.block.starts_block:
             if self._waiting or self._holds_text:
-                self._begin(changes)
+                self._end_tag_search(changes)
             self._open = None
         if details.refusal:
             self._append(Channel.REFUSAL, details.refusal, changes)
@@ -386,13 +386,13 @@ class MessageAssembly:
             if channel is _TEXT and self._splitter is not None:
                 self._waiting.append(delta)
             else:
-                self._begin(changes)
+                self._end_tag_search(changes)
                 if delta.starts_block and self._open is not channel:
                     self._open_segment(channel)  # the block is signed or annotated before its first text
                 block = self._latest(channel) or self._open_segment(channel)
                 block.add(delta)
         for part in details.parts:
-            self._begin(changes)
+            self._end_tag_search(changes)
             self._open = None
             self._add_segment(part)
             changes.append(Change(Channel.PART, self._choice, "", part=part))
@@ -432,7 +432,7 @@ class MessageAssembly:
             # The text may contain a tag, so it does not start a segment yet.
             self._split(self._splitter, text, changes)
         else:
-            self._begin(changes)
+            self._end_tag_search(changes)
             self._publish(channel, text, changes)
 
     def _publish(self, channel: Channel, text: str, changes: list[Change]) -> None:
@@ -444,7 +444,7 @@ class MessageAssembly:
             self._open_segment(channel).encoded += to_utf8(text)
         changes.append(Change(channel, self._choice, text))
 
-    def _begin(self, changes: list[Change]) -> None:
+    def _end_tag_search(self, changes: list[Change]) -> None:
         """Stop the search for a ``<think>`` tag. Content other than text has arrived, so no tag can follow."""
         splitter = self._splitter
         if splitter is None or not splitter.undecided:

@@ -22,12 +22,12 @@ from tailrace.wrappers.http.response import Body, SentRequest
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.providers import find_provider
-from tailrace.wrappers.redaction.log_escaping import make_printable
+from tailrace.wrappers.redaction.log_escaping import escape_records_of
 from tailrace.wrappers.redaction.redactor import Redactor
 from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 logger = logging.getLogger("tailrace.wrappers")
-make_printable("tailrace.wrappers")
+escape_records_of("tailrace.wrappers")
 
 
 class RecordingModel(Model):

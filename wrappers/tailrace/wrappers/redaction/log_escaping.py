@@ -72,7 +72,7 @@ class PrintableRecords(logging.Filter):
         return True
 
 
-def make_printable(*names: str) -> None:
+def escape_records_of(*names: str) -> None:
     """Add `PrintableRecords` to the loggers with these names."""
     for name in names:
         logger = logging.getLogger(name)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 
 from tailrace.server.http.caching import cached_response, this_second
-from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.origin_guard import OriginGuard
 from tailrace.server.http.request_headers import requested_version
 from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
 from tailrace.server.runtime.agent_capabilities import Capabilities
@@ -159,7 +159,7 @@ class CardEndpoint:
     Args:
         settings: Settings for the content of the card.
         schemes: See `build_card`.
-        guard: Returns the host of the URLs if ``settings.public_url`` is not set.
+        origin_guard: Returns the host of the URLs if ``settings.public_url`` is not set.
         grpc_port: Function that returns the port of the gRPC server; None if it is not running.
         capabilities: See `build_card`.
         has_extended: See `build_card`.
@@ -170,7 +170,7 @@ class CardEndpoint:
         self,
         settings: Settings,
         schemes: Mapping[str, Any],
-        guard: RequestGuard,
+        origin_guard: OriginGuard,
         grpc_port: Callable[[], int | None] = lambda: None,
         *,
         capabilities: Capabilities | None = None,
@@ -179,7 +179,7 @@ class CardEndpoint:
     ) -> None:
         self._settings = settings
         self._schemes = schemes
-        self._guard = guard
+        self._origin_guard = origin_guard
         self._grpc_port = grpc_port
         self._capabilities = capabilities
         self._has_extended = has_extended
@@ -207,7 +207,7 @@ class CardEndpoint:
         mounted_at = request.url.path.removesuffix(path) + "/"
         url = self._settings.public_url
         if not url:
-            authority = self._guard.authority(request.scope)
+            authority = self._origin_guard.authority(request.scope)
             url = str(request.url.replace(netloc=authority, path=mounted_at, query=""))
         card = build_card(
             self._settings,

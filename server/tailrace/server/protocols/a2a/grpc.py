@@ -27,8 +27,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tailrace.server.auth.authentication import Authenticator, Credentials
 from tailrace.server.http.error_responses import as_a2a_error, drop_frames
+from tailrace.server.http.origin_guard import OriginGuard, is_loopback
 from tailrace.server.http.request_body import JsonScan
-from tailrace.server.http.request_guard import RequestGuard, is_loopback
 from tailrace.server.http.request_headers import major_minor, parse_cursor, parse_extensions
 from tailrace.server.observability.request_observation import observe_call
 from tailrace.server.protocols.a2a.card import build_card
@@ -78,7 +78,7 @@ class GrpcBinding:
         settings: Limits and intervals.
         authenticator: Authenticates callers.
         version: The version of the protocol.
-        guard: Checks the address and the origin of each call.
+        origin_guard: Checks the address and the origin of each call.
         public_card: Returns the public card, with which GetExtendedAgentCard responds if there is no extended card. None for an
             error in this case.
         observer: Observes the calls.
@@ -91,7 +91,7 @@ class GrpcBinding:
         authenticator: Authenticator,
         version: GrpcVersion,
         *,
-        guard: RequestGuard,
+        origin_guard: OriginGuard,
         public_card: Callable[[], AgentCard] | None = None,
         observer: Observer = NO_OBSERVER,
     ) -> None:
@@ -100,7 +100,7 @@ class GrpcBinding:
         self._settings = settings
         self._authenticator = authenticator
         self._version = version
-        self._guard = guard
+        self._origin_guard = origin_guard
         self._public_card = public_card
 
     def service(self) -> grpc.GenericRpcHandler:
@@ -206,13 +206,13 @@ class GrpcBinding:
         """Authenticate the caller, then parse the request.
 
         Raises:
-            AuthError: The authentication failed, or the guard rejects the call.
+            AuthError: The authentication failed, or the origin guard rejects the call.
             A2AError: The version is not supported, the request is invalid, or the credentials cannot be verified at present.
         """
         metadata = _metadata(context)
         observe_call(self._observer, metadata)
         try:
-            self._guard.check_call(context.peer(), metadata)
+            self._origin_guard.check_call(context.peer(), metadata)
         except AuthError as error:
             self._observer.error_occurred(error)
             logger.warning("call rejected: %s", error)
@@ -282,7 +282,7 @@ class GrpcServer:
         settings: See `GrpcBinding`. Includes ``host``, ``grpc_port`` and ``grpc_tls``.
         authenticator: See `GrpcBinding`.
         observer: See `GrpcBinding`.
-        guard: See `GrpcBinding`.
+        origin_guard: See `GrpcBinding`.
 
     Raises:
         ConfigurationError: The certificate or its key is not valid.
@@ -298,7 +298,7 @@ class GrpcServer:
         authenticator: Authenticator,
         observer: Observer = NO_OBSERVER,
         *,
-        guard: RequestGuard,
+        origin_guard: OriginGuard,
     ) -> None:
         self.port: int | None = None
         self._credentials = _server_credentials(settings)
@@ -306,13 +306,15 @@ class GrpcServer:
         self._settings = settings
         self._authenticator = authenticator
         self._bindings = (
-            GrpcBinding(operations, settings, authenticator, Grpc10(), guard=guard, observer=observer),
+            GrpcBinding(
+                operations, settings, authenticator, Grpc10(), origin_guard=origin_guard, observer=observer
+            ),
             GrpcBinding(
                 operations,
                 settings,
                 authenticator,
                 Grpc03(),
-                guard=guard,
+                origin_guard=origin_guard,
                 public_card=self._public_card,
                 observer=observer,
             ),

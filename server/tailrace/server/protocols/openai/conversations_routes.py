@@ -22,7 +22,7 @@ from tailrace.server.protocols.openai.approval_items import pending_items
 from tailrace.server.protocols.openai.input_items import decisions_of, items_of
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.request import check_metadata
-from tailrace.server.protocols.openai.stored_request import further_contexts
+from tailrace.server.protocols.openai.stored_request import choice_context_ids
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
@@ -66,22 +66,22 @@ class _Item(NamedTuple):
     Attributes:
         fields: The JSON of the item.
         message: The message that contains the item.
-        at: The index of the item among the current items of the message. Approval requests and decisions are not parts of the
+        position: The index of the item among the current items of the message. Approval requests and decisions are not parts of the
             message, and have the index -1.
-        number: As ``at``, but the deleted items also count.
+        original_position: As ``position``, but the deleted items also count.
         has_calls: True if the message contains tool calls.
         has_results: True if the message contains tool results.
     """
 
     fields: Fields
     message: Message
-    at: int = -1
-    number: int = -1
+    position: int = -1
+    original_position: int = -1
     has_calls: bool = False
     has_results: bool = False
 
 
-class StoredConversations:
+class ConversationsRoutes:
     """Creates, retrieves, updates and deletes conversations and their items.
 
     Args:
@@ -111,7 +111,7 @@ class StoredConversations:
         name = f"conv_{uuid4().hex}"
         messages = await run_bounded(caller.cost, _read_items, body.items or ())
         record = _Record(int(time.time()), body.metadata or {})
-        await self._operations.put_record(_task(name, record), caller, _record_name(name))
+        await self._operations.put_unlisted_task(_task(name, record), caller, _record_name(name))
         await self._add(name, messages, caller)
         return await json_response(_conversation(name, record))
 
@@ -125,7 +125,7 @@ class StoredConversations:
         record = _Record(record.created, body.metadata or {})
         # The context was not created with this API.
         may_create = not record.created
-        if not await self._operations.put_record(
+        if not await self._operations.put_unlisted_task(
             _task(name, record), caller, _record_name(name), may_create=may_create
         ):
             raise _not_found(name, "id")  # deleted after `_find`
@@ -139,7 +139,7 @@ class StoredConversations:
         name, _, caller = await self._find(request)
         accepted = await self._operations.accepted_messages(name, caller, MAX_MESSAGES)
         messages = [*accepted.begun, *accepted.waiting]
-        for context_id in await run_bounded(cost_of(messages), further_contexts, messages):
+        for context_id in await run_bounded(cost_of(messages), choice_context_ids, messages):
             await self._operations.delete_conversation(context_id, caller)
         await self._operations.delete_conversation(name, caller)
         return await json_response({"id": name, "object": "conversation.deleted", "deleted": True})
@@ -167,7 +167,7 @@ class StoredConversations:
         while True:
             items, name, caller = await self._items(request)
             item = _find_item(items, request.path_params["item_id"])
-            if item.at < 0:
+            if item.position < 0:
                 raise _not_deletable("the items of an approval cannot be deleted; delete the conversation")
             # Without the result, the task would request or execute the call again.
             if _is_of_handled_calls(item, items) and not await self._has_ended(item.message.task_id, caller):
@@ -246,7 +246,7 @@ def _record_name(name: str) -> str:
 
 
 def _task(context_id: str, record: _Record | None = None) -> Task:
-    """Return an ended task. `Operations.put_record` assigns another id to it."""
+    """Return an ended task. `Operations.put_unlisted_task` assigns another id to it."""
     fields = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
     status = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
     return Task(
@@ -343,7 +343,7 @@ def _is_of_handled_calls(item: _Item, items: Iterable[_Item]) -> bool:
     if not item.has_calls:
         return item.has_results
     of_task = (each for each in items if each.message.task_id == item.message.task_id)
-    return any(each.has_results or each.at < 0 for each in of_task)
+    return any(each.has_results or each.position < 0 for each in of_task)
 
 
 def _not_deletable(problem: str) -> OpenAIError:
@@ -363,13 +363,13 @@ def _without_item(item: _Item) -> Message | None:
         # The items are the results, then one message with the other parts.
         results = [at for at, part in enumerate(parts) if isinstance(part, ContentPartToolResult)]
         others = set(range(len(parts))).difference(results)
-        deleted_parts = {results[item.at]} if item.at < len(results) else others
+        deleted_parts = {results[item.position]} if item.position < len(results) else others
         remaining = tuple(part for at, part in enumerate(parts) if at not in deleted_parts)
     else:
-        remaining = tuple(part for end, part in enumerate(parts, 1) if items_before(end) != item.at + 1)
+        remaining = tuple(part for end, part in enumerate(parts, 1) if items_before(end) != item.position + 1)
     if not remaining or len(remaining) == len(parts):
         return None
     rest = to_a2a_message(common.model_copy(update={"content": remaining}), message_id="m")
-    deleted = [*_deleted_items(item.message), item.number]
+    deleted = [*_deleted_items(item.message), item.original_position]
     metadata = with_extension_metadata(item.message.metadata, **{_DELETED: deleted})
     return item.message.model_copy(update={"parts": rest.parts, "metadata": metadata})

@@ -30,7 +30,7 @@ from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai.chat_completions_encoder import ChatCompletionEncoder
 from tailrace.server.protocols.openai.completions_encoder import CompletionEncoder
-from tailrace.server.protocols.openai.conversations_routes import StoredConversations
+from tailrace.server.protocols.openai.conversations_routes import ConversationsRoutes
 from tailrace.server.protocols.openai.embeddings import encode_embeddings, read_embedding_request
 from tailrace.server.protocols.openai.models import ModelNames
 from tailrace.server.protocols.openai.request import (
@@ -96,7 +96,7 @@ class OpenAIFacade:
         self._endpoint = ChatEndpoint(operations, settings, authenticator, _credentials)
         self._responses = StoredResponses(self._endpoint, notifies=settings.openai_webhook is not None)
         self._completions_stored = StoredCompletions(self._endpoint)
-        self._conversations = StoredConversations(self._endpoint)
+        self._conversations = ConversationsRoutes(self._endpoint)
         self._models = models
         self._gate = gate
         self._user_is_key = user_is_key
@@ -212,7 +212,7 @@ class OpenAIFacade:
             for choice in choices:
                 chat = replace(choice, model=model, created=created)
                 if chat.store and chat.choices > 1:
-                    chat = replace(chat, choices_key=key)
+                    chat = replace(chat, choice_context_prefix=key)
                 if chat.store and not chat.choice:
                     record = StoredRequest.from_chat_request(chat, "chat.completion")
                     chat = replace(

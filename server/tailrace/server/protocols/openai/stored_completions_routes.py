@@ -17,7 +17,7 @@ from tailrace.server.protocols.openai.chat_completions_encoder import ChatComple
 from tailrace.server.protocols.openai.input_items import received_messages, shown_messages
 from tailrace.server.protocols.openai.list_pages import list_of, page_of, read_page_query, unknown_after
 from tailrace.server.protocols.openai.request import check_metadata
-from tailrace.server.protocols.openai.stored_request import further_contexts
+from tailrace.server.protocols.openai.stored_request import choice_context_ids
 from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
     find_turn,
@@ -167,7 +167,7 @@ class StoredCompletions:
     async def _delete(self, request: Request) -> Response:
         """Delete the task of a completion. If the request had several choices, also delete the conversations of other choices."""
         stored, caller = await self._find(request)
-        for context_id in await run_bounded(turn_cost(stored), further_contexts, stored.task.history):
+        for context_id in await run_bounded(turn_cost(stored), choice_context_ids, stored.task.history):
             await self._operations.delete_conversation(context_id, caller)
         try:
             await self._operations.delete_task(stored.task.id, caller)

@@ -34,7 +34,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         echo: See `ChatRequest`.
         warnings: See `ChatRequest`.
         choices: See `ChatRequest`.
-        choices_key: See `ChatRequest`.
+        choice_context_prefix: See `ChatRequest`.
     """
 
     kind: Kind
@@ -48,7 +48,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     echo: dict[str, msgspec.Raw] = {}
     warnings: tuple[str, ...] = ()
     choices: int = 1
-    choices_key: str = ""
+    choice_context_prefix: str = msgspec.field(default="", name="choices_key")
 
     @classmethod
     def from_chat_request(cls, request: ChatRequest, kind: Kind) -> "StoredRequest":
@@ -68,7 +68,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
             echo=dict(request.echo),
             warnings=request.warnings,
             choices=request.choices,
-            choices_key=request.choices_key,
+            choice_context_prefix=request.choice_context_prefix,
         )
 
     def to_json(self) -> str:
@@ -81,7 +81,7 @@ def hash_of(send_key: str) -> str:
     return sha256(send_key.encode()).hexdigest()
 
 
-def further_contexts(messages: Iterable[Message]) -> list[str]:
+def choice_context_ids(messages: Iterable[Message]) -> list[str]:
     """Return the context ids of the choices of stored chat completions, except choice 0.
 
     Args:
@@ -90,10 +90,10 @@ def further_contexts(messages: Iterable[Message]) -> list[str]:
     own = (message for message in messages if message.task_id)  # copies in a branch have no task id
     requests = filter(None, (read_stored_request(message.metadata) for message in own))
     return [
-        choice_context(request.choices_key, choice)
+        choice_context(request.choice_context_prefix, choice)
         for request in requests
         for choice in range(1, request.choices)
-        if request.choices_key
+        if request.choice_context_prefix
     ]
 
 

@@ -70,7 +70,7 @@ class _Webhook:
         owner: The owner of the task.
         dialect: The protocol version of the notifications; ``operator:NAME`` for a webhook of the operator with this form.
         config: The configuration of the webhook.
-        delivered: The number of the last event that was delivered, or whose delivery failed in all attempts.
+        last_delivered: The number of the last event that was delivered, or whose delivery failed in all attempts.
         is_lagging: True if there may be events to deliver.
         running: True while an asyncio task delivers notifications.
         failing: True if the last notification failed in all attempts.
@@ -82,7 +82,7 @@ class _Webhook:
     owner: str
     dialect: str
     config: TaskPushNotificationConfig
-    delivered: int
+    last_delivered: int
     is_lagging: bool = False
     running: bool = False
     failing: bool = False
@@ -322,10 +322,10 @@ class PushNotifier:
         task_id, config_id = config.key
         of_task = self._webhooks.setdefault(task_id, {})
         replaced = of_task.get(config_id)
-        delivered = config.delivered
+        delivered = config.last_delivered
         if replaced is not None:
             replaced.scope.cancel()
-            delivered = replaced.delivered
+            delivered = replaced.last_delivered
         webhook = _Webhook(config.owner, config.dialect, config.config, delivered)
         of_task[config_id] = webhook
         return webhook
@@ -403,13 +403,13 @@ class PushNotifier:
         The state is None if all changes up to the number are joined into one notification.
         """
         task_id = webhook.config.task_id
-        found = await self._store.load_status_numbers(task_id, webhook.delivered, MAX_MISSED + 1)
+        found = await self._store.load_status_numbers(task_id, webhook.last_delivered, MAX_MISSED + 1)
         return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
 
     async def _send_to_operator(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
         """If the turn has ended, notify the operator's webhook and delete it. If its form no longer exists, only delete it."""
         if state is not None and not (state.terminal or state.interrupted):
-            webhook.delivered = number
+            webhook.last_delivered = number
             return
         config, form = webhook.config, self._forms.get(webhook.dialect)
         notification = None
@@ -420,7 +420,7 @@ class PushNotifier:
             task = await self._load_snapshot(config.task_id, webhook.owner)
             notification = await form.write(task, config.id.removeprefix(_OPERATOR))
             if notification is None:
-                webhook.delivered = number
+                webhook.last_delivered = number
                 await self._store.mark_delivered(config.task_id, config.id, number)
                 return
             name, body = notification
@@ -429,7 +429,7 @@ class PushNotifier:
             await self._client.send(
                 current, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
             )
-        webhook.delivered, webhook.is_finished = number, True
+        webhook.last_delivered, webhook.is_finished = number, True
         await self._store.delete_push_config(config.task_id, config.id)
 
     async def _send_change(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
@@ -451,7 +451,7 @@ class PushNotifier:
                 once=webhook.failing and not state.terminal,
             )
             webhook.failing = not accepted
-        webhook.delivered, webhook.is_finished = number, state.terminal
+        webhook.last_delivered, webhook.is_finished = number, state.terminal
         await self._store.mark_delivered(config.task_id, config.id, number)
 
     async def _notifications(

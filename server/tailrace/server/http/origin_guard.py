@@ -52,7 +52,7 @@ class _Authority(NamedTuple):
     port: int | None
 
 
-def exempt_from_guard(endpoint: _Endpoint) -> _Endpoint:
+def exempt_from_origin_guard(endpoint: _Endpoint) -> _Endpoint:
     """Exempt an endpoint from all checks. Health probes need this, because they use the IP address of a pod as the host."""
     setattr(endpoint, EXEMPT, True)
     return endpoint
@@ -71,7 +71,7 @@ def is_loopback(host: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
 
 
-class RequestGuard:
+class OriginGuard:
     """Checks requests. The module docstring lists the rules.
 
     Args:

@@ -1,4 +1,4 @@
-"""Routes that check each request with the guard before the endpoint runs."""
+"""Routes that check each request with the origin guard before the endpoint runs."""
 
 import logging
 
@@ -7,8 +7,8 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from tailrace.server.http.error_responses import Problem
-from tailrace.server.http.request_guard import EXEMPT, RequestGuard
-from tailrace.server.http.upload_deadlines import Uploads, has_body
+from tailrace.server.http.origin_guard import EXEMPT, OriginGuard
+from tailrace.server.http.upload_deadlines import UploadDeadlines, has_body
 from tailrace.server.observability.query_secrets import MAX_QUERY_BYTES, query_of
 from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 from tailrace.server.protocols.openai_error import OpenAIError
@@ -33,28 +33,28 @@ _OPENAI_PATHS = (
 _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
-def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
+def origin_checked_route(origin_guard: OriginGuard, upload_deadlines: UploadDeadlines) -> type[APIRoute]:
     """Return a route class that checks requests, also if the router is included in another application.
 
     The response to a rejected request has the error format of the route: OpenAI's format, the format of A2A 0.3, or
     ``google.rpc.Status``. Rejections and the responses of endpoints have the header ``X-Content-Type-Options: nosniff``.
 
     Args:
-        guard: Checks each request, except requests to endpoints that are exempt (`exempt_from_guard`).
-        uploads: The deadlines of request bodies.
+        origin_guard: Checks each request, except requests to endpoints that are exempt (`exempt_from_guard`).
+        upload_deadlines: The deadlines of request bodies.
     """
 
-    class GuardedRoute(APIRoute):
+    class OriginCheckedRoute(APIRoute):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             response = self._refused(scope)
             if response is None and scope["method"] not in self.methods:
                 await super().handle(scope, receive, send)
                 return
             if response is None:
-                uploads.attach_to(scope)
+                upload_deadlines.attach_to(scope)
                 request = Request(scope, receive, send)
                 if scope["method"] in _WITHOUT_BODY and has_body(request):
-                    await uploads.discard(request)
+                    await upload_deadlines.discard(request)
                 # Call the endpoint directly, because the routes have no dependencies that FastAPI would have to resolve.
                 response = await self.endpoint(request)
             response.headers["X-Content-Type-Options"] = "nosniff"
@@ -66,14 +66,14 @@ def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
                 return _query_refusal(size, self.path)
             if not getattr(self.endpoint, EXEMPT, False):
                 try:
-                    guard.check(scope)
+                    origin_guard.check(scope)
                 except AuthError as error:
                     OBSERVER.get().error_occurred(error)
                     logger.warning("request rejected (403): %s", error)
                     return _refusal(error, self.path)
             return None
 
-    return GuardedRoute
+    return OriginCheckedRoute
 
 
 def _query_refusal(size: int, path: str) -> Response:
