@@ -6,9 +6,7 @@
         first = await agent.run("What is the weather in Paris?")
         second = await agent.run("And tomorrow?", history=first.messages)
 
-An agent does not store the conversation: ``history`` contains the earlier messages, and a result contains the new messages,
-including all tool calls and tool results. A round is one response of the model, and one message with the results of the tools
-that the response calls.
+An agent does not store the conversation. ``history`` contains the earlier messages, and a result contains the new ones.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -82,37 +80,30 @@ Prompt = str | Message | Sequence[ContentPart]
 class Agent(Generic[T]):
     """A model with tools.
 
-    One agent supports any number of concurrent runs. With ``async with`` around the runs, the agent connects its
-    toolsets (`Toolset`) at the start, and closes the connections of the toolsets and models at the end. Without
-    ``async with``, each `run` connects the toolsets itself.
+    One agent supports any number of concurrent runs. ``async with`` connects the toolsets (`Toolset`), and at the end closes the
+    connections of the toolsets and models. Without ``async with``, each `run` connects the toolsets itself.
 
     Args:
-        model: ``provider:model``, with the API key in an environment variable; or a model object, which the agent
-            closes.
+        model: ``provider:model``, with the API key in an environment variable; or a model object, which the agent closes.
         tools: Functions, tools and toolsets.
-        instructions: The system message of every request; None for none. If the history has a system message too, the
-            instructions come first.
-        output_type: The type of the structured output (`ChatResult.output`): a pydantic model, a dataclass, a
-            ``TypedDict``, a list or a union of these, or any other type that pydantic supports. None or ``str`` for
-            text. For a union, annotate the variable: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
-        options: Options of every request. The options of a run override them. A tool choice that forces a call applies
-            only until the agent has run tools in the turn, so that the turn can end.
+        instructions: The system message of every request, before the system message of the history. None for none.
+        output_type: The type of the structured output (`ChatResult.output`): any type that pydantic supports. None or ``str``
+            for text. For a union, annotate the variable: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
+        options: Options of every request. The options of a run override them. A tool choice that forces a call applies only
+            until the agent has run tools in the turn.
         max_rounds: Maximum number of rounds in one turn.
         tool_timeout: Timeout in seconds of tools that do not set their own timeout; ``math.inf`` for no limit.
         tool_concurrency: Maximum number of tools that run concurrently in one round.
-        history_policy: Selects the part of a long history that is sent; see `tailrace.streaming.agent.trimming`.
+        history_policy: Shortens a long history; see `tailrace.streaming.agent.trimming`.
         think_tags: True to separate reasoning in ``<think>`` tags at the start of a response from its text.
         merge_reads: True to combine all content that arrives with one network read into one step.
-        continuation: Limits of the continuation of a response that breaks off; see
-            `tailrace.streaming.agent.continuation`. With `NO_CONTINUATION`, the same model is not requested again.
+        continuation: Limits of the continuation of a response that breaks off; see `tailrace.streaming.agent.continuation`.
         fallbacks: Models that are requested in this order if ``model`` fails. The agent closes them.
-        approvals: Selects the calls that run only after an approval. The server asks its caller for the approval
-            (``docs/approvals.md``); `run` does not run such calls, but returns them in `ChatResult.open_calls`. None
-            if no call needs an approval.
+        approvals: Selects the calls that run only after an approval; None for none. `run` returns such calls in
+            `ChatResult.open_calls`. The server asks its caller for the approval (``docs/approvals.md``).
 
     Attributes:
-        model: The model.
-        reader: Parses the structured output; None for text.
+        reader: Parser of the structured output; None for text.
 
     Raises:
         ConfigurationError: The model is unknown or its API key is missing, two tools have the same name, the output
@@ -197,20 +188,18 @@ class Agent(Generic[T]):
         Args:
             prompt: The user's message, which becomes the first of the new messages.
             history: The earlier messages.
-            options: Options of this turn. The caller runs the tools in these options: a call of such a tool ends the
-                run; see `ChatResult.open_calls`.
+            options: Options of this turn. The caller runs the tools in these options. A call of such a tool ends the run; see
+                `ChatResult.open_calls`.
 
         Raises:
-            BrokenRunError: The provider failed, or the response broke off. The error is both an `UpstreamError` and an
-                `AgentError`.
-            AgentError: The turn exceeded ``max_rounds``, a response reached its length limit in the middle of a tool
-                call, or the output does not match ``output_type``. The attribute ``messages`` contains the new
-                messages of the run.
-            ConfigurationError: A tool of the caller has the same name as a tool of the agent, or a package or program
-                that a toolset needs is missing.
+            BrokenRunError: The provider failed, or the response broke off.
+            AgentError: The turn exceeded ``max_rounds``, a response reached its length limit within a tool call, or the
+                output does not match ``output_type``. Its attribute ``messages`` contains the new messages of the run.
+            ConfigurationError: A tool of the caller has the same name as a tool of the agent, or a toolset needs a missing
+                package or program.
             UpstreamError: The server of a toolset cannot be reached.
-            ProtocolError: A tool result in the prompt matches no open call of the history, or the provider does not
-                support a part of the conversation or an option.
+            ProtocolError: A tool result in the prompt matches no open call of the history, or the provider does not support a
+                part of the conversation or an option.
         """
         turn = self._turn(prompt, history)
         async with AsyncExitStack() as stack:
@@ -239,10 +228,9 @@ class Agent(Generic[T]):
     ) -> AsyncGenerator[ChatResult[str]]:
         """Run a turn. Yield results with the new content since the previous result. Only the last result may have no new content.
 
-        Text is yielded as it arrives, even if the agent has an ``output_type`` (use `parse_output` to parse the text
-        of the last message). If the caller leaves the loop, the request stops when the generator is closed:
-        immediately with ``aclosing``, otherwise when Python collects the generator. A cancellation stops the request
-        and the tools.
+        Text is yielded as it arrives, even if the agent has an ``output_type``: parse the text of the last message with
+        `parse_output`. Use ``aclosing``, so that the request stops immediately if you leave the loop. A cancellation stops the
+        request and the tools.
 
         Args:
             prompt: See `run`.
@@ -258,8 +246,7 @@ class Agent(Generic[T]):
         turn = self._turn(prompt, history)
         async with aclosing(self.steps(turn, options=options)) as steps:
             async for step in steps:
-                # Yield nothing while tools run. Otherwise, a caller that leaves the loop without closing the generator
-                # would keep the cancel scope of the tools open.
+                # A caller that leaves the loop here without closing the generator would keep the cancel scope of the tools open.
                 if not isinstance(step, ResponseBegun | ToolEnded):
                     delta = turn.pop_delta()
                     if delta:
@@ -277,21 +264,7 @@ class Agent(Generic[T]):
         context_id: str = "",
         external_context_id: str = "",
     ) -> AsyncGenerator[Step]:
-        """Run a turn and yield its steps, like `drive` without a view.
-
-        Args:
-            accumulator: See `drive`.
-            options: See `drive`.
-            runner: See `drive`.
-            task_id: See `drive`.
-            context_id: See `drive`.
-            external_context_id: See `drive`.
-
-        Raises:
-            AgentError: As for `drive`.
-            ConfigurationError: As for `drive`.
-            ProtocolError: As for `drive`.
-        """
+        """Run a turn and yield its steps, like `drive` without a view."""
         return self.drive(
             accumulator,
             StepView(),
@@ -318,30 +291,28 @@ class Agent(Generic[T]):
     ) -> AsyncGenerator[S]:
         """Run a turn (`TurnDriver`) and yield the items of a view.
 
-        Close the generator (``aclosing``) in the asyncio task that started the generator. Closing the generator, or
-        cancelling this asyncio task, stops the request and the tools. If the provider fails, no exception is raised: see
-        `TurnAccumulator.error`. The calls that the caller must run are in `TurnAccumulator.calls_without_result`.
+        Close the generator (``aclosing``) in the asyncio task that started it. Closing the generator, or cancelling the asyncio
+        task, stops the request and the tools. A failure of the provider is not raised: see `TurnAccumulator.error`. The calls
+        that the caller must run are in `TurnAccumulator.calls_without_result`.
 
         Args:
-            accumulator: The accumulator of the turn, which contains the conversation. The method adds the responses and
-                tool results to the accumulator.
+            accumulator: The accumulator of the turn, which contains the conversation. The method adds responses and tool
+                results.
             view: Converts each step into an item.
             options: Options of this turn. They override the options of the agent.
             runner: The tools; None for the tools of the agent.
-            task_id: The id of the task in the `ToolContext`; empty outside of a server.
-            context_id: The id of the conversation in the `ToolContext`; empty outside of a server.
-            external_context_id: The id of the conversation for other systems in the `ToolContext`; empty outside of a server.
-            interrupted: The published part of the response that the run requests first, if another process had published a
-                part of it; None if the run begins with a new response.
-            decided: Calls of the history whose approvals have been decided; None if there are none. The turn runs the
-                approved calls before its first request.
-            persisted: Function that returns after all yielded items have been persisted. Approved calls run only after the
-                function has returned.
+            task_id: The task in the `ToolContext`; empty outside of a server.
+            context_id: The conversation in the `ToolContext`; empty outside of a server.
+            external_context_id: The id of the conversation for other systems; see `ToolContext`.
+            interrupted: A response of which another process published only a part. The run continues it first. None if there
+                is none.
+            decided: Calls of the history whose approvals have been decided. The approved calls run before the first request.
+                None if there are none.
+            persisted: Function that returns after all yielded items have been persisted. Approved calls run only afterwards.
 
         Raises:
-            AgentError: The turn exceeded ``max_rounds``. Or the interrupted response used a tool of the provider, so that it
-                must not be requested again, and the provider does not store it. The error is raised only if the view
-                raises it.
+            AgentError: The turn exceeded ``max_rounds``, or the interrupted response used a tool of the provider, and the
+                provider does not store it. Only raised if the view raises it.
             ConfigurationError: As for `run_stream`.
             ProtocolError: The provider does not support a part of the conversation or an option.
         """
@@ -370,18 +341,14 @@ class Agent(Generic[T]):
         return driver.run(interrupted, decided)
 
     async def discard(self, interrupted: InterruptedResponse) -> None:
-        """Cancel an interrupted response at the provider that stores the response (`Model.release`).
-
-        Args:
-            interrupted: The part of the response that another process has published.
-        """
+        """Cancel an interrupted response at the provider, if the provider stores it (`Model.release`)."""
         for model, _ in self._models:
             if name_of(model) == interrupted.model:
                 await model.release(interrupted.stored_id)
                 return
 
     def has_tool(self, name: str) -> bool:
-        """Return True if the agent has a tool with this name. If the agent has toolsets, it must be connected."""
+        """Return True if the agent has a tool with this name. An agent with toolsets must be connected."""
         return self._runner is not None and self._runner.knows(name)
 
     def is_idempotent(self, call: ContentPartToolCall) -> bool:
@@ -395,12 +362,7 @@ class Agent(Generic[T]):
         return ApprovalRequest.of(call, self._approvals.lifetime)
 
     def repetition_request(self, call: ContentPartToolCall, reason: str) -> ApprovalRequest | None:
-        """Return the request for the approval to run a call again; None if the call cannot run.
-
-        Args:
-            call: The call. Its result was lost.
-            reason: The reason for the request.
-        """
+        """Return the request for the approval to run a call again whose result was lost; None if the call cannot run."""
         if not self.has_tool(call.name):
             return None
         try:
@@ -409,11 +371,11 @@ class Agent(Generic[T]):
             return None
 
     def begin(self, history: History, *messages: Message, collect_output: bool = True) -> TurnAccumulator:
-        """Create the accumulator of a turn, for `steps` and `drive`.
+        """Create the accumulator of a turn, for `steps` and `drive`. See `TurnAccumulator`.
 
         Args:
             history: The conversation before ``messages``.
-            messages: The messages that begin the turn. They are the first new messages of the turn.
+            messages: The first new messages of the turn.
             collect_output: See `TurnAccumulator`.
         """
         return TurnAccumulator(
@@ -424,8 +386,8 @@ class Agent(Generic[T]):
         """Parse the text of a response as the ``output_type``.
 
         Args:
-            text: The complete text.
-            messages: The messages for the attribute ``messages`` of an error.
+            text: The complete text of a response.
+            messages: The attribute ``messages`` of an error.
 
         Raises:
             AgentError: The text does not match ``output_type``.
@@ -443,7 +405,6 @@ class Agent(Generic[T]):
         return self._runner
 
     def _callers_tools(self, options: RequestOptions, runner: ToolRunner) -> frozenset[str]:
-        """Return the names of the tools that the caller runs."""
         callers_tools = self._options.tool_names | options.tool_names
         for name in callers_tools:
             if runner.knows(name):
@@ -451,7 +412,6 @@ class Agent(Generic[T]):
         return callers_tools
 
     def _trimmed(self, history: History) -> History:
-        """Return the conversation that is sent to the model."""
         system = "\n\n".join(filter(None, (self._instructions, history.system_message)))
         return self._policy(history.model_copy(update={"system_message": system or None}))
 
@@ -480,7 +440,7 @@ class Agent(Generic[T]):
 def merged_options(
     always: RequestOptions, request_options: RequestOptions, runner: ToolRunner
 ) -> RequestOptions:
-    """Return the options of every request, overridden by the options of one request. All tools are combined."""
+    """Override the options of every request by the options of one request. All tools are combined."""
     if request_options is NO_OPTIONS and not runner.definitions:
         return always
     explicit = {name: getattr(request_options, name) for name in request_options.model_fields_set}
@@ -490,7 +450,7 @@ def merged_options(
 
 
 def _messages_of(prompt: Prompt) -> tuple[Message, ...]:
-    """Return the messages that begin a turn. Tool results become a separate message before the message with the other parts."""
+    """Return the messages that begin a turn. Tool results are a separate message before the other parts."""
     if isinstance(prompt, Message):
         return (prompt,)
     parts = (ContentPartText(text=prompt),) if isinstance(prompt, str) else tuple(prompt)

@@ -1,12 +1,12 @@
-"""Options that a request of a caller contains in addition to its message: tools, output format and sampling.
+"""Options that a caller adds to its message: tools, output format and sampling.
 
 The options are in the metadata of the request (`SendMessage`, `SendStreamingMessage`), under the URI of tailrace's extension::
 
     {"tools": [{"name": "locate", "description": "…", "parameters": {…}}], "toolChoice": {"mode": "auto"},
      "output": {"schema": {…}}, "maxOutputTokens": 500, "temperature": 0, "instructions": "Be brief.", "parallel": true}
 
-The server stores the options in the member ``request`` of the message's metadata, so that they survive a restart. If a message
-has no options, the options of the newest earlier message of the task with options apply, except a tool choice that forces a call.
+The server stores the options in the message's metadata, as the member ``request``. A message without options has the options of
+the task's newest earlier message with options, except a tool choice that forces a call.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +43,7 @@ class CallerOptions(RequestOptions):
 
     Attributes:
         instructions: Instructions in addition to those of the agent; None for none.
-        parallel: True to run the turn without waiting for turns of other tasks in its context; None for the server's
-            setting.
+        parallel: True if the turn does not wait for other tasks of its context; None for the server's setting.
     """
 
     model_config = ConfigDict(
@@ -68,7 +67,7 @@ class CallerOptions(RequestOptions):
 
 _TURN_OPTIONS = {"instructions", "parallel"}
 NATIVE_TOOLS = ("custom", "namespace", "web_search", "web_search_preview")
-"""Types of tools that a caller may declare in the option ``nativeTools``, in the format of the OpenAI Responses API. Other types
+"""Permitted types of a tool in the option ``nativeTools``, in the format of the OpenAI Responses API. Other types
 give access to files and connections of the server's account."""
 
 MAX_TOOLS = 512
@@ -82,14 +81,13 @@ NO_CALLER_OPTIONS = CallerOptions()
 
 
 def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
-    """Read the options in a request's metadata.
+    """Read and check the options in a request's metadata.
 
-    The definitions of tools are checked, because providers reject invalid definitions and may confuse tools with the
-    same name. External references in schemas are rejected. A tool choice may name a tool that the request does not
-    define, because the agent may have a tool with this name.
+    Providers may confuse tools with the same name, and references to other documents are not fetched: both are rejected. A tool
+    choice may name a tool of the agent.
 
     Raises:
-        ValueError: An option is invalid. The text names the option.
+        ValueError: An option is invalid. The message names the option.
     """
     options = _read(extension_metadata(metadata))
     if options.tools:
@@ -119,12 +117,12 @@ def store_caller_options(message: Message, options: CallerOptions) -> Message:
 
 
 REQUEST_METADATA_KEYS = ("request", "apiRequest", "agent", "follows")
-"""Keys of message metadata that describe the request: its options, the data that an API stores about the request, its agent, and,
-if the message begins a branch, the turn after which the branch begins."""
+"""Keys of message metadata that describe the request: its options, data of the API, its agent, and, if the message begins a
+branch, the turn after which the branch begins."""
 
 
 def without_caller_options(message: Message) -> Message:
-    """Return the message without `REQUEST_METADATA_KEYS` in its metadata. These keys are not sent to a model."""
+    """Return the message without `REQUEST_METADATA_KEYS` in its metadata, for a model."""
     if extension_metadata(message.metadata).keys().isdisjoint(REQUEST_METADATA_KEYS):
         return message
     return message.model_copy(
@@ -135,8 +133,8 @@ def without_caller_options(message: Message) -> Message:
 def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
     """Return the options of a task: those of its newest message with options.
 
-    A tool choice that forces a call does not apply to later messages. Such a message may contain the result of the call,
-    and the model must be able to respond to this result without another call.
+    A tool choice that forces a call applies only to its own message: the model must be able to respond to the result of the call
+    without another call.
 
     Args:
         messages: The task's messages, oldest first.
@@ -151,7 +149,7 @@ def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
 
 
 def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
-    """Return the option ``parallel`` of `stored_caller_options` without parsing the other options; None if it is not set.
+    """Return the option ``parallel`` of `stored_caller_options` without parsing the other options; None if not set.
 
     Args:
         messages: The task's messages, oldest first.

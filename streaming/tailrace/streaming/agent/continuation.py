@@ -1,9 +1,8 @@
 """The policy for continuing a response that breaks off: conditions, delays and models. Sans-IO.
 
-A response that breaks off is requested again from the same model, up to `ContinuationPolicy.attempts` times, and then
-once from each fallback model. Each further attempt continues the response by one of several methods, its *route* (`Route`).
-`ResponseAttempts` decides on the attempts of one response, and the driver (`tailrace.streaming.agent.driver.TurnDriver`)
-performs the IO. Each model has a `CircuitBreaker`, which stops requests to a provider that fails repeatedly.
+A response that breaks off is requested again from the same model, up to `ContinuationPolicy.attempts` times, and then once from
+each fallback model. The *route* of an attempt (`Route`) is its method of continuing the response. Each model has a
+`CircuitBreaker`, which stops requests to a provider that fails repeatedly.
 """
 
 import math
@@ -41,11 +40,10 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
     """Limits for the continuation of one response.
 
     Attributes:
-        attempts: Maximum number of further requests to the same model. With 0, the response fails immediately, unless there are
-            fallback models.
+        attempts: Maximum number of further requests to the same model.
         deadline: Seconds after the first failure within which an attempt may begin.
-        delay: Delay in seconds before the first further attempt. The delay doubles with each attempt, up to 8 seconds, and is
-            reduced by a random part of up to one half. A delay that the provider specifies is used instead.
+        delay: Delay in seconds before the first further attempt. It doubles with each attempt, up to 8 seconds, and a random
+            part of up to one half is subtracted. A delay that the provider specifies has precedence.
     """
 
     attempts: int = 1
@@ -53,7 +51,7 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
     delay: float = 0.25
 
     def pause(self, number: int) -> float:
-        """Return the delay before a further attempt, without the random part. ``number`` is 0 for the first further attempt."""
+        """Return the delay before further attempt ``number`` (from 0), without the random part."""
         return min(self.delay * 2 ** min(number, 32), _LONGEST_PAUSE)
 
 
@@ -64,8 +62,8 @@ NO_CONTINUATION = ContinuationPolicy(attempts=0)
 class CircuitBreaker:
     """The circuit breaker of one model.
 
-    After `FAILURES` consecutive failures, the breaker opens: for `SECONDS` seconds, requests should use another model. After
-    this time, the breaker permits one request. If the request succeeds, the breaker closes; if it fails, the breaker opens again.
+    After `FAILURES` consecutive failures, the breaker opens: requests should use another model. After `SECONDS` seconds, the
+    breaker permits one request. If it succeeds, the breaker closes. If it fails, the breaker opens again.
 
     Args:
         clock: Function that returns the time in seconds.
@@ -87,11 +85,7 @@ class CircuitBreaker:
         return self._failures >= self.FAILURES and self._clock() < self._open_until
 
     def begin(self) -> None:
-        """Register a request.
-
-        After `FAILURES` failures, no other request is permitted for `SECONDS` seconds or until the outcome of this
-        request is known.
-        """
+        """Register a request."""
         if self._failures >= self.FAILURES:
             self._open_until = self._clock() + self.SECONDS
 
@@ -99,7 +93,8 @@ class CircuitBreaker:
         """Register the outcome of a request.
 
         Args:
-            error: The error; None for a successful request. An error that does not concern the provider counts as a success.
+            error: The error; None for a successful request. An error without `UpstreamError.concerns_provider` counts as a
+                success.
         """
         if error is None or not error.concerns_provider:
             self._failures = 0
@@ -110,20 +105,17 @@ class CircuitBreaker:
 
 
 class InterruptedResponse(msgspec.Struct, frozen=True):
-    """A response of which another process had published only a part when the process stopped.
+    """A response of which another process published only a part before it stopped.
 
     Attributes:
-        text: The published text, if the response consisted only of text; otherwise empty. The model that produced the text
-            may continue it.
+        text: The published text, which the model may continue. Empty if the response contains anything else.
         stored_id: The id under which a provider stores the response (`Model.stored_id`); empty if the response is not stored.
-        model: The model of ``text`` and ``stored_id``, as ``provider:name``; empty if it is unknown.
+        model: The model of the response, as ``provider:name``; empty if it is unknown.
         has_provider_tool: True if the provider had started a tool of its own. The response must then not begin again.
-        attempts: The attempts of the response; empty if no part of the response was published. The last attempt, which was
-            interrupted when the process stopped, has no error.
-        calls: The names and ids of the tool calls of which a part was published. If a new response calls the same tool at the
-            same position, its call gets the published id.
-        published_messages: If the agent is a remote agent, the ids of its messages that the statuses of the task contain;
-            otherwise empty.
+        attempts: The attempts of the response; empty if no part was published. The last attempt has no error.
+        calls: The names and ids of the published tool calls. A call of a new response with the same name and position gets the
+            published id.
+        published_messages: The ids of the messages of a remote agent that the statuses of the task contain; empty for a model.
     """
 
     text: str = ""
@@ -141,7 +133,7 @@ class NextAttempt(msgspec.Struct, frozen=True):
     Attributes:
         model: The model to request.
         delay: Seconds to wait before the attempt.
-        may_continue_text: True if the model may continue the text that has arrived; False if the response must begin again.
+        may_continue_text: True if the model may continue the text so far; False if the response must begin again.
         rest: The request for the rest of a response that the provider stores; None if the provider does not store it.
     """
 
@@ -158,13 +150,12 @@ class ResponseAttempts:
         models: The model and the fallback models, each with its circuit breaker.
         policy: The limits.
         clock: Function that returns the time in seconds.
-        choose: Function that returns a random number from 0 to 1, for the random part of a delay.
+        choose: Function that returns a random number from 0 to 1 for a delay.
 
     Attributes:
         model: The model of the current attempt.
         route: The route of the current attempt; None for the first attempt.
-        stored_response: A model, and its response that the provider stores and that no connection reads at present; None if
-            there is no such response.
+        stored_response: The model, and its response that the provider stores but no connection reads; None if there is none.
     """
 
     __slots__ = (
@@ -196,7 +187,7 @@ class ResponseAttempts:
         self._policy = policy
         self._clock = clock
         self._random = choose
-        self._tried_positions: set[int] = set()  # positions of models
+        self._tried_positions: set[int] = set()
         self._position = -1  # before the first model
         self._position = self._next_position() or 0
         self._number = 0  # number of further attempts at the first model
@@ -218,8 +209,8 @@ class ResponseAttempts:
 
         Args:
             response: The accumulator of the response. If the attempt continues an interrupted response, the method adds the
-                published text and the earlier attempts to the accumulator, and sets its error.
-            interrupted: The part of the response that another process has published; None for a new response.
+                published text and the earlier attempts, and sets its error.
+            interrupted: The response that another process has published in part; None for a new response.
             options: The options of the request.
 
         Raises:
@@ -256,17 +247,16 @@ class ResponseAttempts:
         return NextAttempt(self.model, 0.0, may_continue_text=rest is None and may_continue_text, rest=rest)
 
     def broken(self, response: Accumulator) -> Attempt:
-        """Return the attempt that broke off: the current one or, before `begin`, the last one of the interrupted response.
+        """Return the attempt that broke off, with the error and the usage of the response.
 
-        Args:
-            response: The response, with the error and the usage of the attempt.
+        Before `begin`, this is the last attempt of the interrupted response.
         """
         attempt, self._interrupted = self._interrupted, None
         attempt = attempt or Attempt(name_of(self.model), self.route)
         return msgspec.structs.replace(attempt, error=response.error, usage=response.usage)
 
     def connected(self) -> None:
-        """Register that the request of the current attempt was accepted. Its connection now reads the response."""
+        """Register that the provider accepted the request of the current attempt."""
         self.stored_response = None
 
     async def release(self) -> None:
@@ -277,15 +267,10 @@ class ResponseAttempts:
             await model.release(response)
 
     def first_chunk_step(self, batches: ChunkBatches) -> ResponseBegun:
-        """Return the step for the first chunk of the current attempt.
-
-        Args:
-            batches: The chunks of the attempt, of which the first has arrived.
-        """
+        """Return the step for the first chunk of the current attempt."""
         return ResponseBegun(name_of(self.model), self.route, self.model.stored_id(batches))
 
     def _position_of(self, name: str) -> int | None:
-        """Return the position of the model with this name; None if there is none."""
         names = [name_of(model) for model, _ in self._models]
         return names.index(name) if name in names else None
 
@@ -296,7 +281,7 @@ class ResponseAttempts:
 
         Args:
             response: The response so far; its ``error`` is set if it is incomplete.
-            batches: The object from the model that yields the chunks of the attempt; None if the request failed.
+            batches: The chunks of the attempt; None if the request failed.
             received: The number of chunks that arrived.
         """
         error = response.error = response.failure
@@ -312,8 +297,7 @@ class ResponseAttempts:
             response.error = self.stored_response = None
             return None
         can_repeat = self._can_repeat(response)
-        # If nothing of a continuation has arrived, the provider may have rejected only the continuation, not the
-        # conversation.
+        # If no content of a continuation has arrived, the provider may have rejected only the continuation.
         has_failed = self.route is Route.PREFILL and response.is_attempt_empty
         has_failed = has_failed or (self.route is Route.ATTACH and not received)
         if self._is_refused(error, has_failed):
@@ -321,7 +305,7 @@ class ResponseAttempts:
                 self.stored_response = None
             return NextAttempt(self.model, 0.0, may_continue_text=False) if can_repeat else None
         if has_attached:
-            self._number, self._deadline = 0, None  # no limit while each connection receives further chunks
+            self._number, self._deadline = 0, None  # no limit while each connection receives chunks
         rest = self._rest() if error.is_temporary else None
         if not error.concerns_provider or not (rest is not None or can_repeat):
             return None
@@ -362,12 +346,7 @@ class ResponseAttempts:
         return model.attachment(response, self._options)
 
     def _is_refused(self, error: UpstreamError, has_failed: bool) -> bool:
-        """Return True if the provider rejected only the route of the current attempt, not the conversation.
-
-        Args:
-            error: The error.
-            has_failed: True if nothing of the continuation has arrived.
-        """
+        """Return True if the provider rejected only the route of the current attempt, not the conversation."""
         if self.route not in (Route.ATTACH, Route.PREFILL):
             return False
         if error.fault is UpstreamFault.INVALID or (self.route is Route.ATTACH and error.code == "cancelled"):
@@ -380,8 +359,7 @@ class ResponseAttempts:
     def _next_position(self) -> int | None:
         """Return the position of the next model to try; None if there is none.
 
-        Models with an open breaker are omitted. If the turn continues an interrupted response of a fallback model, the models
-        before this fallback model are tried last.
+        Models with an open breaker are omitted. Models before an interrupted fallback model are tried last.
         """
         positions = [*range(self._position + 1, len(self._models)), *range(self._position + 1)]
         usable = (each for each in positions if not self._models[each][1].is_open)
@@ -396,7 +374,7 @@ class ResponseAttempts:
 def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
     """Return True if a response is complete although an error follows its finish reason.
 
-    An error in the chunk of the finish reason interrupts the response (OpenRouter sends both if a provider fails).
+    If the error is in the chunk of the finish reason, the response is incomplete: OpenRouter sends both if a provider fails.
     """
     if not response.finished or error.fault not in (*_CONNECTION_FAULTS, UpstreamFault.PROVIDER):
         return False
@@ -409,8 +387,8 @@ def _is_complete(response: Accumulator, error: UpstreamError) -> bool:
 def can_repeat(response: Accumulator) -> bool:
     """Return True if a response that broke off may be requested again.
 
-    It must not be requested again if a content filter stopped it, or if the model refused. The same applies if the provider had
-    started a tool of its own, because the effects of the tool are unknown.
+    This is not permitted if a content filter stopped it, or if the model refused. Nor is it permitted if the provider had started
+    a tool of its own, because the tool may have had an effect.
     """
     for choice in response.choices.values():
         if choice.refusal or choice.finish_reason in _REFUSED:
@@ -421,12 +399,12 @@ def can_repeat(response: Accumulator) -> bool:
 
 
 def name_of(model: Model) -> str:
-    """Return the name of a model, as ``provider:name``."""
+    """Return ``provider:name``."""
     return f"{model.provider}:{model.name}"
 
 
 def attempts_of(attempts_json: object) -> list[Attempt]:
-    """Parse attempts from the JSON of `attempts_to_json`. Values of other types are ignored."""
+    """Parse attempts from the JSON of `attempts_to_json`. Invalid values are ignored."""
     attempts: list[Attempt] = []
     for fields in as_mappings(attempts_json):
         error, usage = as_mapping(fields.get("error")), as_mapping(fields.get("usage"))

@@ -1,7 +1,6 @@
 """The driver of a turn: performs the actions of the state machine `AgentTurn`.
 
-The driver contains all IO of a turn: it sends the requests, reads the responses, requests an interrupted response
-again, and runs the tools. A `TurnView` converts each step of the turn (`Step`) into an item, which the driver yields.
+The driver contains all IO of a turn. A `TurnView` converts each step of the turn (`Step`) into an item, which the driver yields.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -58,9 +57,8 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     Attributes:
         other_tools: The names of the tools that the caller runs.
         task_id: The id of the task; empty outside of a server.
-        context_id: The id of the conversation; empty outside of a server. Callers can choose this id, and two callers may
-            choose the same id.
-        external_context_id: The opaque id of the conversation for other systems; empty outside of a server. See `ToolContext`.
+        context_id: The id of the conversation; empty outside of a server. Callers choose this id, so that it is not unique.
+        external_context_id: The id of the conversation for other systems; see `ToolContext`. Empty outside of a server.
     """
 
     other_tools: frozenset[str] = frozenset()
@@ -80,8 +78,7 @@ class TurnDriver(Generic[S]):
         models: The models, in the order in which they are requested, each with its circuit breaker.
         continuation: Limits of the continuation of a response that breaks off.
         merge_reads: True to combine all content that arrives with one network read into one step.
-        persisted: Function that returns after all yielded items have been persisted. Approved calls run only after the function
-            has returned.
+        persisted: See `Agent.drive`.
     """
 
     def __init__(
@@ -108,22 +105,15 @@ class TurnDriver(Generic[S]):
     async def run(
         self, interrupted: InterruptedResponse | None = None, decided: DecidedCalls | None = None
     ) -> AsyncGenerator[S]:
-        """Perform the actions until the turn ends, and yield the items of the view.
-
-        Close the generator (``aclosing``) in the asyncio task that started the generator. Closing the generator, or
-        cancelling this asyncio task, stops the request and the tools.
+        """Perform the actions until the turn ends, and yield the items of the view. See `Agent.drive`.
 
         Args:
-            interrupted: The published part of the response that the run requests first, if another process had published a
-                part of it; None if the run begins with a new response.
-            decided: Calls of the history whose approvals have been decided; None if there are none. The turn runs the
-                approved calls before its first request.
+            interrupted: See `Agent.drive`.
+            decided: See `Agent.drive`.
 
         Raises:
-            AgentError: The model called tools in the last permitted round. Or the interrupted response used a tool of the
-                provider, so that it must not be requested again, and the provider does not store it. The error is raised
-                only if the view raises it.
-            ProtocolError: The provider does not support a part of the conversation or an option.
+            AgentError: As for `Agent.drive`.
+            ProtocolError: As for `Agent.drive`.
         """
         turn, view = self._turn, self._view
         observer = RUN_OBSERVER.get()
@@ -166,7 +156,7 @@ class TurnDriver(Generic[S]):
                                             if changes:
                                                 yield received(changes)
                                         if response.error is not None:
-                                            break  # nothing after the error is needed
+                                            break
                                         # Free the memory while the next batch is awaited.
                                         batch = chunks = changes = ()
                             except UpstreamError as failure:
@@ -183,7 +173,6 @@ class TurnDriver(Generic[S]):
             yield item
 
     async def _run_tools(self, action: RunTools, decided: DecidedCalls | None) -> AsyncGenerator[S]:
-        """Run the calls of a round and yield the items of the view."""
         turn, view = self._turn, self._view
         approved: Sequence[str] = ()
         if decided is not None:
@@ -209,14 +198,7 @@ async def _begin_attempt(
     attempt: NextAttempt,
     action: CallModel,
 ) -> tuple[AbstractAsyncContextManager[ChunkBatches], ResponseContinued | None]:
-    """Begin an attempt. Return its request, which has not been sent, and the step of a further attempt; otherwise None.
-
-    Args:
-        response: The response; its ``error`` is set if the response broke off.
-        attempts: The attempts of the response.
-        attempt: The attempt to begin.
-        action: The history and the options of the request.
-    """
+    """Begin an attempt. Return its unsent request, and the step `ResponseContinued`; no step for a first attempt."""
     if attempt.delay:
         await anyio.sleep(attempt.delay)
     response.end_attempt()
@@ -240,7 +222,7 @@ async def _begin_attempt(
 
 
 def _wrappers(batch: "Sequence[ChunkWrapper[Any]] | ChatCompletionChunk") -> Sequence[ChunkWrapper[Any]]:
-    """Return the chunks of a batch. Iterators of the openai package yield single chunks, which this function wraps."""
+    """Return the chunks of a batch. Iterators of the openai package yield single chunks, which are wrapped here."""
     return batch if isinstance(batch, list | tuple) else wrap_chunk(cast("ChatCompletionChunk", batch))
 
 

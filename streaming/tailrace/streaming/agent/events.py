@@ -28,23 +28,22 @@ class ChatResult(Generic[T]):
     """The new content of a run. In a stream, a result contains the content since the previous result.
 
     Attributes:
-        output: The visible text. If the agent has an output type and there are no open calls, `Agent.run` returns the
-            parsed response instead.
+        output: The visible text. `Agent.run` returns the parsed response instead, if the agent has an output type and there
+            are no open calls.
         messages: The complete new messages: first the prompt, then for each round the message of the model and the
             message with the tool results.
         reasoning: Reasoning text.
-        finish_reason: The finish reason of the last response; None if it had none. In a stream, only the last result
-            contains it.
-        usage: The sum of the token counts of all requests; None if none were reported. In a stream, only the last
-            result contains it.
+        finish_reason: The finish reason of the last response; None if it had none. In a stream, only the last result contains
+            it.
+        usage: The token counts of all requests; None if none were reported. In a stream, only the last result contains it.
         metadata: Metadata of the responses. In a stream, a result contains only new and changed values.
         id: The id of the last response; empty if the provider sent none.
         files: Files whose content the model sent.
         links: Files of which the model sent the URL.
         open_calls: Calls without a result: calls of the caller's tools, and calls that need an approval. The caller adds the
             results to the next prompt.
-        replaces: True if the model restarted a response in a stream. The result then contains the complete output,
-            reasoning, files and links of the run so far, which replace those of the earlier results.
+        replaces: True if the model restarted a response in a stream. The output, reasoning, files and links then replace
+            those of all earlier results.
     """
 
     output: T
@@ -65,8 +64,7 @@ class AgentError(TailraceError):
 
     Args:
         message: The reason.
-        messages: The messages of the run so far, beginning with the prompt. Tools may have run and may have had side
-            effects.
+        messages: The messages of the run so far, beginning with the prompt. Tools may have had side effects.
     """
 
     def __init__(self, message: str, messages: tuple[Message, ...] = ()) -> None:
@@ -75,7 +73,7 @@ class AgentError(TailraceError):
 
 
 class BrokenRunError(UpstreamError, AgentError):
-    """The run of an agent ended without a response, because the provider failed.
+    """The run of an agent ended without a complete response, because the provider failed.
 
     Args:
         error: The error of the provider.
@@ -98,19 +96,13 @@ class BrokenRunError(UpstreamError, AgentError):
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """Step: a part of a response has arrived.
-
-    Attributes:
-        changes: The changes of the response.
-    """
+    """Step: a part of a response has arrived."""
 
     changes: list[Change]
 
 
 class ResponseEnded(msgspec.Struct, frozen=True):
     """Step: a response has ended.
-
-    Its message is the last message of the turn. An empty response that is requested again adds no message.
 
     Attributes:
         changes: The changes from text that was still buffered at the end.
@@ -120,27 +112,19 @@ class ResponseEnded(msgspec.Struct, frozen=True):
 
 
 class ToolEnded(msgspec.Struct, frozen=True):
-    """Step: a tool has returned a result.
-
-    Attributes:
-        result: The result.
-    """
+    """Step: a tool has returned a result."""
 
     result: ContentPartToolResult
 
 
 class ExecutionStarting(msgspec.Struct, frozen=True):
-    """Step: approved calls are about to run.
-
-    Attributes:
-        call_ids: The ids of the calls.
-    """
+    """Step: approved calls are about to run."""
 
     call_ids: tuple[str, ...]
 
 
 class RoundEnded(msgspec.Struct, frozen=True):
-    """Step: all tools of a round have returned results. The last message of the turn contains these results."""
+    """Step: all tools of a round have returned results, which are the last message of the turn."""
 
 
 class ResponseBegun(msgspec.Struct, frozen=True):
@@ -149,8 +133,8 @@ class ResponseBegun(msgspec.Struct, frozen=True):
     Attributes:
         model: The model, as ``provider:name``.
         route: How the attempt continues the response; None for the first attempt.
-        stored_id: The id under which the provider stores the response (`tailrace.wrappers.model.Model.stored_id`).
-            With this id, another process can receive the response. Empty if the provider does not store the response.
+        stored_id: The id under which the provider stores the response (`Model.stored_id`). Another process can receive the
+            response with this id. Empty if the provider does not store the response.
     """
 
     model: str
@@ -164,9 +148,8 @@ class ResponseContinued(msgspec.Struct, frozen=True):
     Attributes:
         attempt: The attempt that broke off.
         model: The model of the next attempt, as ``provider:name``.
-        route: How the next attempt continues the response. With `Route.REPLACE`, its first content replaces all
-            content that has arrived.
-        has_text: True if only text has arrived. Another process may have published this text.
+        route: How the next attempt continues the response. With `Route.REPLACE`, its content replaces all content so far.
+        has_text: True if only text has arrived.
     """
 
     attempt: Attempt

@@ -11,13 +11,7 @@ _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
 
 def result_of(turn: TurnAccumulator, delta: TurnDelta, *, last: bool = False) -> ChatResult[str]:
-    """Return a result with new content.
-
-    Args:
-        turn: The turn.
-        delta: The new content.
-        last: True for the last result of the turn.
-    """
+    """Return a result with new content; ``last`` is True for the last result of the turn."""
     return ChatResult(
         output=delta.output,
         messages=delta.messages,
@@ -40,11 +34,11 @@ def with_output(result: ChatResult[str], output: object) -> ChatResult[Any]:
 
 
 def check_completeness(turn: TurnAccumulator) -> None:
-    """Check that the responses of a turn are complete.
+    """Raise an error if the responses of a turn are incomplete.
 
     Raises:
         BrokenRunError: The provider failed, or a response broke off.
-        AgentError: A response reached its length limit in the middle of a tool call.
+        AgentError: A response reached its length limit within a tool call.
     """
     if turn.error is not None:
         raise BrokenRunError(turn.error, turn.messages) from turn.error
@@ -53,11 +47,9 @@ def check_completeness(turn: TurnAccumulator) -> None:
 
 
 def output_error(turn: TurnAccumulator, error: AgentError) -> AgentError:
-    """Return the error for a text that is not the requested output. If the response was not complete, state the reason.
+    """Return the error for a text that is not the requested output, given the error of the parser.
 
-    Args:
-        turn: The turn.
-        error: The error of the parser.
+    The reason may be an incomplete response or a refusal.
     """
     reason = str(error)
     refusal = turn.messages[-1].metadata.get("refusal")

@@ -1,8 +1,7 @@
 """Policies that shorten a long conversation before each request to a model.
 
-A policy receives the complete history, and returns the history to send. The stored conversation does not change. A policy must
-not separate a tool call from its result, because providers reject a call without a result and a result without a call. `keep_all`
-is the default of `Agent`.
+The stored conversation does not change. A policy must not separate a tool call from its result, because providers reject one
+without the other. `keep_all` is the default of `Agent`.
 """
 
 import json
@@ -41,16 +40,13 @@ def keep_all(history: History) -> History:
 class TokenBudget:
     """Policy that omits the oldest messages, so that the history does not exceed a number of tokens.
 
-    Complete turns are omitted first, the oldest turn first. A turn is a message of the user and all messages until the
-    next message of the user. If only the newest turn is left, its rounds (calls and their results) are omitted, the
-    oldest round first. The system message, `History.context`, and the first message and the last round of the newest
-    turn are always sent, even if they exceed the budget.
+    Complete turns are omitted first, the oldest turn first. A turn begins with a message of the user. If only the newest turn is
+    left, its oldest rounds are omitted. The policy always keeps the system message, `History.context`, and the first message and
+    the last round of the newest turn, even if they exceed the budget.
 
     Args:
-        max_tokens: Maximum number of tokens of the history. Leave room for the response in the context window of the
-            model.
-        count: Function that returns the number of tokens of a message; None for an estimate from the number of
-            characters.
+        max_tokens: Maximum number of tokens of the history. Leave room for the response in the model's context window.
+        count: Function that returns the number of tokens of a message; None for an estimate.
     """
 
     def __init__(self, max_tokens: int, count: CountTokens | None = None) -> None:
@@ -63,7 +59,7 @@ class TokenBudget:
         max_tokens = self._max_tokens - len(fixed) // _CHARACTERS
         messages = history.conversation
         costs = [self._count(message) for message in messages]
-        # For each position, the number of tokens of the messages from there to the end.
+        # remaining_tokens[i]: the number of tokens of messages[i:]
         remaining_tokens = list(accumulate(reversed(costs), initial=0))[::-1]
         if remaining_tokens[0] <= max_tokens:
             return history

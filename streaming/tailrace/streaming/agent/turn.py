@@ -1,9 +1,7 @@
-"""The state machine for one turn of an agent.
+"""The state machine for one turn of an agent. Sans-IO.
 
-It receives responses and tool results, and returns the next action. Sans-IO.
-
-A turn has one or more rounds. A round consists of a response of the model, and the results of the tools that the response
-calls. `AgentTurn` decides which action is next. `tailrace.streaming.agent.driver.TurnDriver` performs the IO::
+`AgentTurn` receives responses and tool results, and returns the next action. `tailrace.streaming.agent.driver.TurnDriver`
+performs the actions::
 
     while True:
         action = turn.next_action()
@@ -48,12 +46,7 @@ _FORCED = ("required", "tool")  # modes of tool choice with which a model calls 
 
 
 class CallModel(msgspec.Struct, frozen=True):
-    """Action: send a request, add the response (`TurnAccumulator.begin_response`), then call `AgentTurn.end_response`.
-
-    Attributes:
-        history: The conversation to send.
-        options: The options of the request.
-    """
+    """Action: send a request, add the response (`TurnAccumulator.begin_response`), then call `AgentTurn.end_response`."""
 
     history: History
     options: RequestOptions
@@ -63,15 +56,14 @@ class RunTools(msgspec.Struct, frozen=True):
     """Action: run tools, call `AgentTurn.tool_result` for each result, in any order, then call `AgentTurn.end_round`.
 
     Attributes:
-        calls: The calls to run: calls of the last response or approved calls of the history, except calls that the caller
-            runs or must first approve.
+        calls: Calls of the last response, or approved calls of the history.
     """
 
     calls: tuple[ContentPartToolCall, ...]
 
 
 class DecidedCalls(msgspec.Struct, frozen=True):
-    """The calls without results of the last response in the history, after their approvals have been decided.
+    """Calls of the last response in the history, after their approvals have been decided.
 
     Attributes:
         open: All calls of the response that have no result.
@@ -85,11 +77,7 @@ class DecidedCalls(msgspec.Struct, frozen=True):
 
 
 class AwaitInput(msgspec.Struct, frozen=True):
-    """Action: the turn has ended, and the caller must run tools or approve calls before the next turn.
-
-    Attributes:
-        calls: The calls without a result.
-    """
+    """Action: the turn has ended. The caller must run tools or approve calls before the next turn."""
 
     calls: tuple[ContentPartToolCall, ...]
 
@@ -103,14 +91,14 @@ Action = CallModel | RunTools | AwaitInput | Done
 
 
 class TurnView(Protocol[S]):
-    """Converter of the steps of a turn into the items that `TurnDriver` yields. The converter receives the steps in order."""
+    """Converter of the steps of a turn into the items that `TurnDriver` yields. It receives the steps in order."""
 
     def begin(self) -> Sequence[S]:
         """Return the items to yield before the first step."""
         ...
 
     def begin_response(self, response: Accumulator) -> Callable[[list[Change]], S]:
-        """Begin a response, and return the function that creates an item from changes of the response."""
+        """Begin a response. Return the function that converts changes of the response into an item."""
         ...
 
     def translate(self, step: Step) -> S:
@@ -131,17 +119,16 @@ class AgentTurn:
 
     Args:
         accumulator: The accumulator of the turn. It contains the messages of the turn.
-        options: The options of every request of the turn. A tool choice that forces a call applies only until the
-            agent has run tools in this turn, so that the turn can end.
-        prepare: Function that converts the history of the turn to the history of a request: it adds instructions, and shortens
+        options: The options of every request of the turn. A tool choice that forces a call applies only until the agent has
+            run tools in this turn.
+        prepare: Function that converts the history of the turn to the history of a request: it adds instructions and shortens
             the history.
         callers_tools: Names of the tools that the caller runs.
-        has_tools: True if the agent declares tools in its requests. If neither the agent nor the caller declares
-            tools, the caller runs all calls.
+        has_tools: True if the agent declares tools. If neither the agent nor the caller declares tools, the caller runs all
+            calls.
         max_rounds: Maximum number of rounds in the turn.
         needs_approval: Function that returns True for a call that may run only after an approval.
-        decided: Calls of the history that the turn runs, or for which it adds results, before its first request; None if
-            there are none.
+        decided: Calls of the history whose approvals have been decided; None if there are none.
 
     Attributes:
         accumulator: The accumulator of the turn.
@@ -180,7 +167,7 @@ class AgentTurn:
         self._callers_tools = callers_tools
         self._has_tools = has_tools
         self._max_rounds = max_rounds
-        self._round = 0  # number of rounds so far
+        self._round = 0
         self._may_request_again = False  # True if an empty response after tool results may be requested again
         self._results: dict[str, ContentPartToolResult] = {}
         self._action: Action | None = None  # None if the next action is another request
@@ -189,10 +176,10 @@ class AgentTurn:
             self._action = RunTools(tuple(call for call, _ in decided.approved))
 
     def next_action(self) -> Action:
-        """Return the next action. The method returns the same action until the driver has performed it.
+        """Return the next action. It remains the same until the driver has performed it.
 
         Raises:
-            AgentError: Another request is needed, but the turn has used all of its rounds.
+            AgentError: Another request is needed after ``max_rounds`` rounds.
         """
         if self._action is None:
             if self._round == self._max_rounds:
@@ -205,7 +192,7 @@ class AgentTurn:
         return self._action
 
     def fail(self, error: UpstreamError) -> None:
-        """Record that the request failed or that the response ended early. The driver must then call `end_response`."""
+        """Record that the request failed or that the response broke off. The driver must then call `end_response`."""
         self.accumulator.fail_response(error)
 
     def end_response(self) -> list[Change]:
