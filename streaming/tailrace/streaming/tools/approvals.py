@@ -1,14 +1,12 @@
 """Approval of tool calls: the policy, the requests and the decisions. Sans-IO.
 
-A call that requires an approval does not run. Instead, the turn ends with an `ApprovalRequest`, which contains the
-arguments and a digest of the call, and an expiry time. A later `ApprovalDecision` contains the digest. The decision
-approves the call, rejects the call with a reason for the model, or replaces the arguments. Before `ToolRunner` runs a call
-that requires an approval, it computes the digest again. The call runs only if this digest was approved. If the arguments
-have changed, the digest differs, and the call does not run.
+A call that requires an approval does not run. The turn ends with an `ApprovalRequest`, which contains the arguments and a digest
+of the call. A later `ApprovalDecision` with this digest approves the call, rejects it with a reason for the model, or replaces
+its arguments. `ToolRunner` computes the digest again before it runs the call. If the arguments have changed, the digest differs,
+and the call does not run.
 
-The digest is the SHA-256 hash, in hexadecimal, of the canonical JSON (RFC 8785) of
-``{"arguments", "callId", "name"}``. Arguments without a canonical form (for example, with an integer beyond 2^53) cannot be
-approved: the result of the call is an error.
+The digest is the SHA-256 hash, in hexadecimal, of the canonical JSON (RFC 8785) of ``{"arguments", "callId", "name"}``. Some
+arguments have no canonical form, for example integers beyond 2^53. The result of such a call is an error.
 
 ``docs/approvals.md`` describes requests and decisions in A2A, and how the server records them.
 """
@@ -40,10 +38,9 @@ class ApprovalPolicy:
     """The calls that require an approval.
 
     Args:
-        tools: Names of tools. All calls of these tools require an approval. `ALL_TOOLS` means all tools, and
-            `DESTRUCTIVE_TOOLS` means destructive tools of MCP servers.
-        functions: Functions that return True for a call that requires an approval. If a function raises an exception,
-            the call requires an approval.
+        tools: Names of tools that require an approval. `ALL_TOOLS` means all tools, and `DESTRUCTIVE_TOOLS` means destructive
+            tools of MCP servers.
+        functions: Functions that return True for a call that requires an approval. An exception counts as True.
         lifetime: Time in seconds within which a call can be approved.
     """
 
@@ -59,12 +56,7 @@ class ApprovalPolicy:
         self.lifetime = lifetime
 
     def requires(self, call: ContentPartToolCall, annotations: Mapping[str, Any] | None) -> bool:
-        """Return True if a call requires an approval.
-
-        Args:
-            call: The call.
-            annotations: The annotations of the tool, if it is a tool of an MCP server; otherwise None.
-        """
+        """Return True if a call requires an approval. ``annotations`` is None for a tool that is not from an MCP server."""
         if ALL_TOOLS in self._tools or call.name in self._tools:
             return True
         if annotations is not None and DESTRUCTIVE_TOOLS in self._tools and is_destructive(annotations):
@@ -126,8 +118,7 @@ class ApprovalRequest:
         arguments: The canonical JSON of the arguments.
         digest: The digest of the call.
         expires_at: The time after which the call cannot be approved.
-        reason: The reason for a new request, if the call may have run already and its result was lost; otherwise
-            empty.
+        reason: The reason for a request to repeat a call whose result was lost; otherwise empty.
     """
 
     call_id: str
@@ -154,8 +145,8 @@ class ApprovalDecision:
 
     Attributes:
         digest: The digest of the request.
-        decision: ``approve`` runs the call. ``reject`` does not run the call, and returns the reason to the model.
-            ``edit`` runs the call with other arguments.
+        decision: ``approve`` runs the call. ``reject`` returns the reason to the model. ``edit`` runs the call with other
+            arguments.
         reason: The reason for a rejection.
         arguments: The arguments of ``edit``; None for other decisions.
     """
@@ -172,7 +163,7 @@ class RecordedDecision:
 
     Attributes:
         call_id: The id of the call.
-        digest: The digest of the call to run. For ``edit``, this is the digest of the call with the other arguments.
+        digest: The digest of the call to run, with the replaced arguments of ``edit``.
         decision: See `ApprovalDecision`.
         reason: See `ApprovalDecision`.
         arguments: See `ApprovalDecision`.

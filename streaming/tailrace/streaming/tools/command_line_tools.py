@@ -1,12 +1,11 @@
 """Parsers of the arguments of ``tailrace serve --tools`` and ``--approve``.
 
-An argument of ``--tools`` is a tool specification. It has one of these forms:
+An argument of ``--tools`` has one of these forms:
 
 - ``MODULE:NAME``: the value of ``NAME`` in a module: a function, a `Tool`, a `Toolset`, or a list of these.
 - ``mcp:https://…`` or ``mcp:http://…``: the tools of an MCP server at a URL.
-- ``mcp:[VARIABLE=VALUE …] COMMAND …``: the tools of an MCP server that is a program. ``COMMAND`` is the program with its
-  arguments. The assignments before it set environment variables. The value ``$OTHER`` is replaced with the environment
-  variable ``OTHER`` of this process.
+- ``mcp:[VARIABLE=VALUE …] COMMAND …``: the tools of an MCP server that is a program, with its environment variables and
+  arguments. The value ``$OTHER`` is replaced with the environment variable ``OTHER`` of this process.
 """
 
 import os
@@ -33,13 +32,10 @@ _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def parse_tools(spec: str) -> Tool | Toolset | list[Tool | Toolset]:
-    """Parse a tool specification. Modules are imported, also from the current folder. MCP servers are not connected yet.
-
-    Args:
-        spec: The specification, in one of the forms in the module docstring.
+    """Parse an argument of ``--tools``. Modules are imported, also from the current folder.
 
     Raises:
-        ConfigurationError: The specification is invalid, the module cannot be imported, or the value is not a tool.
+        ConfigurationError: The argument is invalid, the module cannot be imported, or the value is not a tool.
             The message has one line.
     """
     if spec.startswith(_MCP):
@@ -59,8 +55,8 @@ def parse_approvals(specs: Sequence[str], *, lifetime: float = DEFAULT_LIFETIME)
     """Parse the arguments of ``tailrace serve --approve``.
 
     Args:
-        specs: The arguments. Each is the name of a tool, ``*`` for all tools, ``mcp:destructive``, or ``MODULE:NAME``
-            of a function. The function receives a call, and returns True if the call requires an approval.
+        specs: The arguments. Each is the name of a tool, ``*`` for all tools, ``mcp:destructive``, or ``MODULE:NAME`` of a
+            function that returns True for a call that requires an approval.
         lifetime: See `ApprovalPolicy`.
 
     Raises:
@@ -104,9 +100,9 @@ def _mcp_tools(spec: str, server: str) -> McpToolset:
 
 
 def _imported(spec: str, module: str, name: str) -> object:
-    """Import a module, and return the value of a name in it. Any error of the import becomes a `ConfigurationError`."""
-    # In an installed program, Python does not search the current folder for modules. Add this folder at the end of the
-    # path, so that its files do not shadow installed modules.
+    """Return the value of a name in a module."""
+    # An installed program does not search the current folder for modules. Add the folder at the end of the path, so that its
+    # files do not shadow installed modules.
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
     try:

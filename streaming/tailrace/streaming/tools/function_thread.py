@@ -17,10 +17,9 @@ STOP_WAIT = 5.0
 async def call_in_thread(function: Callable[[], object]) -> object:
     """Call a function in a thread, and return its result.
 
-    If the call is cancelled, the function continues to run in its thread, and its result is discarded. There is one exception:
-    if the server stops and another process continues the turn, `call_in_thread` waits up to `STOP_WAIT` seconds for the
-    result. If the result were lost, the other process could not repeat the call without an approval, unless the tool is
-    idempotent.
+    After a cancellation, the function continues to run in its thread, and its result is discarded. There is one exception: if the
+    server stops and another process continues the turn, the result is awaited for up to `STOP_WAIT` seconds. Otherwise, the other
+    process might have to request an approval to repeat the call.
     """
     future: Future[Any] = Future()
 

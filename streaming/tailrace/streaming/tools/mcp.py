@@ -10,13 +10,11 @@
 The module requires the official SDK (``pip install 'tailrace[mcp]'``), and supports the protocol versions of the SDK.
 Specification: https://modelcontextprotocol.io/specification.
 
-When the toolset connects, it requests the list of tools once. Notifications of changes
-(``notifications/tools/list_changed``) are ignored. The client does not support requests of servers (sampling,
-elicitation, roots), and ignores log and progress notifications.
+The client requests the list of tools once, and ignores notifications of changes. It does not support requests of servers
+(sampling, elicitation, roots), and ignores log and progress notifications.
 
-After the connection is lost, the next call reconnects. Each call tries to reconnect once. A call that was in progress
-is not repeated, because the server may have executed it. The result of such a call is an error, and the model
-continues.
+After the connection is lost, the next call reconnects. A call that was in progress is not repeated, because the server may have
+executed it. Its result is an error for the model.
 """
 
 import base64
@@ -36,11 +34,10 @@ if TYPE_CHECKING:
     from tailrace.streaming.tools.mcp_connection import ToolServerClient
 
 DEFAULT_CONNECT_TIMEOUT = 30.0
-"""Default timeout in seconds for the connection and the list of tools. Some servers are installed on their first run,
-which takes time."""
+"""Default timeout in seconds for the connection and the list of tools. Some servers are installed on their first run."""
 
 MAX_KEPT_BYTES = 1024 * 1024
-"""Maximum size in bytes of a result with files that is stored unchanged in the metadata; see `tool_result`."""
+"""Maximum size in bytes of the content of a result that is stored unchanged in the metadata; see `tool_result`."""
 
 
 class McpOptions(TypedDict, total=False):
@@ -61,8 +58,7 @@ class McpToolset(Toolset):
         prefix: A prefix for the names of the tools, in case several servers have tools of the same name.
         include: Names of the tools to use, without the prefix; None for all tools.
         exclude: Names of the tools to omit, without the prefix.
-        timeout: Timeout of a call in seconds; None for the timeout of the agent. After a timeout, the server is
-            notified that the call was cancelled.
+        timeout: Timeout of a call in seconds; None for the timeout of the agent. The server is notified of a timeout.
         connect_timeout: Timeout in seconds for the connection and the list of tools.
     """
 
@@ -94,8 +90,7 @@ class McpToolset(Toolset):
     ) -> Self:
         """Create the toolset of a program. The program runs while the toolset is connected.
 
-        The standard error of the program is logged by ``tailrace.streaming.tools.mcp`` with the level DEBUG (on
-        Windows, it is discarded).
+        The standard error of the program is logged with the level DEBUG (on Windows, it is discarded).
 
         Args:
             command: The program.
@@ -114,7 +109,7 @@ class McpToolset(Toolset):
 
         Args:
             url: The URL.
-            headers: Headers for every request, for example ``Authorization``; None for none.
+            headers: Headers for every request, for example ``Authorization``.
             **options: See the class.
 
         Raises:
@@ -129,8 +124,7 @@ class McpToolset(Toolset):
     async def connected(self) -> AsyncGenerator[Sequence[Tool]]:
         """Connect to the server; see `Toolset.connected`. Any asyncio task may call the tools during the block.
 
-        Cancelling a call does not affect other calls. After the block, the program or the session is ended within a
-        few seconds, even if the block was cancelled.
+        After the block, the program or the session is ended within a few seconds, even if the block was cancelled.
         """
         try:
             from tailrace.streaming.tools.mcp_connection import linked
@@ -188,10 +182,7 @@ class McpTool(Tool):
         self.timeout = timeout
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> ContentPartToolResult:
-        """Call the tool on the server; see `Tool.call` and `tool_result`.
-
-        If the call is cancelled, the server is notified: with ``notifications/cancelled``, or by closing the request,
-        depending on the protocol version.
+        """Call the tool on the server; see `Tool.call` and `tool_result`. The server is notified of a cancellation.
 
         Raises:
             ToolError: The server rejected the call, disconnected during the call, or cannot be reached; or the result is
@@ -212,9 +203,8 @@ def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
     - if all blocks are text: the structured content; without structured content, the texts, joined with line breaks.
     - otherwise, a list: the structured content and the blocks that are not text; without structured content, all blocks.
 
-    In the list, the number of bytes replaces the content of a file: no provider accepts MCP files, and the base64 text would
-    fill the context window of the model. If a result with files is at most `MAX_KEPT_BYTES` long,
-    ``metadata["mcp"]["content"]`` contains the unchanged blocks.
+    The list contains the sizes of files instead of their contents, which no provider accepts. If the blocks are at most
+    `MAX_KEPT_BYTES` long, ``metadata["mcp"]["content"]`` contains them unchanged.
 
     Args:
         result: A ``CallToolResult``, as JSON.
@@ -240,7 +230,7 @@ def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
 
 
 def _model_block(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a content block for the model. Members that only programs need, and the bytes of a file, are omitted."""
+    """Return a content block without members for programs, and with the size of a file instead of its bytes."""
     reduced = {
         key: value for key, value in block.items() if key not in ("_meta", "annotations", "icons", "data")
     }

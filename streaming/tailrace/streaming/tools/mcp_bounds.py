@@ -1,13 +1,11 @@
 """Limits for MCP servers: sizes of messages and tool definitions, and numbers of requests and of resumed responses.
 
-This module is needed because the official MCP SDK limits only the size of events. The SDK also validates results against the
-output schemas of the server. This validation runs in the event loop, and the patterns of a schema may take exponential time.
-This module therefore removes output schemas before the SDK reads them, and validates results with
-`tailrace.streaming.schemas.structured_output`, which matches patterns in linear time and rejects large schemas.
+The official MCP SDK limits only the size of events. The SDK also validates results against the output schemas of the server, in
+the event loop, and the patterns of a schema may take exponential time. This module therefore removes output schemas before the
+SDK reads them, and validates results with `tailrace.streaming.schemas.structured_output`.
 
-A server can also send requests to the client, and the SDK starts an asyncio task for each of these requests. `MessageFilter`
-limits their number. If a server ends a response early, the SDK resumes the response after a pause that the server chooses. The
-SDK does not limit the number of resumptions; `limited_resumptions` does.
+`MessageFilter` limits the requests of a server, because the SDK starts an asyncio task for each of them. If a server ends a
+response early, the SDK resumes the response; `limited_resumptions` limits how often.
 """
 
 import logging
@@ -30,18 +28,16 @@ from tailrace.wrappers.request_options import OutputFormat
 logger = logging.getLogger("tailrace.streaming.tools.mcp")
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Maximum size in bytes of one message of a server, for example a result with files."""
+"""Maximum size in bytes of one message of a server."""
 
 MAX_VALUES = 50_000
-"""Maximum number of JSON values in one message of a server, for example a result or a page of tools."""
+"""Maximum number of JSON values in one message of a server."""
 
 MAX_TOOLS_BYTES = 4 * 1024 * 1024
-"""Maximum size in bytes of the definitions of all tools of a server as JSON. Each request to the model contains
-them."""
+"""Maximum size in bytes of the definitions of all tools of a server, as JSON. Each request to the model contains them."""
 
 MAX_REQUESTS = 16
-"""Maximum number of requests of a server (for example pings) that have no response yet. Further requests are
-ignored."""
+"""Maximum number of requests of a server (for example pings) that have no response yet. Further requests are ignored."""
 
 MAX_RESUMPTIONS = 100
 """Maximum number of times that the response to one call is resumed."""
@@ -51,12 +47,7 @@ _SCHEMA_NAMES = ("outputSchema", "output_schema")
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The body of a response. Reading raises an exception if the body exceeds a maximum size.
-
-    Args:
-        stream: The body.
-        max_bytes: The maximum size in bytes.
-    """
+    """The body of a response. Reading raises `httpx2.StreamError` if the body exceeds a maximum size in bytes."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._stream = stream
@@ -86,7 +77,7 @@ class BoundedTools:
         """Add a tool.
 
         Raises:
-            RuntimeError: All tools together are too large.
+            RuntimeError: The definitions of all tools are too large.
         """
         fields = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
         self._bytes += len(msgspec.json.encode(fields))
@@ -96,7 +87,7 @@ class BoundedTools:
 
 
 class MessageFilter:
-    """Filter for the messages of a server. It also counts the server's requests that have no response.
+    """Filter for the messages of a server. It counts the server's requests that have no response.
 
     Attributes:
         output_schemas: The output schemas, which the filter removes from lists of tools.
@@ -107,10 +98,10 @@ class MessageFilter:
         self._waiting = 0
 
     def accept(self, message: SessionMessage) -> SessionMessage | None:
-        """Filter a message: return None for notifications, and for requests above `MAX_REQUESTS`.
+        """Filter a message. Return None for notifications, and for requests above `MAX_REQUESTS`.
 
-        A result with more than `MAX_VALUES` JSON values is replaced with an error. If a request has more values, its
-        parameters are removed.
+        A result with more than `MAX_VALUES` JSON values is replaced with an error. A request with more values loses its
+        parameters.
         """
         content = message.message
         if isinstance(content, JSONRPCResponse):
@@ -132,7 +123,7 @@ class MessageFilter:
         return message
 
     def end(self, message: SessionMessage) -> None:
-        """Record that a message to the server was sent, or failed. Only responses change the count."""
+        """Record that a message to the server was sent, or failed."""
         if isinstance(message.message, JSONRPCResponse | JSONRPCError):
             self._waiting -= 1
 
@@ -142,10 +133,7 @@ _RESUMPTIONS = ContextVar[list[None] | None]("tailrace_mcp_resumptions", default
 
 @contextmanager
 def limited_resumptions() -> Generator[None]:
-    """Allow at most `MAX_RESUMPTIONS` resumptions of the responses to messages that are sent in the block.
-
-    The SDK sends each message, and resumes its response, in the context (`contextvars`) in which the message was created.
-    """
+    """Allow at most `MAX_RESUMPTIONS` resumptions of the responses to messages that are created in the block."""
     token = _RESUMPTIONS.set([])
     try:
         yield
@@ -154,7 +142,7 @@ def limited_resumptions() -> Generator[None]:
 
 
 def acquire_resumption() -> bool:
-    """Return True if a response may be resumed, and count the resumption."""
+    """Return True if a response may be resumed. Count the resumption."""
     resumptions = _RESUMPTIONS.get()
     if resumptions is None or len(resumptions) >= MAX_RESUMPTIONS:
         return False
@@ -170,7 +158,7 @@ class OutputSchemas:
         self._readers: dict[str, OutputReader | None] = {}
 
     def extract_from(self, response: JSONRPCResponse) -> None:
-        """Move the output schemas from a response with a list of tools to this object."""
+        """Move the output schemas from a list of tools to this object."""
         tools = response.result.get("tools")
         for tool in cast("list[object]", tools) if isinstance(tools, list) else ():
             if not isinstance(tool, dict):
@@ -184,11 +172,7 @@ class OutputSchemas:
                     self._schemas[name] = schemas[0]
 
     async def check(self, name: str, result: Mapping[str, Any]) -> None:
-        """Validate the structured content of a result against the output schema of its tool.
-
-        Args:
-            name: The name of the tool.
-            result: A ``CallToolResult`` as a JSON object.
+        """Validate the structured content of a result (``CallToolResult``) against the output schema of its tool.
 
         Raises:
             ToolError: The structured content is missing, or does not match the output schema.
@@ -216,7 +200,7 @@ class OutputSchemas:
 
 
 def _reader(name: str, schema: dict[str, Any]) -> OutputReader | None:
-    """Create a reader for an output schema. If the schema cannot be used, log a warning and return None."""
+    """Create a reader for an output schema; None if the schema cannot be used."""
     try:
         return OutputReader.of_format(OutputFormat(schema_=schema))
     except ValueError as error:

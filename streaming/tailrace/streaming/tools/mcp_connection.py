@@ -1,8 +1,8 @@
 """Connections to an MCP server, which are reopened after they are lost. Requires the official SDK.
 
-The asyncio task that opens a client of the SDK must also close it. But any asyncio task may call a tool, and a call may open a
-new connection. Each connection therefore has its own asyncio task, in a task group that ends with the `ToolServerClient`. This
-asyncio task is shielded from cancellation, so that the server is always disconnected properly, within a limited time.
+The asyncio task that opens a client of the SDK must also close it, but any asyncio task may call a tool and thereby reconnect.
+Each connection therefore has its own asyncio task. It is shielded from cancellation, so that the server is always disconnected
+properly, within a limited time.
 """
 
 import logging
@@ -32,7 +32,7 @@ logger = logging.getLogger("tailrace.streaming.tools.mcp")
 Fields = dict[str, Any]
 
 CLOSING_TIME = 5.0
-"""Maximum time in seconds for disconnecting from a server. Within this time, a program receives signals to end."""
+"""Maximum time in seconds for disconnecting from a server, or ending its program."""
 
 MAX_PAGES = 100
 """Maximum number of pages of a list of tools."""
@@ -68,7 +68,7 @@ async def linked(
 
 
 class ToolServerClient:
-    """Client for the tools of a server. A lost connection is replaced by the next call.
+    """Client for the tools of a server. A call replaces a lost connection.
 
     Attributes:
         tools: The tools by name, as listed by the first connection.
@@ -86,7 +86,12 @@ class ToolServerClient:
         self._closed = False
 
     async def open(self) -> None:
-        """Connect, and request the tools; see `linked`."""
+        """Connect, and request the tools.
+
+        Raises:
+            ConfigurationError: As for `linked`.
+            UpstreamError: As for `linked`.
+        """
         connection = self._usable()
         await connection.client()
         self.tools = connection.tools
@@ -98,7 +103,7 @@ class ToolServerClient:
             self._connection.close()
 
     async def call(self, name: str, arguments: Fields) -> Fields:
-        """Call a tool, and return the ``CallToolResult`` as a JSON object.
+        """Call a tool. Return the ``CallToolResult`` as a JSON object.
 
         Raises:
             ToolError: The server rejected the call, disconnected during the call, or cannot be reached.
@@ -109,15 +114,14 @@ class ToolServerClient:
                 client = await connection.client()
             except TailraceError as error:
                 logger.warning("%s", getattr(error, "diagnosis", "") or error)
-                # Omit the details, which may contain addresses and arguments of the program.
+                # The details may contain addresses and arguments of the program.
                 raise ToolError("the tool's server was lost and cannot be connected again") from None
             try:
                 with limited_resumptions():
                     result = await client.call_tool(name, arguments)
             except MCPError as error:
                 if error.message == FORGOTTEN:
-                    # The server does not know the session, and has therefore not run the call (MCP 2025-11-25, "Session
-                    # Management").
+                    # The server has not run the call (MCP 2025-11-25, "Session Management").
                     connection.close()
                     if may_repeat:
                         continue
@@ -149,7 +153,7 @@ class ToolServerClient:
 
 
 class _Connection:
-    """One client of the SDK. `run` is the task that opens and closes the client.
+    """One client of the SDK. `run` opens and closes the client.
 
     Attributes:
         tools: The tools by name; empty before the client is connected.
@@ -179,7 +183,7 @@ class _Connection:
         return self._ending.is_set()
 
     async def client(self) -> Client:
-        """Wait until the client is connected, and return the client.
+        """Wait until the client is connected. Return the client.
 
         Raises:
             ConfigurationError: The server's program cannot be started.
@@ -194,7 +198,7 @@ class _Connection:
         )
 
     def close(self) -> None:
-        """Close the connection. If it is still being opened, cancel the opening."""
+        """Close the connection, or stop opening it."""
         self._closed = True
         self._ending.set()
         if not self._has_result.is_set():
@@ -219,7 +223,7 @@ class _Connection:
             self._ending.set()
 
     async def _run_client(self) -> None:
-        # No cancel scope may be exited here before the client is closed, because the client has a task group.
+        # A cancel scope must not be exited here before the client is closed, because the client has a task group.
         about = Implementation(name="tailrace", version=version("tailrace"))
         transport: Any = self._transport.streams()
         async with Client(transport, client_info=about, cache=None) as client:
@@ -232,14 +236,13 @@ class _Connection:
             self._scope.deadline = anyio.current_time() + CLOSING_TIME
 
     def _redacted(self, error: TailraceError) -> TailraceError:
-        """Remove details from an error for callers, and store them in its ``diagnosis``."""
+        """Move details from an error for callers to its ``diagnosis``."""
         if not isinstance(error, UpstreamError):
             return error
         error.diagnosis = error.message
         return _redactor(self._server).redact(error)
 
     def _connection_error(self, error: Exception | None) -> TailraceError:
-        """Return the reason for a failed connection."""
         if isinstance(error, ExceptionGroup):
             return self._connection_error(cast("ExceptionGroup[Exception]", error).exceptions[0])
         known = self._transport.failure(error)
@@ -256,14 +259,13 @@ class _Connection:
 
 
 def _redactor(server: StdioServer | HttpServer) -> Redactor:
-    """Create a redactor for the credentials of a server."""
     if isinstance(server, HttpServer):
         return Redactor.of_request(server.url, server.headers)
     return Redactor.of_request("", server.env)
 
 
 async def _list_tools(client: Client) -> dict[str, Fields]:
-    """List all tools, page by page. The result is empty for a server without tools."""
+    """List all tools; none for a server without tools."""
     tools = BoundedTools()
     if client.server_capabilities.tools is None:
         return tools.by_name

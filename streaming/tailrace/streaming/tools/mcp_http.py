@@ -21,7 +21,7 @@ from tailrace.streaming.tools.mcp_streams import Streams, limited_streams
 from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
 
 FORGOTTEN = "the session is not known to the server"
-"""The error message of a call whose session is unknown to the server."""
+"""The error message of a call if the server does not know its session."""
 
 _SESSION = "mcp-session-id"
 
@@ -65,9 +65,8 @@ class HttpTransport:
 class _HttpClient(httpx2.AsyncClient):
     """An HTTP client in which a failure affects only one request.
 
-    If one request fails to connect, the SDK ends the complete session with all its calls. If the server rejects a
-    request, the SDK does not report the status and the reason. This class converts both cases to JSON-RPC errors,
-    which the SDK returns to the single call.
+    If one request fails to connect, the SDK ends the session with all its calls. If the server rejects a request, the SDK does
+    not report the reason. This class converts both cases to JSON-RPC errors, which the SDK returns to the single call.
 
     Attributes:
         session_lost: True if the server reported that it does not know the session.
@@ -75,7 +74,7 @@ class _HttpClient(httpx2.AsyncClient):
     """
 
     def __init__(self, server: HttpServer, connect_timeout: float) -> None:
-        # There is no read timeout. The agent limits the duration of calls.
+        # The agent limits the duration of calls.
         headers = {"accept-encoding": "identity", **server.headers}
         super().__init__(
             headers=headers, timeout=httpx2.Timeout(connect_timeout, read=None), follow_redirects=False
@@ -89,8 +88,7 @@ class _HttpClient(httpx2.AsyncClient):
         if request.method == "DELETE" and self.session_lost:
             return httpx2.Response(204, request=request)  # there is no session to end
         if request.method == "GET" and not acquire_resumption():
-            # Do not open a stream for messages of the server: it would contain only notifications, and the SDK would
-            # reopen it without a limit.
+            # Do not open a stream for messages of the server, which the SDK would reopen without a limit.
             return httpx2.Response(405, request=request)
         try:
             response = await super().send(request, **options)
@@ -147,5 +145,5 @@ def _rejection_reason(response: httpx2.Response) -> str:
 
 
 def first_line(error: BaseException | None) -> str:
-    """Return the first line of an error's text, or the name of its class."""
+    """Return the first line of an error's text; the name of its class if the text is empty."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

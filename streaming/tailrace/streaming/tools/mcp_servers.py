@@ -9,14 +9,14 @@ from tailrace.wrappers import ConfigurationError
 
 @dataclass(frozen=True)
 class StdioServer:
-    """An MCP server that is a program. It communicates over its standard input and output.
+    """An MCP server that is a program, with messages on its standard input and output.
 
     Attributes:
         command: The program.
         arguments: The arguments of the program.
-        env: Additional environment variables. Of the variables of this process, the program inherits only those that
-            every program needs (``PATH``, ``HOME``, …), and therefore no keys of providers.
-        cwd: The working folder of the program; None for the current folder.
+        env: Additional environment variables. The program inherits only those that every program needs (``PATH``, ``HOME``, …),
+            and therefore no keys of providers.
+        cwd: The working folder; None for the current folder.
     """
 
     command: str

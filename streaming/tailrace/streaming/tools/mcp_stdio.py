@@ -1,8 +1,7 @@
-"""The transport to an MCP server that is a program. Each message is a line of the standard input or output of the program.
+"""The transport to an MCP server that is a program. Each message is a line of its standard input or output.
 
-The transport of the official MCP SDK has no limits: it buffers lines of any length, logs a traceback for each invalid line,
-and, if the output is not UTF-8, waits until the program exits. This module therefore runs the program itself. On Windows,
-asyncio cannot wait for pipes, and the transport of the SDK is used.
+The transport of the official MCP SDK has no limits: it buffers lines of any length, logs a traceback for each invalid line, and,
+if the output is not UTF-8, waits until the program exits. It is used only on Windows, where asyncio cannot wait for pipes.
 """
 
 import logging
@@ -41,7 +40,7 @@ _READ_BYTES = 64 * 1024
 _EXIT_TIME = (
     2.0  # seconds until a program must exit, after its standard input was closed and after each signal
 )
-# Seconds to wait for the last output. Another process may hold the standard error open.
+# Maximum seconds to wait for the last log entries: another process may hold the standard error open.
 _DRAINING_TIME = 0.5
 _parse = partial(jsonrpc_message_adapter.validate_json, by_name=False)
 
@@ -94,7 +93,7 @@ class StdioTransport:
 
     @asynccontextmanager
     async def _posix_streams(self) -> AsyncGenerator[tuple[Any, Any]]:
-        # Pipes of this module can be closed even if another process holds the other end open.
+        # These pipes can be closed even if another process holds the other end open.
         with _pipe() as (output, program_output), _pipe() as (errors, program_errors):
             try:
                 process = await anyio.open_process(
@@ -157,7 +156,7 @@ class _Output:
     async def receive(self) -> SessionMessage:
         """Return the next message. Raise `anyio.EndOfStream` at the end of the output, or at a line that is too large."""
         while True:
-            await anyio.lowlevel.checkpoint()  # let other tasks run, even if the program writes without end
+            await anyio.lowlevel.checkpoint()  # the program may write without end
             while not self._lines:
                 await self._read()
             line = self._lines.popleft()
@@ -201,8 +200,7 @@ class _Input:
     async def send(self, item: SessionMessage) -> None:
         """Send a message. Raise `anyio.BrokenResourceError` or `anyio.ClosedResourceError` if the input is closed."""
         async with self._lock:
-            # Wait until the previous message has been written. Otherwise, data would accumulate if the program does
-            # not read.
+            # Wait until the previous message has been written: the program may not read.
             await self._stdin.send(b"")
             text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
             await self._stdin.send(text.encode() + b"\n")
@@ -214,7 +212,7 @@ class _Input:
 
 @contextmanager
 def _pipe() -> Generator[tuple[int, int]]:
-    """Open a pipe, and close its readable end after the block."""
+    """Open a pipe. Close its readable end after the block."""
     readable, writable = os.pipe()
     try:
         yield readable, writable
@@ -230,7 +228,7 @@ async def _discard(readable: int) -> None:
 
 
 async def _end(process: anyio.abc.Process) -> None:
-    """End a program as the specification requires: close its input, wait, and then signal it and its child processes.
+    """End a program as the specification requires: close its input, wait, then signal it and its child processes.
 
     See https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown.
     """

@@ -14,7 +14,7 @@ class _MessageStream:
 
     Args:
         stream: The stream of a transport.
-        message_filter: The filter, which counts messages and drops some of them.
+        message_filter: The filter for messages.
         end_event: An `anyio.Event` that is set when the stream ends.
     """
 
@@ -37,17 +37,11 @@ class _MessageStream:
 
 
 class ReceivingStream(_MessageStream):
-    """The stream of messages from a server. It sets an event at its end, because the SDK reports the end only to pending calls.
-
-    Args:
-        stream: The stream of a transport.
-        messages: The filter, which drops some messages.
-        ended: An `anyio.Event` that is set at the end of the stream.
-    """
+    """The stream of messages from a server. It sets an event at its end, which the SDK reports only to pending calls."""
 
     @property
     def last_context(self) -> Any:
-        """The context of the last message. The SDK requires this property."""
+        """The context of the last message, for the SDK."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -75,13 +69,7 @@ class ReceivingStream(_MessageStream):
 
 
 class SendingStream(_MessageStream):
-    """The stream of messages to a server. It counts responses, and sets an event when the server no longer receives messages.
-
-    Args:
-        stream: The stream of a transport.
-        messages: The filter, which counts responses.
-        ended: An `anyio.Event` that is set when a message cannot be sent.
-    """
+    """The stream of messages to a server. It sets an event when a message cannot be sent."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send a message."""

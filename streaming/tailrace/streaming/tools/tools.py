@@ -1,15 +1,14 @@
 """Tools of an agent, and execution of tool calls.
 
-A tool is an instance of `Tool`, or a Python function (sync or async). For a function, pydantic creates the JSON schema
-from the type hints. The descriptions of the tool and its arguments come from the docstring, in Google, NumPy or Sphinx
-style::
+A tool is an instance of `Tool`, or a Python function (sync or async). A function's JSON schema is created from its type hints,
+and the descriptions from its docstring, in Google, NumPy or Sphinx style::
 
     async def get_weather(city: str, unit: Literal["C", "F"] = "C") -> dict[str, Any]:
         "The weather of a city now."
         ...
 
-If a call fails (unknown tool, invalid arguments, exception, timeout), its result is the error, so that the model can
-react. If the asyncio task is cancelled, the cancellation propagates.
+If a call fails (unknown tool, invalid arguments, exception, timeout), its result is an error for the model. A cancellation
+propagates.
 """
 
 import asyncio
@@ -51,23 +50,22 @@ ToolFunction = Callable[..., Any]
 
 
 class ToolError(Exception):
-    """Error for the model. The result of the call is the text of the error, with ``is_error``. The error is not logged."""
+    """Error for the model: the text is the result of the call, with ``is_error``. The error is not logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a call.
 
-    A function receives the context in a parameter with the type hint ``ToolContext`` or ``ToolContext | None``. The
-    schema for the model does not contain this parameter.
+    A function receives the context in a parameter with the type hint ``ToolContext`` or ``ToolContext | None``. The schema for
+    the model does not contain this parameter.
 
     Attributes:
         call: The call of the model.
         task_id: Id of the task; empty without a server.
-        context_id: Id of the conversation; empty without a server. Callers can choose this id, and two callers may choose
-            the same id.
-        external_context_id: Opaque id of the conversation; empty without a server. It is unique for each conversation
-            and caller. Use this id in other systems, and as the key of stored data.
+        context_id: Id of the conversation; empty without a server. Callers choose this id, so that it is not unique.
+        external_context_id: Opaque id of the conversation, unique for each conversation and caller; empty without a server. Use
+            it in other systems, and as the key of stored data.
     """
 
     call: ContentPartToolCall
@@ -82,9 +80,8 @@ class Tool(ABC):
     Attributes:
         definition: The definition for the model.
         timeout: Timeout of a call in seconds; None for the timeout of the agent, ``math.inf`` for no limit.
-        annotations: The annotations of the tool, if it is a tool of an MCP server; otherwise None.
-        idempotent: True if a repeated call with the same arguments has no further effect. If a crash loses the result
-            of such a call, the server runs the call again.
+        annotations: The annotations of a tool of an MCP server; None for other tools.
+        idempotent: True if a repeated call has no further effect. The server repeats such a call if its result was lost.
     """
 
     definition: ToolDefinition
@@ -97,16 +94,15 @@ class Tool(ABC):
         """Run the tool.
 
         Args:
-            arguments: The JSON object of the model. It has not been validated against the schema.
+            arguments: The JSON object of the model, not validated against the schema.
             context: The context of the call.
 
         Returns:
-            The result: text, any other value that pydantic can convert to JSON, or a `ContentPartToolResult`, whose id
-            and name are ignored.
+            Text, any other value that pydantic can convert to JSON, or a `ContentPartToolResult`, whose id and name are ignored.
 
         Raises:
-            ToolError: An error for the model. For any other exception, the model receives the class and the text of the
-                exception, and the exception is logged.
+            ToolError: An error for the model. For any other exception, the model receives the class and the text, and the
+                exception is logged.
         """
 
 
@@ -124,12 +120,12 @@ class Toolset(ABC):
 
 
 class FunctionTool(Tool):
-    """A Python function as a tool. A sync function runs in a thread (`call_in_thread`); a timeout does not stop the thread.
+    """A Python function as a tool. A sync function runs in a thread (`call_in_thread`), which a timeout does not stop.
 
     Args:
-        function: The function, sync or async. It must not have positional-only parameters, ``*args`` or ``**kwargs``.
-        name: Name for the model; empty to use the name of the function.
-        description: Description for the model; empty to use the docstring without its sections.
+        function: The function. It must not have positional-only parameters, ``*args`` or ``**kwargs``.
+        name: Name for the model; empty for the name of the function.
+        description: Description for the model; empty for the docstring without its sections.
         timeout: Timeout of a call in seconds; None for the timeout of the agent.
         strict: See `ToolDefinition`.
         idempotent: See `Tool`.
@@ -177,7 +173,7 @@ class FunctionTool(Tool):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """Call the function; see `Tool.call`."""
         try:
-            # Validate the arguments as JSON, where dates and bytes are strings, and tuples are lists.
+            # As JSON, dates and bytes are strings, and tuples are lists.
             read = self._arguments.model_validate_json(json.dumps(arguments))
         except pydantic.ValidationError as error:
             raise ToolError(_validation_message(error)) from None
@@ -222,7 +218,7 @@ class ToolRunner:
         tools: Tools and functions with unique names.
         timeout: Timeout in seconds of tools without their own timeout.
         concurrency: Maximum number of concurrent calls.
-        approvals: The policy that determines the calls that require an approval; None if no call requires an approval.
+        approvals: Determines the calls that require an approval; None for none.
 
     Attributes:
         definitions: The definitions for the model.
@@ -263,8 +259,7 @@ class ToolRunner:
     def needs_approval(self, call: ContentPartToolCall) -> bool:
         """Return True if a call must be approved before it runs.
 
-        The result is False if the arguments are not a JSON object, or have no canonical form. Such a call cannot run, and
-        `run` yields an error.
+        The result is False if the arguments are not a JSON object, or have no canonical form. `run` then yields an error.
         """
         called_tool = self._tools.get(call.name)
         if (
@@ -293,20 +288,17 @@ class ToolRunner:
     ) -> AsyncGenerator[ContentPartToolResult]:
         """Run calls, and yield the result of each call as soon as it is available.
 
-        Close the generator (``aclosing``) in the asyncio task that started it. Closing cancels running calls.
-
-        If the asyncio task is cancelled, the generator yields the results of calls that have completed nevertheless (for
-        example in a thread) before it raises the cancellation error. The consumer may ignore these results.
+        Close the generator (``aclosing``) in the asyncio task that started it. Closing cancels running calls. If the asyncio task
+        is cancelled, the generator first yields the results of completed calls, which the consumer may ignore.
 
         Args:
             calls: The calls. The result of a call to an unknown tool is an error.
-            other_tools: Names of further tools that the model may call. The error for an unknown tool lists these names
-                too.
-            approved: The digests of the approved calls. If a call requires an approval and its digest is not listed
-                here, the result is an error.
-            task_id: The id of the task in the `ToolContext`; empty without a server.
-            context_id: The id of the conversation in the `ToolContext`; empty without a server.
-            external_context_id: The opaque id of the conversation in the `ToolContext`; empty without a server.
+            other_tools: Names of further tools, for the error of an unknown tool.
+            approved: The digests of the approved calls. If a call requires an approval and its digest is missing, the result is
+                an error.
+            task_id: See `ToolContext`.
+            context_id: See `ToolContext`.
+            external_context_id: See `ToolContext`.
         """
         observer = RUN_OBSERVER.get()
         limit = anyio.CapacityLimiter(self._concurrency)
@@ -317,7 +309,7 @@ class ToolRunner:
 
         async def run_one(call: ContentPartToolCall) -> None:
             async with limit:
-                # The observer is not notified of calls to unknown tools, because nothing runs.
+                # Calls to unknown tools are not observed, because nothing runs.
                 with observer.observe_call(call) if self.knows(call.name) else ToolCallObservation() as watch:
                     watch.result = await self._result(call, context_of(call), other_tools, approved)
                 send.send_nowait(watch.result)
@@ -331,7 +323,7 @@ class ToolRunner:
                         for _ in calls:
                             yield await receive.receive()
                     except GeneratorExit:
-                        # Cancel explicitly, because the task group would wrap GeneratorExit in an exception group.
+                        # The task group would wrap GeneratorExit in an exception group.
                         group.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 while receive.statistics().current_buffer_used:
@@ -420,7 +412,7 @@ def as_tool(source: Tool | ToolFunction) -> Tool:
 def _fields(
     function: ToolFunction, name: str, words: docstring_parser.Docstring
 ) -> tuple[str, Mapping[str, tuple[object, object]]]:
-    """Return the name of the context parameter (may be empty), and the other parameters as fields of a pydantic model."""
+    """Return the name of the context parameter (empty if there is none), and the other parameters as pydantic fields."""
     inner = _without_partial(function)
     try:
         target = inner if inspect.isroutine(inner) else inner.__call__
@@ -439,7 +431,7 @@ def _fields(
         if _is_context(hint):
             context_name = key
             continue
-        # Generate the names of the fields, because pydantic reserves some names.
+        # pydantic reserves some names of fields.
         field_options: dict[str, Any] = {"alias": key}
         if described.get(key) and not FieldInfo.from_annotation(cast("Any", hint)).description:
             field_options["description"] = described[key]
@@ -459,7 +451,7 @@ def _is_context(hint: object) -> bool:
 
 
 def _without_partial(function: ToolFunction) -> ToolFunction:
-    """Return the function inside ``functools.partial``. It has the name, the docstring and the type hints."""
+    """Return the function inside ``functools.partial``."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return function
