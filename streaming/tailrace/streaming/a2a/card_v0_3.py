@@ -12,7 +12,7 @@ Fields = dict[str, Any]
 
 _VERSION = "0.3.0"
 
-# The type of a security scheme in 0.3 (as in OpenAPI), by the member name in 1.0.
+# The type of a security scheme in 0.3, by the member name in 1.0.
 _SCHEMES = {
     "apiKeySecurityScheme": "apiKey",
     "httpAuthSecurityScheme": "http",
@@ -25,8 +25,8 @@ _SCHEMES = {
 def write_card(card: AgentCard) -> Fields:
     """Return the card in the format of A2A 0.3 (and 0.2).
 
-    The result has the card's interfaces for versions before 1.0. If the card has no such interface, the result has all
-    interfaces. The first interface is the main address.
+    It has the card's interfaces for versions before 1.0, or all interfaces if there are none. The first interface is the main
+    address.
     """
     fields = card.to_dict()
     fields.pop("signatures", None)  # signatures are valid only for the card in the format of 1.0
@@ -66,9 +66,9 @@ def write_proto_card(card: AgentCard) -> Fields:
 
 
 def merge_cards(card: AgentCard) -> Fields:
-    """Return one card that clients of 1.0 and clients of 0.3 can read. A client ignores members that it does not know.
+    """Return one card for clients of 1.0 and of 0.3. Clients ignore members that they do not know.
 
-    The members of 1.0 are unchanged. Only the signatures are removed, because added members make a signature invalid.
+    The members of 1.0 are unchanged, except that the signatures are removed: added members would make them invalid.
     """
     new = card.to_dict()
     new.pop("signatures", None)
@@ -76,7 +76,7 @@ def merge_cards(card: AgentCard) -> Fields:
 
 
 def _merged(new: Fields, old: Fields) -> Fields:
-    """Return one object with the members of both. Nested objects and skills are merged; otherwise, ``new`` takes precedence."""
+    """Merge two objects, including nested objects and skills. For other values, ``new`` takes precedence."""
     merged = old | new
     for name in old.keys() & new.keys():
         if isinstance(new[name], dict) and isinstance(old[name], dict):

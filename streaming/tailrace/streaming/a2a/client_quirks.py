@@ -9,9 +9,8 @@ _ADK_USER_INPUT = "is_user_input"
 def stores_last_chunk_only(message: Message) -> bool:
     """Return True if a message comes from a client that stores the last chunk of an artifact as the complete artifact.
 
-    ``RemoteA2aAgent`` of Google ADK is such a client. It is detected by the metadata of its message parts, which has
-    the key ``is_user_input`` or a key with the prefix ``adk_``. Nothing else in its requests identifies it: by default,
-    the client requests no extension, and it sends the user agent of its HTTP library.
+    ``RemoteA2aAgent`` of Google ADK is such a client. Only the metadata of its message parts identifies it: a key is
+    ``is_user_input`` or has the prefix ``adk_``.
     """
     return any(
         key == _ADK_USER_INPUT or key.startswith(_ADK_PREFIX)

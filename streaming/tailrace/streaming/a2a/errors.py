@@ -1,4 +1,4 @@
-"""The errors of A2A 1.0. Each error is an exception class with the codes and names for all bindings.
+"""The errors of A2A 1.0, with their codes and names for all bindings.
 
 ::
 
@@ -19,7 +19,7 @@
         ├── InternalError                               -32603    500
         └── ParseError                                  -32700    400
 
-The HTTP and gRPC statuses are those of A2A 1.0.1. In version 1.0.0, five of the errors had other statuses.
+The HTTP and gRPC statuses are those of A2A 1.0.1. Five of them were different in 1.0.0.
 
 Source: A2A 1.0.1, sections 3.3.2 (errors), 5.4 (mapping) and 9.5 (JSON-RPC error object); ``google.rpc.ErrorInfo``
 and ``google.rpc.BadRequest``.
@@ -36,16 +36,15 @@ from tailrace.wrappers.messages import clipped
 
 _DOMAIN = "a2a-protocol.org"
 _MESSAGES = {"tuple_type": "Input should be a valid list"}  # JSON has no tuples
-# Maximum number of reported violations. The limit keeps the response to an invalid request small.
-_MAX_VIOLATIONS = 20
+_MAX_VIOLATIONS = 20  # keeps the response to an invalid request small
 
 
 class FieldViolation(NamedTuple):
     """One invalid field of a request.
 
     Attributes:
-        field: The path of the field, with JSON names: ``message.parts[0].url``. Indexes count from 0.
-        description: The reason why the field is invalid, without the value of the field.
+        field: The path of the field, with JSON names: ``message.parts[0].url``.
+        description: The reason why the field is invalid, without its value.
     """
 
     field: str
@@ -63,12 +62,12 @@ class A2AError(ProtocolError):
     Attributes:
         code: The JSON-RPC error code.
         http_status: The HTTP status in the HTTP+JSON binding. (JSON-RPC errors are sent with the status 200.)
-        status: The name of the gRPC status. The body of an HTTP+JSON error contains it too.
+        status: The name of the gRPC status, also in the body of an HTTP+JSON error.
         reason: The value of ``ErrorInfo.reason``.
         message: The standard message.
-        detail: The argument of the same name.
-        metadata: The argument of the same name.
-        violations: The argument of the same name.
+        detail: See above.
+        metadata: See above.
+        violations: See above.
     """
 
     code: ClassVar[int]
@@ -95,18 +94,11 @@ class A2AError(ProtocolError):
         return f"{self.message}: {self.detail}" if self.detail else self.message
 
     def to_jsonrpc(self) -> dict[str, Any]:
-        """Return the member ``error`` of a JSON-RPC response.
-
-        The object has the members ``code``, ``message`` and ``data``. ``data`` is a list with an ErrorInfo and, if
-        fields are invalid, a BadRequest.
-        """
+        """Return the member ``error`` of a JSON-RPC response. Its member ``data`` contains `details`."""
         return {"code": self.code, "message": str(self), "data": self.details()}
 
     def details(self) -> list[dict[str, Any]]:
-        """Return the typed details: an ErrorInfo and, if fields are invalid, a BadRequest.
-
-        All bindings have the same details.
-        """
+        """Return the typed details for all bindings: an ErrorInfo and, if fields are invalid, a BadRequest."""
         info: dict[str, Any] = {
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",
             "reason": self.reason,
@@ -124,7 +116,7 @@ class A2AError(ProtocolError):
 
 
 class TaskNotFoundError(A2AError):
-    """The caller has no task with this id. The error does not show whether another caller has such a task."""
+    """The caller has no task with this id. Tasks of other callers have the same error."""
 
     code = -32001
     http_status = 404
@@ -256,12 +248,8 @@ class InvalidParamsError(A2AError):
     def from_validation(cls, error: ValidationError) -> "InvalidParamsError":
         """Create an error that lists the invalid fields of a request.
 
-        Args:
-            error: The error of the validation of the request.
-
-        Returns:
-            An error. Its detail names the first invalid field, and its violations list at most 20 fields. The error does
-            not contain the values that the caller sent, because these values may be secret or large.
+        The detail names the first invalid field, and the violations list at most 20 fields. The error does not contain the
+        caller's values, which may be secret or large.
         """
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         violations = [
@@ -274,7 +262,7 @@ class InvalidParamsError(A2AError):
         detail = f"{first.field}: {first.description}" if first.field else first.description
         if len(problems) > 1:
             detail += f" (and {len(problems) - 1} more)"
-        # A violation without a field concerns all parameters together, and is only in the detail.
+        # A violation without a field concerns all parameters, and is only in the detail.
         return cls(detail, violations=[violation for violation in violations if violation.field])
 
 

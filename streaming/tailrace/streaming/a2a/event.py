@@ -1,4 +1,4 @@
-"""The entries in the log of a task."""
+"""The events of a task's log."""
 
 import msgspec
 
@@ -6,11 +6,11 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a task's log.
+    """One event of a task's log.
 
     Attributes:
-        number: The number of the event in the log: 1, 2, 3, … without gaps.
-        body: The event as an A2A 1.0 ``StreamResponse`` in JSON. It is encoded once for all subscribers.
+        number: 1, 2, 3, … without gaps.
+        body: An A2A 1.0 ``StreamResponse`` in JSON, which is encoded once for all subscribers.
         state: The state of the task after this event; None if the event does not change the status.
     """
 

@@ -17,8 +17,8 @@ from tailrace.wrappers.messages import join_surrogates
 
 MAX_JSON_DEPTH = 30
 """Maximum nesting depth of lists and objects in ``data`` and metadata. All bindings can transport this depth: a
-protobuf parser accepts 100 nested messages, and each JSON object needs three. The JSON parser of the official client
-fails at about 46 levels.
+protobuf parser accepts 100 nested messages, and each JSON object needs three. The JSON parser of the official client fails at
+about 46 levels.
 """
 
 T = TypeVar("T")
@@ -32,10 +32,10 @@ class Role(StrEnum):
 
 
 def _by_number(members: Mapping[int, StrEnum]) -> Callable[[object], object]:
-    """Return a validator that converts a number of an enum in the proto to its member. The enum rejects unknown numbers."""
+    """Return a validator that converts a number of an enum in the proto to its member."""
 
     def look_up(value: object) -> object:
-        # Not ``isinstance``, because True is an instance of int.
+        # True is an instance of int.
         return members.get(value, value) if type(value) is int else value
 
     return look_up
@@ -66,8 +66,7 @@ def _join_text_surrogates(value: object) -> object:
 
 
 Text = Annotated[str, BeforeValidator(_join_text_surrogates)]
-"""A str that UTF-8 can encode. Lone surrogates are replaced with U+FFFD during validation, so that `A2AModel.to_json`
-cannot fail."""
+"""A str that UTF-8 can encode, so that `A2AModel.to_json` cannot fail. Lone surrogates are replaced with U+FFFD."""
 
 RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_join_text_surrogates)]
 """A `Text` that is not empty."""
@@ -77,8 +76,7 @@ def _plain_json(value: object, max_depth: int = MAX_JSON_DEPTH) -> Any:
     """Copy a JSON value. A frozen model must not share mutable objects with its creator.
 
     Raises:
-        PydanticCustomError: The value is not JSON (other types, NaN, infinity), or is nested deeper than ``max_depth``
-            levels.
+        PydanticCustomError: The value is not JSON (other types, NaN, infinity), or nested too deeply.
     """
     if value is None or isinstance(value, bool | int):
         return value
@@ -113,8 +111,7 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(_plain_json)]
 
 
 def _date_and_time_only(value: object) -> object:
-    # Without this check, pydantic would also accept seconds since 1970 and dates without a time. The protocol allows
-    # only RFC 3339.
+    # pydantic would also accept seconds since 1970, and dates without a time. The protocol allows only RFC 3339.
     if isinstance(value, datetime) or (isinstance(value, str) and "T" in value.upper()):
         return value
     raise PydanticCustomError("timestamp", "A timestamp looks like 2025-10-28T10:30:00.000Z")
@@ -125,7 +122,7 @@ def _to_utc(value: datetime) -> datetime:
         value = value.astimezone(UTC)
     except OverflowError:
         raise PydanticCustomError("timestamp", "The timestamp is outside the years 1 to 9999") from None
-    # The JSON has milliseconds. Truncate the value, so that an object read from its JSON equals the original.
+    # The JSON has milliseconds. An object read from its JSON must equal the original.
     return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
 
@@ -143,11 +140,11 @@ Timestamp = Annotated[
 UTC offset is converted."""
 
 HistoryLength = Annotated[int, Field(ge=0, le=2**31 - 1)]
-"""Maximum number of messages to return; 0 for none. The newest messages are returned."""
+"""Maximum number of messages to return, the newest ones; 0 for none."""
 
 
 def not_empty(item_name: str) -> AfterValidator:
-    """Return a validator that rejects an empty list. The error message uses ``item_name`` as the word for an item."""
+    """Return a validator that rejects an empty list. ``item_name`` is the word for an item in the error message."""
 
     def check(value: tuple[T, ...]) -> tuple[T, ...]:
         if not value:

@@ -1,6 +1,6 @@
 """States of a task and the table of their transitions.
 
-No other module defines transitions. `diagram` creates the diagram in ``docs/lifecycle.md`` from the table.
+`diagram` creates the diagram in ``docs/lifecycle.md``.
 
 Source: A2A 1.0, ``TaskState`` and section 3 (terminal states are final; interrupted tasks wait for the caller).
 """
@@ -25,12 +25,12 @@ class TaskState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True if the task has ended. The state of an ended task cannot change."""
+        """True if the task has ended. An ended task cannot change."""
         return self in TERMINAL
 
     @property
     def interrupted(self) -> bool:
-        """True if the task waits for the caller: for a message, or for credentials."""
+        """True if the task waits for a message or for credentials."""
         return self in INTERRUPTED
 
 
@@ -41,9 +41,9 @@ INTERRUPTED = frozenset({_S.INPUT_REQUIRED, _S.AUTH_REQUIRED})
 TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
     # The agent starts, asks a question, or the task ends before the agent starts.
     _S.SUBMITTED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
-    # WORKING may follow WORKING, because the agent reports progress with a new status.
+    # WORKING follows WORKING if the agent reports progress.
     _S.WORKING: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
-    # The caller replied (WORKING), the agent replaced its question, or the task ended before a reply.
+    # The caller replies (WORKING), the agent replaces its question, or the task ends.
     _S.INPUT_REQUIRED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
     _S.AUTH_REQUIRED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
     **{state: frozenset[TaskState]() for state in (_S.COMPLETED, _S.FAILED, _S.CANCELED, _S.REJECTED)},
@@ -67,7 +67,7 @@ class IllegalTransition(ProtocolError):
 
 
 def advance(current: TaskState, wanted: TaskState) -> TaskState:
-    """Return ``wanted`` if the table allows the transition from ``current``.
+    """Return ``wanted``.
 
     Raises:
         IllegalTransition: The table does not allow the transition.
@@ -78,7 +78,7 @@ def advance(current: TaskState, wanted: TaskState) -> TaskState:
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram (text that ends with a newline)."""
+    """Return the table as a Mermaid state diagram."""
 
     def name(state: TaskState) -> str:
         return state.removeprefix("TASK_STATE_").lower()  # names in Mermaid must not contain hyphens

@@ -4,14 +4,12 @@ Rules for all models (`A2AModel`):
 
 - JSON names are camelCase; snake_case is accepted too. Unknown members are ignored.
 - ``null`` means "not set", except inside ``data`` and metadata, which may contain any JSON value.
-- A member that is not set has the value ``""``, ``()``, ``{}``, ``False`` or None, and is omitted from the JSON. A
-  member that the protocol requires is always in the JSON. If the protocol distinguishes "not set" from false or 0,
-  "not set" is None, and false and 0 are in the JSON.
+- A member that is not set has the value ``""``, ``()``, ``{}``, ``False`` or None, and is omitted from the JSON, unless the
+  protocol requires the member. If the protocol distinguishes "not set" from false or 0, "not set" is None.
 - Required strings and lists must not be empty, because in ProtoJSON an empty value means "not set".
 - Models are frozen. ``Model.model_validate_json(obj.to_json()) == obj`` for every object.
 
-Invalid values raise pydantic's ``ValidationError``. `tailrace.streaming.a2a.errors.InvalidParamsError.from_validation` converts
-this exception to an error of the protocol.
+Invalid values raise pydantic's ``ValidationError``. `InvalidParamsError.from_validation` converts it to an error of the protocol.
 
 Source: A2A 1.0.1, ``specification/a2a.proto`` with the ProtoJSON mapping.
 """
@@ -52,7 +50,7 @@ from tailrace.wrappers.messages import Base64Data
 
 
 class A2AModel(BaseModel):
-    """Base class of all A2A objects. The module docstring lists their common rules."""
+    """Base class of all A2A objects, with the rules in the module docstring."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -85,7 +83,7 @@ class A2AModel(BaseModel):
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Validate a JSON document, and return the object.
+        """Parse and validate a JSON document.
 
         Raises:
             ValidationError: The JSON is not valid for this class.
@@ -103,7 +101,7 @@ def exactly_one(model: A2AModel, *names: str) -> None:
     """Check that exactly one of several members is not None (a ``oneof`` in the proto).
 
     Raises:
-        PydanticCustomError: No member is set, or several members are set.
+        PydanticCustomError: No member or several members are set.
     """
     present = [name for name in names if getattr(model, name) is not None]
     _check_one(present, names)
@@ -129,7 +127,7 @@ _CONTENT: tuple[ContentKind, ...] = ("text", "raw", "url", "data")
 class Part(A2AModel):
     """One part of a message or artifact. Exactly one of text, raw, url and data is set.
 
-    ``Part(data=None)`` is a data part with the value null. The property ``kind`` shows which member is set.
+    ``Part(data=None)`` is a data part with the value null.
 
     Attributes:
         text: Text, which may be empty.
@@ -156,8 +154,8 @@ class Part(A2AModel):
             return value
         members = cast("dict[str, object]", value)
         present = {name: member for name, member in members.items() if member is not None}
-        # Null is a valid value of ``data``. But if another content member has a value, ``data`` is not set: the client
-        # sends null for each member that is not set.
+        # Clients may send null for each member that is not set. Null is a value of ``data`` only if no other content member
+        # has a value.
         if "data" in members and not any(name in present for name in _CONTENT):
             present["data"] = None
         return present
@@ -169,7 +167,7 @@ class Part(A2AModel):
 
     @property
     def kind(self) -> ContentKind:
-        """The member that is set: ``text``, ``raw``, ``url`` or ``data``."""
+        """The name of the member that is set."""
         if self.text is not None:
             return "text"
         if self.raw is not None:
@@ -193,14 +191,14 @@ class Message(A2AModel):
     """One message of a conversation.
 
     Attributes:
-        message_id: The id of the message. The author creates it.
+        message_id: The id, which the author creates.
         role: The role of the author.
         parts: The content, at least one part.
         context_id: The id of the conversation; empty to let the receiver choose.
-        task_id: The id of the task that the message belongs to; empty for none.
+        task_id: The task of the message; empty for none.
         metadata: Metadata of the message.
         extensions: URIs of the extensions that the message uses.
-        reference_task_ids: The ids of other tasks as context for this message.
+        reference_task_ids: Other tasks as context for this message.
     """
 
     message_id: RequiredText
@@ -219,7 +217,7 @@ class TaskStatus(A2AModel):
     Attributes:
         state: The state of the task.
         message: A message of the agent about the state, or None.
-        timestamp: The time of the change to this state; None if it is unknown.
+        timestamp: The time of the change; None if it is unknown.
     """
 
     state: StateField
@@ -251,9 +249,9 @@ class Task(A2AModel):
     """A unit of work with its status, outputs and messages.
 
     Attributes:
-        id: The id of the task. The server creates it.
+        id: The id, which the server creates.
         status: The current status.
-        context_id: The id of the conversation that the task belongs to.
+        context_id: The id of the conversation.
         artifacts: The outputs so far.
         history: The messages, oldest first.
         metadata: Metadata of the task.
@@ -277,7 +275,7 @@ class TaskStatusUpdateEvent(A2AModel):
 
 
 class TaskArtifactUpdateEvent(A2AModel):
-    """The event of a new artifact of a task, or of further content of an artifact.
+    """The event of a new artifact, or of further content of an artifact.
 
     Attributes:
         task_id: The id of the task.
@@ -314,12 +312,7 @@ class StreamResponse(A2AModel):
 
 
 class AgentProvider(A2AModel):
-    """The organization that provides an agent.
-
-    Attributes:
-        organization: The name of the organization.
-        url: The URL of the organization's web site.
-    """
+    """The organization that provides an agent, with the URL of its web site."""
 
     organization: RequiredText
     url: RequiredText
@@ -332,7 +325,7 @@ class AgentInterface(A2AModel):
         url: The URL of the agent.
         protocol_binding: ``JSONRPC``, ``GRPC``, ``HTTP+JSON``, or the URI of another binding.
         protocol_version: Major and minor version, for example ``1.0``.
-        tenant: The tenant that clients must send with every request; empty for none.
+        tenant: The tenant for every request; empty for none.
     """
 
     url: RequiredText
@@ -375,9 +368,9 @@ class AgentSkill(A2AModel):
         description: A description for people, and for models that select an agent.
         tags: Keywords, at least one.
         examples: Prompts that show the skill.
-        input_modes: Accepted media types, if they differ from those of the card.
-        output_modes: Media types of the output, if they differ from those of the card.
-        security_requirements: The security requirements, as in `AgentCard`.
+        input_modes: Accepted media types; empty for those of the card.
+        output_modes: Media types of the output; empty for those of the card.
+        security_requirements: See `AgentCard`.
     """
 
     id: RequiredText
@@ -405,12 +398,12 @@ class AgentCard(A2AModel):
         default_input_modes: Accepted media types; at least one.
         default_output_modes: Media types of the output; at least one.
         skills: The skills of the agent; at least one.
-        provider: The organization that provides the agent; None if not declared.
+        provider: The organization that provides the agent, or None.
         documentation_url: The URL of the documentation.
         icon_url: The URL of an icon.
-        security_schemes: The security schemes by name, as JSON in the format of the proto. They are not validated.
-        security_requirements: Security requirements, of which a caller must meet one. They are not validated.
-        signatures: JSON Web Signatures of the card. They are not validated.
+        security_schemes: The security schemes by name, in the format of the proto. Not validated.
+        security_requirements: Security requirements, of which a caller must meet one. Not validated.
+        signatures: JSON Web Signatures of the card. Not validated.
     """
 
     name: RequiredText

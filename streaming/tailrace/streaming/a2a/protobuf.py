@@ -14,8 +14,6 @@ def is_protobuf(value: object) -> bool:
 def protobuf_json(message: object) -> Any:
     """Return the JSON of a protobuf message as dicts and lists. Whole numbers become integers.
 
-    The protobuf package is imported only here. If a protobuf message exists, the package is installed.
-
     Raises:
         google.protobuf.json_format.Error: The message contains a number that JSON cannot represent (NaN, infinity).
         RecursionError: The message is nested too deeply.

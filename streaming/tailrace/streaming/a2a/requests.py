@@ -1,6 +1,6 @@
 """Requests and responses of the operations of A2A 1.0 and of tailrace's extension.
 
-`tailrace.streaming.a2a.models` describes the rules of all objects. Every request has an optional tenant.
+The rules of `tailrace.streaming.a2a.models` apply. Every request has an optional tenant.
 
 Source: A2A 1.0.1, ``specification/a2a.proto``.
 """
@@ -47,13 +47,13 @@ class AuthenticationInfo(A2AModel):
 
 
 class TaskPushNotificationConfig(A2AModel):
-    """A webhook, which receives the push notifications of a task.
+    """A webhook for the push notifications of a task.
 
     Attributes:
         url: URL to which the server sends the push notifications.
         id: The id of the webhook; empty to let the server create it.
         task_id: The id of the task; empty in a `SendMessageConfiguration`.
-        token: Token that the server sends with each push notification, as proof of its origin. Secret.
+        token: Token in each push notification, as proof of its origin. Secret.
         authentication: Authentication that the webhook requires; None for none.
         tenant: The tenant, if the agent has several.
     """
@@ -73,8 +73,7 @@ class SendMessageConfiguration(A2AModel):
         accepted_output_modes: Media types of output that the caller accepts; empty for any.
         task_push_notification_config: A webhook for the task of the message; None for none.
         history_length: Maximum number of messages in the history of the returned task; None for the server's default.
-        return_immediately: True to return when the task is created. False to return when the task has ended or waits
-            for input.
+        return_immediately: True to return when the task is created. False to wait until it has ended or waits for input.
     """
 
     accepted_output_modes: tuple[Text, ...] = ()
@@ -105,7 +104,7 @@ class SendMessageResponse(A2AModel):
 
 
 class GetTaskRequest(A2AModel):
-    """Parameters of GetTask. `SendMessageConfiguration` describes ``history_length``."""
+    """Parameters of GetTask; see `SendMessageConfiguration` for ``history_length``."""
 
     id: RequiredText
     history_length: HistoryLength | None = None
@@ -117,7 +116,7 @@ class GetConversationRequest(A2AModel):
 
     Attributes:
         context_id: The id of the conversation.
-        history_length: Maximum number of messages to return; None for 1,000. The newest messages are returned.
+        history_length: Maximum number of messages to return, the newest ones; None for 1,000.
     """
 
     context_id: RequiredText
@@ -130,8 +129,7 @@ class Conversation(A2AModel):
 
     Attributes:
         context_id: The id of the conversation.
-        messages: The newest messages in the form in which the agent receives them, oldest first; empty if the caller has
-            no such conversation.
+        messages: The newest messages as the agent receives them, oldest first; empty if the caller has no such conversation.
     """
 
     context_id: Text
@@ -149,11 +147,11 @@ class ListConversationsRequest(A2AModel):
     """Parameters of ListConversations, an operation of the extension. A conversation must match all filters that are set.
 
     Attributes:
-        query: Select conversations whose title contains this text, without regard to case; empty for all conversations.
+        query: Select conversations whose title contains this text (case-insensitive); empty for all.
         page_size: Maximum number of conversations, 1 to 100.
         page_token: ``next_page_token`` of the previous page, with the same filters; empty for the first page.
-        related_to: Select the conversation with this id, the conversations from which it was branched, and the branches of any
-            of these; empty for all conversations.
+        related_to: Select the conversation with this id, the conversations from which it was branched, and the branches of any of
+            these; empty for all.
         tenant: The tenant, if the agent has several.
     """
 
@@ -165,7 +163,7 @@ class ListConversationsRequest(A2AModel):
 
 
 class BranchOrigin(A2AModel):
-    """The message of a conversation before which another conversation branches off."""
+    """The message before which a branch begins."""
 
     context_id: Text
     message_id: Text
@@ -175,8 +173,8 @@ class ConversationBranch(A2AModel):
     """The beginning of a branch.
 
     Attributes:
-        message_id: The id of the message that began the branch.
-        origin: The message of another conversation before which the branch begins. Its name in JSON is ``from``.
+        message_id: The message that began the branch.
+        origin: The message of the other conversation before which the branch begins; ``from`` in JSON.
     """
 
     message_id: Text
@@ -188,11 +186,10 @@ class ListedConversation(A2AModel):
 
     Attributes:
         context_id: The id of the conversation.
-        title: The title; by default, the first words of the first message. Empty if this message has neither text nor a file with
-            a name.
+        title: The title; by default, the first words of the first message. Empty if it has neither text nor a file with a name.
         create_time: The time of the caller's first message.
         update_time: The time of the caller's newest message.
-        branch: The beginning of the conversation, if it is a branch of another; otherwise None.
+        branch: The beginning of a branch; None if the conversation is not a branch.
     """
 
     context_id: Text
@@ -256,10 +253,9 @@ class ListTasksRequest(A2AModel):
     Attributes:
         tenant: The tenant, if the agent has several.
         context_id: Select tasks of this conversation.
-        status: Select tasks in this state; ``TASK_STATE_UNSPECIFIED`` selects any state.
+        status: Select tasks in this state; ``TASK_STATE_UNSPECIFIED`` or None for any state.
         page_size: Maximum number of tasks, 1 to 100.
-        page_token: ``next_page_token`` of the previous page; empty for the first page. The filters must be the same as for
-            the previous page.
+        page_token: ``next_page_token`` of the previous page, with the same filters; empty for the first page.
         history_length: Maximum number of messages of each task; see `SendMessageConfiguration`.
         status_timestamp_after: Select tasks whose status has this or a later timestamp.
         include_artifacts: True to include the artifacts of each task.
@@ -305,7 +301,7 @@ class ListTasksResponse(A2AModel):
 
     @model_serializer(mode="wrap")
     def _write_all(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The protocol requires these four members even if they are empty.
+        # The protocol requires these members even if they are empty.
         return {"tasks": [], "nextPageToken": "", "pageSize": 0, "totalSize": 0} | handler(self)
 
 

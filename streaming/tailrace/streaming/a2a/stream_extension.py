@@ -1,8 +1,6 @@
-"""tailrace's extension of A2A.
+"""tailrace's extension of A2A: data in the metadata of messages, artifacts and events, under the URI of the extension.
 
-The extension's data is in the metadata of messages, artifacts and events, under the URI of the extension.
-
-A client that does not support the extension can ignore this metadata, and use the agent like any A2A agent.
+A client that does not support the extension can ignore this data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,41 +19,40 @@ def extension_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _OTHER_CHANNELS = ("reasoning", "tool_call", "tool_result", "output")
-"""Channels that do not belong to the text of the response. The channel ``output`` has the parsed value of a JSON response;
-the text of the response contains the same JSON."""
+"""Channels that do not belong to the text of the response. The channel ``output`` has the parsed value of a JSON response,
+whose text contains the same JSON."""
 
 
 def is_response_text(metadata: Mapping[str, Any]) -> bool:
     """Return True if the artifact or part with this metadata belongs to the text of the agent's response.
 
-    Reasoning, tool calls, tool results, structured output, and choices other than the first do not belong to the text. An
-    artifact without data of the extension belongs to the text.
+    Reasoning, tool calls, tool results, structured output, and choices other than the first do not. An artifact without data of
+    the extension does.
     """
     fields = extension_metadata(metadata)
     return not fields.get("choice") and fields.get("channel") not in _OTHER_CHANNELS
 
 
 def turn_continues(metadata: Mapping[str, Any]) -> bool:
-    """Return True if a task is in the state auth-required, but its turn has not ended.
+    """Return True if a task is in the state auth-required, but its turn waits for credentials and then continues.
 
-    The agent waits for credentials that do not arrive with a message of the caller, and then continues the turn.
+    These credentials do not arrive with a message of the caller.
     """
     return extension_metadata(metadata).get("continues") is True
 
 
 def provider_text(members: Mapping[str, Any]) -> str:
-    """Encode a JSON object of the provider as text. The data of the extension has this text in a member ``raw``.
+    """Encode a JSON object of the provider as text, for a member ``raw`` of the extension's data.
 
-    In A2A, member names must be camelCase (A2A 1.0, section 5.5). The names in the JSON of most providers are snake_case.
+    The names in the JSON of most providers are snake_case, which A2A does not allow for members (A2A 1.0, section 5.5).
     """
     return msgspec.json.encode(members).decode()
 
 
 def provider_json(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of the provider as a JSON object whose names are camelCase.
+    """Return an object of the provider as a JSON object whose names are camelCase. `provider_members` is the inverse.
 
-    A member is moved to ``raw`` if its name, or any name inside its value, is snake_case. ``raw`` is one JSON object, encoded
-    as a string. `provider_members` is the inverse function.
+    Members with a snake_case name, also of a nested object, are moved to ``raw``: one JSON object, encoded as a string.
     """
     camel_case = {
         name: value for name, value in members.items() if name != "raw" and _is_camel_case({name: value})
@@ -67,7 +64,7 @@ def provider_json(members: Mapping[str, Any]) -> dict[str, Any]:
 def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object of the provider for a result of `provider_json`.
 
-    Data that was stored before ``raw`` existed is the object itself. It is returned unchanged.
+    Earlier versions stored the object itself, which is returned unchanged.
     """
     camel_case = {name: value for name, value in fields.items() if name != "raw"}
     raw = fields.get("raw")
@@ -79,7 +76,7 @@ def provider_members(fields: Mapping[str, Any]) -> dict[str, Any]:
 def provider_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usage object of the provider in the extension's member ``usage``; empty if there is none.
 
-    In data that an earlier version stored, ``raw`` is an object instead of text.
+    In data of earlier versions, ``raw`` is an object instead of text.
     """
     raw = usage.get("raw")
     if isinstance(raw, str):
@@ -88,7 +85,7 @@ def provider_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoded(text: str) -> dict[str, Any]:
-    """Decode a JSON object; return an empty dict if the text is not a JSON object."""
+    """Decode a JSON object; return an empty dict for any other text."""
     try:
         value: object = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -117,10 +114,7 @@ def with_extension_metadata(metadata: Mapping[str, Any], **fields: Any) -> dict[
 
 
 def without_extension_metadata(metadata: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return a copy of ``metadata`` without some members of the extension's data.
-
-    If no data of the extension remains, the copy has no entry for the extension.
-    """
+    """Return a copy of ``metadata`` without some members of the extension's data."""
     kept = {name: member for name, member in extension_metadata(metadata).items() if name not in names}
     rest = {key: value for key, value in metadata.items() if key != EXTENSION_URI}
     return {**rest, EXTENSION_URI: kept} if kept else rest

@@ -1,8 +1,7 @@
-"""The codec for A2A versions before 0.2. They have the method ``tasks/send``, and the member ``type`` in parts.
+"""The codec for A2A versions before 0.2, with the method ``tasks/send``, and the member ``type`` in parts.
 
 The client creates the ids of its tasks: a message with an unknown task id starts a task. Messages have no ids, so this module
-creates an id for each message. ``index``, ``append`` and ``lastChunk`` are members of the artifact. Streams have no event with
-the complete task.
+creates them. ``index``, ``append`` and ``lastChunk`` are members of the artifact. Streams have no event with the complete task.
 
 Source: A2A 0.1.0, and sample code of that version.
 """
@@ -40,13 +39,13 @@ _STATES = {
     "TASK_STATE_FAILED": "failed",
     "TASK_STATE_CANCELED": "canceled",
     "TASK_STATE_INPUT_REQUIRED": "input-required",
-    # States of later versions, and the most similar state of this version.
+    # States of later versions become the most similar state.
     "TASK_STATE_REJECTED": "failed",
     "TASK_STATE_AUTH_REQUIRED": "input-required",
 }
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 
-_SCOPE = 32  # number of hexadecimal digits that distinguish equal task ids of different callers
+_SCOPE = 32  # number of hexadecimal digits; see `client_id`
 _HEX = frozenset("0123456789abcdef")
 
 _decode = msgspec.json.Decoder().decode
@@ -78,7 +77,7 @@ class Version01(Dialect):
         return dialect
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """Validate the request. The message in the result has the task id that the client sent."""
+        """Validate the request. The message has the task id that the client sent."""
         fields = present_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             return self._read_send(fields)
@@ -110,8 +109,7 @@ class Version01(Dialect):
     def write_event(self, event: Event, *, is_last: bool) -> bytes | None:
         """Encode a status or artifact event. An event with the complete task becomes a status event.
 
-        The result is None for an event with a task in the state SUBMITTED, because streams of this version begin when the
-        task starts.
+        The result is None for a submitted task, because streams of this version begin when the task starts.
         """
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         if kind == "task":
@@ -172,8 +170,7 @@ class Version01(Dialect):
 def client_id(task_id: str) -> str:
     """Return the task id that the client created.
 
-    The server's id has the form ``NAME~DIGITS``: ``NAME`` is the client's id, and ``DIGITS`` are 32 hexadecimal
-    digits. Any other id is returned unchanged.
+    The server appends ``~`` and 32 hexadecimal digits to it. Any other id is returned unchanged.
     """
     name, _, scope = task_id.rpartition("~")
     return name if name and len(scope) == _SCOPE and _HEX.issuperset(scope) else task_id
@@ -207,7 +204,7 @@ def _write_task(fields: Fields) -> Fields:
 
 
 def _message_as_task(message: Fields) -> Fields:
-    """Convert a message of the agent without a task to a completed task, because this version has no messages without a task."""
+    """Convert a direct message to a completed task, because this version has no direct messages."""
     return {
         "id": client_id(message.get("taskId") or message["messageId"]),
         "sessionId": message.get("contextId", ""),

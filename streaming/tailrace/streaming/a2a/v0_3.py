@@ -1,8 +1,7 @@
 """The codec for A2A 0.3 and 0.2 over JSON-RPC. It converts between their JSON and the object model of A2A 1.0.
 
-Members that 0.3 does not define are omitted (the media type of a text, tenants). Members that only 0.3 defines are
-added (``kind``, ``final``). Requests may deviate from the specification: null for "not set", lists as data, files with
-``url``.
+Members that 0.3 does not define are omitted (the media type of a text, tenants). Requests may deviate from the specification:
+null for "not set", lists as data, files with ``url``.
 
 Source: A2A 0.3.0, ``types/src/types.ts``.
 """
@@ -173,13 +172,13 @@ def read_part(value: object, path: str, discriminator: str = "kind") -> Fields:
     Args:
         value: The part.
         path: The path of the part, for the error message.
-        discriminator: The name of the member with the kind of the part: ``kind``, or ``type`` before 0.2.
+        discriminator: The member with the kind of the part: ``kind``, or ``type`` before 0.2.
 
     Raises:
         InvalidParamsError: The part has an unknown kind, or no content of its kind.
     """
     fields = mapping(value, path)
-    # Clients of other versions may send ``type`` instead of ``kind``, ``kind`` instead of ``type``, or neither.
+    # Clients of other versions may send ``type`` or ``kind``, or neither.
     kind = fields.get(discriminator) or fields.get("type") or fields.get("kind")
     kind = kind or next((name for name in ("text", "file", "data") if name in fields), None)
     read: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
@@ -191,7 +190,7 @@ def read_part(value: object, path: str, discriminator: str = "kind") -> Fields:
         file = mapping(fields.get("file"), f"{path}.file")
         names = {"filename": "name", "mediaType": "mimeType", "raw": "bytes", "url": "uri"}
         if discriminator == "type" and "bytes" not in file:
-            names["raw"] = "data"  # the first examples of the protocol had this name
+            names["raw"] = "data"  # name in the first examples of the protocol
         read |= {name: file[old_name] for name, old_name in names.items() if file.get(old_name)}
         if "url" not in read and "raw" not in read and isinstance(file.get("url"), str):
             read["url"] = file["url"]
@@ -222,7 +221,7 @@ def config_id(config: object, task_id: object) -> object:
 
 
 def mapping(value: object, path: str) -> Fields:
-    """Return an object without its null members, except ``data``. For null, return an empty object.
+    """Return an object without its null members, except ``data``. Null becomes an empty object.
 
     Raises:
         InvalidParamsError: The value is not an object.
@@ -235,7 +234,7 @@ def mapping(value: object, path: str) -> Fields:
 
 
 def present_fields(fields: Mapping[str, Any]) -> Fields:
-    """Remove null members, except ``data``, which may be null."""
+    """Remove null members, except ``data``."""
     return {name: value for name, value in fields.items() if value is not None or name == "data"}
 
 
@@ -243,7 +242,7 @@ def present_fields(fields: Mapping[str, Any]) -> Fields:
 
 
 def write_task(fields: Fields) -> Fields:
-    """Convert a task with its history and artifacts from the JSON of 1.0."""
+    """Convert a task from the JSON of 1.0."""
     task = {**fields, "status": write_status(fields["status"]), "kind": "task"}
     if "history" in fields:
         task["history"] = [write_message(message) for message in fields["history"]]

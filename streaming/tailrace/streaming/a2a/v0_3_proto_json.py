@@ -1,15 +1,14 @@
 """The codec for A2A 0.3 over HTTP+JSON and gRPC. The format is ProtoJSON, with the proto of 0.3.
 
-ProtoJSON differs from the JSON of A2A 0.3 over JSON-RPC: The parts of a message are in ``content``. A part has no ``kind``. Files
-and data have an additional wrapper object. States and roles have the names of the proto (``TASK_STATE_CANCELLED`` with two L).
-Results have a wrapper object as in 1.0. However, the specification describes the JSON of JSON-RPC for HTTP+JSON too. Requests
-may therefore have either format. Responses are always ProtoJSON.
+The format differs from the JSON of JSON-RPC: the parts of a message are in ``content``, parts have no ``kind``, and files and
+data have an additional wrapper object. States and roles have the names of the proto (``TASK_STATE_CANCELLED`` with two L).
+However, the specification describes the JSON of JSON-RPC for HTTP+JSON too. Requests may therefore have either format. Responses
+are always ProtoJSON.
 
-Clients also differ in the encoding of files. The field ``file_with_bytes`` contains bytes, which ProtoJSON encodes as
-base64. The official clients in Python, Go and Java put base64 text into this field, so that the file is encoded twice.
-These clients also expect files in responses to be encoded twice. The official client in JavaScript encodes files once.
-As a server, tailrace detects these clients by their user agent. As a client, it detects the encoding of a server by the
-header ``X-Powered-By`` of the response with the agent card (`tailrace.server.remote.agent_card`).
+ProtoJSON encodes the bytes of a file as base64. The official clients in Python, Go and Java use base64 text as these bytes, so
+that the file is encoded twice, and expect the same in responses. The official client in JavaScript encodes files once. As a
+server, tailrace detects the client by its user agent. As a client, it detects the encoding of a server by the header
+``X-Powered-By`` of the agent card's response (`tailrace.server.remote.agent_card`).
 
 Source: A2A 0.3.0, ``specification/grpc/a2a.proto``.
 """
@@ -48,7 +47,7 @@ from tailrace.streaming.a2a.v0_3 import write_config as write_kind_config
 from tailrace.streaming.a2a.v1_0 import REQUESTS
 from tailrace.streaming.a2a.version_codec import Operation
 
-# The only state with another spelling in 0.3 than in 1.0.
+# The only state whose name differs from 1.0.
 _STATE_NAMES = {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
 
 _decode = msgspec.json.Decoder().decode
@@ -67,8 +66,8 @@ _ENCODES_TWICE = (
 class Version03ProtoJson(Version03):
     """Codec for A2A 0.3 over HTTP+JSON and gRPC.
 
-    The fields of a request are those of its body or query, and of its path. ``id`` is the id of the task. In requests
-    for webhooks, ``taskId`` is the id of the task, and ``configId`` is the id of the webhook.
+    The fields of a request are those of its body or query, and of its path. ``id`` is the id of the task. In requests for
+    webhooks, ``taskId`` is the id of the task, and ``configId`` is the id of the webhook.
 
     Args:
         encodes_twice: True if the client encodes files twice as base64.
@@ -78,7 +77,7 @@ class Version03ProtoJson(Version03):
         self._encodes_twice = encodes_twice
 
     def for_client(self, user_agent: str) -> "Version03ProtoJson":
-        """Return the codec for a client. The user agent determines whether the client encodes files once or twice."""
+        """Return the codec for a client, with the encoding of files of its user agent."""
         return Version03ProtoJson(encodes_twice=True) if user_agent.startswith(_ENCODES_TWICE) else self
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
@@ -107,7 +106,7 @@ class Version03ProtoJson(Version03):
         return encode_json(self.result_fields(operation, result))
 
     def result_fields(self, operation: Operation, result: A2AModel | None) -> object:
-        """Return the result as a JSON object or list, before it is encoded."""
+        """Return the result as a JSON object or list."""
         if result is None:
             return {}
         if isinstance(result, ListTaskPushNotificationConfigsResponse):
@@ -129,7 +128,7 @@ class Version03ProtoJson(Version03):
         return encode_json(self.event_fields(event, is_last=is_last))
 
     def event_fields(self, event: Event, *, is_last: bool) -> Fields:
-        """Return the event as a JSON object, before it is encoded."""
+        """Return the event as a JSON object."""
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         fields = self._with_files(fields)
         if kind == "task":
@@ -143,7 +142,7 @@ class Version03ProtoJson(Version03):
         return {kind: written}
 
     def _with_files(self, fields: Fields) -> Fields:
-        """Return an object (in the JSON of 1.0) whose files have the encoding that the client expects."""
+        """Encode the files in an object (in the JSON of 1.0) as the client expects."""
         return encode_files(fields) if self._encodes_twice else fields
 
 
@@ -168,7 +167,6 @@ def decode_files(fields: Fields) -> Fields:
 
 
 def _parts_of(fields: Fields) -> Iterator[Fields]:
-    """Yield all parts in a task, a message or an event."""
     message, artifact = fields.get("status", {}).get("message", {}), fields.get("artifact", {})
     for each in (fields, message, artifact, *fields.get("history", ()), *fields.get("artifacts", ())):
         yield from each.get("parts", ())
@@ -178,7 +176,7 @@ def _parts_of(fields: Fields) -> Iterator[Fields]:
 
 
 def _camel(fields: Fields) -> Fields:
-    """Add the camelCase name of each member with a snake_case name of the proto, which ProtoJSON allows too."""
+    """Add camelCase names for snake_case names, which ProtoJSON allows too."""
     return {to_camel(name): value for name, value in fields.items()} | fields
 
 
@@ -190,7 +188,7 @@ def _read_send(fields: Fields) -> Fields:
         webhook = _camel(mapping(configuration.pop("pushNotification"), "configuration.pushNotification"))
         configuration["pushNotificationConfig"] = webhook
     if configuration.get("historyLength") == 0:
-        del configuration["historyLength"]  # 0 is the default of the proto, and means "not set"
+        del configuration["historyLength"]  # see `read_request`
     read = read_send({**fields, "message": {}, "configuration": configuration})
     return {**read, "message": read_proto_message(_camel(message))}
 
@@ -216,14 +214,10 @@ def read_proto_message(fields: Fields) -> Fields:
 def read_proto_part(value: object, path: str) -> Fields:
     """Convert a part, in ProtoJSON or the JSON of JSON-RPC, to the JSON of A2A 1.0.
 
-    Args:
-        value: The part.
-        path: The path of the part, for the error message.
-
     Raises:
         InvalidParamsError: The type of the part is unknown.
     """
-    # Some clients send all members. Only the member that is not null counts.
+    # Some clients send null for all other members.
     fields = {name: member for name, member in mapping(value, path).items() if member is not None}
     if "kind" in fields:
         return read_part(fields, path)
@@ -242,8 +236,7 @@ def read_proto_part(value: object, path: str) -> Fields:
 def _read_create(fields: Fields) -> Fields:
     """Convert a request that creates a webhook.
 
-    The body may be the complete request, only its member ``config`` (as the HTTP rule of the proto requires), or only
-    the webhook.
+    The body may be the request, its member ``config`` (as the HTTP rule of the proto requires), or the webhook.
     """
     config = _camel(mapping(fields.get("config", fields), "config"))
     webhook = _camel(mapping(config.get("pushNotificationConfig", config), "config.pushNotificationConfig"))
@@ -265,7 +258,7 @@ def _read_create(fields: Fields) -> Fields:
 
 
 def write_task(fields: Fields) -> Fields:
-    """Convert a task with its history and artifacts."""
+    """Convert a task."""
     task = {**fields, "status": write_status(fields["status"])}
     if "history" in fields:
         task["history"] = [write_message(message) for message in fields["history"]]

@@ -64,7 +64,7 @@ class Version10(Dialect):
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """Encode the result. A task or message as the result of SendMessage is wrapped in a ``SendMessageResponse``."""
+        """Encode the result. The result of SendMessage is wrapped in a ``SendMessageResponse``."""
         if result is None:
             return b"{}"
         if operation is Operation.SEND_MESSAGE:

@@ -1,6 +1,6 @@
-"""The interface of codecs. Each codec implements one version of the protocol.
+"""The interface of codecs, each of which implements one version of the protocol.
 
-A codec converts requests of its version to the object model of A2A 1.0. It encodes tasks, messages, events and errors for its
+A codec converts requests of its version to the object model of A2A 1.0, and encodes tasks, messages, events and errors for its
 version. Codecs do not depend on the transport or the engine.
 """
 
@@ -60,11 +60,9 @@ class Dialect(ABC):
         methods: The operations by JSON-RPC method.
         clients_create_task_ids: True if clients create the ids of their tasks. A message with an unknown task id then starts a
             task.
-        subscribes_to_ended_tasks: True if a subscription to an ended task returns the task. Otherwise, it returns an error.
-        streams_errors: True if an error of a streaming request is sent as an event of a stream. Otherwise, it is sent
-            as a normal response.
-        stores_events: True if stored events have the format of this version. `write_event` then returns them
-            unchanged.
+        subscribes_to_ended_tasks: True if a subscription to an ended task returns the task; False if it returns an error.
+        streams_errors: True if an error of a streaming request is an event of a stream; False if it is a normal response.
+        stores_events: True if stored events have the format of this version.
     """
 
     version: ClassVar[str]
@@ -75,7 +73,7 @@ class Dialect(ABC):
     methods: ClassVar[Mapping[str, Operation]]
 
     def for_client(self, user_agent: str) -> "Dialect":
-        """Return the codec for a client: a different codec if the encoding depends on the client's software.
+        """Return the codec for a client, whose software may determine the encoding.
 
         Args:
             user_agent: The user agent of the HTTP or gRPC client; empty for none.
@@ -95,7 +93,7 @@ class Dialect(ABC):
         """Encode the result of a non-streaming operation as JSON. The result of a deletion is None."""
 
     def for_stream(self, artifact_ids: Iterable[str] = ()) -> "Dialect":
-        """Return the codec for one stream: a new codec if the encoding of an event depends on earlier events.
+        """Return the codec for one stream, whose earlier events may determine the encoding.
 
         Args:
             artifact_ids: Ids of the artifacts of the task when the stream begins, in order of creation.
@@ -104,7 +102,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def write_event(self, event: Event, *, is_last: bool) -> bytes | None:
-        """Encode an event of a stream as JSON; return None if this version has no such event.
+        """Encode an event of a stream as JSON; None if this version has no such event.
 
         Args:
             event: An event whose body is a ``StreamResponse`` of A2A 1.0.

@@ -1,8 +1,8 @@
 """The log of a task's events in memory, and cursors with which subscribers read the log.
 
 The server has one `TaskLog` for each active task, and publishes events after they are persisted. Publishing never waits for a
-subscriber. Each subscriber has a cursor. The cursor reads the events after its position, and waits if there are none. Only the
-newest events remain in memory. A request for older events, which are in the store, raises `EventsEvicted`.
+subscriber. Each subscriber has a cursor, which reads the events after its position, and waits if there are none. Only the newest
+events remain in memory. Reading an older event raises `EventsEvicted`; such events are in the store.
 """
 
 import asyncio
@@ -24,14 +24,12 @@ class EventsEvicted(LookupError):
 
 
 class TaskLog:
-    """The published events of one task. Events have consecutive numbers. The log has a limited size in memory.
+    """The published events of one task, of which the newest are in memory.
 
     Args:
         number: The number of the last event that was published before this log was created.
-        max_bytes: Size in bytes of the event bodies that remain in memory. When the bodies exceed twice this size, the
-            oldest events are dropped.
-        unread_bytes: Size in bytes up to which events remain in memory for subscribers that have been woken and have
-            not read the events yet.
+        max_bytes: Limit for the event bodies in memory. When they exceed twice this size, the oldest events are dropped.
+        unread_bytes: Limit up to which events remain in memory that woken subscribers have not read.
 
     Attributes:
         number: The number of the last published event.
@@ -68,10 +66,10 @@ class TaskLog:
         self.woken = 0
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Publish persisted events. Their numbers must follow `number`. After the end of the log, do nothing.
+        """Publish persisted events. After the end of the log, do nothing.
 
         Raises:
-            ValueError: A number is missing or repeated. In this case, no event is published.
+            ValueError: The numbers of the events do not follow `number`. In this case, no event is published.
         """
         if self.ended:
             return
@@ -96,12 +94,12 @@ class TaskLog:
                 self.woken += 1
 
     def end(self) -> None:
-        """End the log. No further event follows."""
+        """End the log."""
         self.publish(())
         self.ended = True
 
     def read_nowait(self, after: int) -> list[Event]:
-        """Return the events after the number ``after``, oldest first; an empty list if there are none.
+        """Return the events after the number ``after``; an empty list if there are none.
 
         Raises:
             EventsEvicted: The next event is no longer in memory.
@@ -113,7 +111,7 @@ class TaskLog:
         return self.events[after + 1 - self.first :]
 
     async def read(self, after: int) -> list[Event]:
-        """Wait for events after a number, and return them; see `LogCursor.read`.
+        """Wait for events after a number; see `LogCursor.read`.
 
         Raises:
             EventsEvicted: The next event is no longer in memory.
@@ -121,7 +119,7 @@ class TaskLog:
         return await LogCursor(self, after).read()
 
     async def reach(self, number: int) -> bool:
-        """Wait until the event ``number`` is published, and return True. Return False if the log ends before that."""
+        """Wait until the event ``number`` is published. Return False if the log ends before that."""
         while self.number < number and not self.ended:
             try:
                 await self.read(self.number)
@@ -132,8 +130,8 @@ class TaskLog:
     def _drop_oldest(self) -> None:
         """Drop the oldest events until the size is within the limit, but not the newest event.
 
-        Up to `unread_bytes`, events that woken subscribers have not read remain too. One call drops many events, so that
-        the average cost of an event is constant.
+        Up to `unread_bytes`, events that woken subscribers have not read remain too. One call drops many events, so that the
+        average cost of an event is constant.
         """
         max_count = len(self.events) - 1
         if self._bytes < self._unread_bytes:
@@ -147,7 +145,7 @@ class TaskLog:
 
 
 class LogCursor:
-    """The position of one subscriber in a log. Cancelling a read does not affect the log or other cursors.
+    """The position of one subscriber in a log. Cancelling a read affects neither the log nor other cursors.
 
     Args:
         log: The log.
@@ -156,8 +154,8 @@ class LogCursor:
 
     Attributes:
         after: The number of the last returned or known event.
-        first: The event that will be returned before all other events; None after it was returned.
-        has_caught_up: True if the cursor has read all published events at least once.
+        first: The event that is returned before all other events; None after it was returned.
+        has_caught_up: True if the cursor has once read all published events.
     """
 
     __slots__ = ("_log", "_loop", "after", "first", "has_caught_up")

@@ -1,7 +1,6 @@
 """The state of a task, and the conversion of its updates: each update becomes one numbered, encoded event.
 
-`TaskRecord` has the state of a running task. The time for applying an update does not depend on the size of the task.
-The time for creating a snapshot is proportional to the size. Snapshots are created only on demand.
+Applying an update takes constant time. Creating a snapshot takes time proportional to the task's size.
 """
 
 from collections.abc import Mapping
@@ -40,8 +39,8 @@ _decode_text = msgspec.json.Decoder(str).decode
 _encode_json = msgspec.json.Encoder().encode
 
 MAX_COPIED_CHARACTERS = 2 * 1024 * 1024
-"""Maximum number of characters of an artifact whose last chunk contains the complete artifact (`stores_last_chunk_only`).
-Encoding a larger artifact would block the event loop."""
+"""Maximum number of characters of a copied artifact (see `stores_last_chunk_only`). Encoding a larger one would block the
+event loop."""
 
 _RECEIVED = b'"received":'
 _APPENDED = b'}]},"append":true}}'
@@ -53,11 +52,11 @@ class GrowingArtifact:
 
     Args:
         artifact: The initial artifact.
-        prefix: The constant part before the text in the JSON of an event that appends text.
+        prefix: The JSON before the text in an event that appends text.
         open: True if more content is expected.
 
     Attributes:
-        prefix: The constant part before the text in the JSON of an event that appends text.
+        prefix: See above.
         open: True while more content is expected.
         changed: True if the artifact was created, replaced or extended after the attribute was reset.
         added: The text that was appended to the last part, as UTF-8 (which saves memory).
@@ -75,8 +74,7 @@ class GrowingArtifact:
 
     def add_text(self, text: str) -> None:
         """Append text to the last part."""
-        # Convert each delta separately, as in the events. If two events contain the halves of a surrogate pair, the
-        # halves are not joined.
+        # As in the events, halves of a surrogate pair in two deltas are not joined.
         self.added += (text if text.isascii() else join_surrogates(text)).encode()
         self.changed = self.changed or bool(text)
 
@@ -91,7 +89,7 @@ class GrowingArtifact:
         self.ends_in_text = head.parts[-1].text is not None
 
     def complete(self) -> Artifact:
-        """Return the artifact. Its last part includes the appended text."""
+        """Return the artifact, with the appended text in its last part."""
         if not self.added:
             return self._head
         last = self._head.parts[-1]
@@ -134,12 +132,11 @@ class TaskRecord:
         """Create a task in the state SUBMITTED for a caller's message. The task has no event yet.
 
         Args:
-            message: The caller's message, the first message of the history.
+            message: The first message of the history.
             task_id: The id; empty to create a UUID.
-            context_id: The id of the conversation. If empty, the id in the message is used. If the message has no such id, a UUID
-                is created.
-            dialect: The protocol version of the request. It is stored in the task's metadata, and applies to later
-                requests without a version. Empty if responses do not depend on the version.
+            context_id: The id of the conversation; empty for the id in the message or, without one, a new UUID.
+            dialect: The protocol version for later requests without a version, stored in the task's metadata. Empty if responses
+                do not depend on the version.
         """
         task_id = task_id or str(uuid4())
         context_id = context_id or message.context_id or str(uuid4())
@@ -159,7 +156,7 @@ class TaskRecord:
 
     @property
     def awaits_caller(self) -> bool:
-        """True if the task is interrupted and no turn runs. The next message of the caller continues such a task."""
+        """True if the task is interrupted and no turn runs. The caller's next message continues the task."""
         return self.state.interrupted and not turn_continues(self._metadata)
 
     @property
@@ -184,13 +181,12 @@ class TaskRecord:
     def is_changed(self, artifact_id: str) -> bool:
         """Return True if an artifact was created, replaced or extended after the last call of `pop_changed_artifacts`.
 
-        For a task that was loaded from the store, only changes after the stored snapshot count. The store saves a snapshot
-        at the end of each complete turn.
+        For a task from the store, only changes after the stored snapshot count.
         """
         return artifact_id in self._artifacts and self._artifacts[artifact_id].changed
 
     def submitted(self) -> Event:
-        """Return the first event of the task, which contains the task itself."""
+        """Return the first event, which contains the task itself."""
         self.number += 1
         return Event(self.number, StreamResponse(task=self.snapshot()).to_json(), self.state)
 
@@ -199,7 +195,7 @@ class TaskRecord:
         return message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
 
     def receive(self, message: Message) -> Message:
-        """Add a later message of the caller to the history. `receipt` returns the event of the message.
+        """Add a later message of the caller to the history. `receipt` returns its event.
 
         Returns:
             The message with the ids of the task and its conversation.
@@ -211,13 +207,13 @@ class TaskRecord:
         return message
 
     def receipt(self, message: Message, encoded: bytes | None = None) -> Event:
-        """Return the event of a received message, which is a status event with the metadata ``received``.
+        """Return the event of a received message: a status event with the metadata ``received``.
 
         A task that waits for the caller changes to WORKING. The state of a running task does not change.
 
         Args:
             message: The message that `receive` returned.
-            encoded: The JSON of the message if it was encoded before; otherwise None.
+            encoded: The JSON of the message; None to encode it.
 
         Raises:
             IllegalTransition: The task has ended.
@@ -235,12 +231,12 @@ class TaskRecord:
         return Event(self.number, self._encode_receipt(status, encoded), self.state)
 
     def apply(self, update: Update) -> Event:
-        """Apply one update, and return the event of the update.
+        """Apply one update. Return its event.
 
         Raises:
-            IllegalTransition: The transition from the current state to the new state is not allowed.
-            InvalidAgentResponseError: The artifact does not exist or is complete, the update does not fit the artifact
-                or the state, or the task has ended.
+            IllegalTransition: The task cannot change from its current state to the new state.
+            InvalidAgentResponseError: The artifact does not exist or is complete, the update does not fit the artifact or the
+                state, or the task has ended.
         """
         if isinstance(update, TextDelta):
             return self.append_text(update)
@@ -258,8 +254,7 @@ class TaskRecord:
             if record.ends_in_text:
                 updates.append(TextDelta(artifact_id, "", last=True))
             else:
-                # An empty text cannot follow a file. Instead, a full copy of the artifact with `last` replaces the
-                # artifact.
+                # An empty text cannot follow a file. Instead, a full copy with `last` replaces the artifact.
                 updates.append(ArtifactUpdate(record.complete(), last=True))
         return updates
 
@@ -275,10 +270,10 @@ class TaskRecord:
         return [record.complete() for record in changed]
 
     def snapshot(self, history_length: int | None = None) -> Task:
-        """Return a snapshot of the task. Its metadata has the number of the last event that is included.
+        """Return a snapshot of the task. Its metadata contains the number of its last event.
 
         Args:
-            history_length: The maximum number of messages; None for all, 0 for none. The newest messages are included.
+            history_length: The number of newest messages to include; None for all, 0 for none.
         """
         history = (
             self.history if history_length is None else self.history[-history_length or len(self.history) :]
@@ -295,9 +290,8 @@ class TaskRecord:
     def overview(self) -> list[Event]:
         """Return a snapshot as events, for a lagging subscriber: all artifacts with their content so far, then the status.
 
-        Each artifact in the snapshot replaces the subscriber's copy. Only the status event has a number, which is the number
-        of the last event in the snapshot. A subscriber that disconnects before the status event therefore resumes at its
-        earlier position.
+        Each artifact replaces the subscriber's copy. Only the last event, the status, has a number. A subscriber that disconnects
+        earlier therefore resumes at its earlier position.
         """
         events = [
             Event(0, self._encode_artifact(record.complete(), last=not record.open))
@@ -307,7 +301,7 @@ class TaskRecord:
         return [*events, Event(self.number, self._encode_status(self.status, metadata), self.state)]
 
     def replay(self, event: Event) -> None:
-        """Apply the next event of a stored log. The event must have been created by a `TaskRecord`.
+        """Apply the next event of a stored log, which a `TaskRecord` has created.
 
         Raises:
             ValueError: The number of the event is not the next number.
@@ -356,7 +350,7 @@ class TaskRecord:
             self._store_status(update.status, {})
 
     def append_text(self, update: TextDelta) -> Event:
-        """Apply a `TextDelta`, and return its event; see `apply`."""
+        """Apply a `TextDelta`; see `apply`."""
         record = self._artifacts.get(update.artifact_id)
         if record is None or not record.open:
             record = self._open_artifact(update.artifact_id)
@@ -439,8 +433,7 @@ class TaskRecord:
     def _encode_receipt(self, status: TaskStatus, message: bytes) -> bytes:
         fields = {"continues": True} if turn_continues(self._metadata) else {}
         body = self._encode_status(status, with_extension_metadata({}, **fields, received=None))
-        # Replace the last occurrence, because the metadata follows the status, and a message in the status may contain
-        # the same text.
+        # Replace the last occurrence: a message in the status, before the metadata, may contain the same text.
         head, _, tail = body.rpartition(_RECEIVED + b"null")
         return b"".join((head, _RECEIVED, message, tail))
 
@@ -466,7 +459,7 @@ class TaskRecord:
             )
 
     def _keep_status_message(self) -> None:
-        """Move the message of the current status to the history before the status changes (A2A 1.0, section 3.7)."""
+        """Move the message of the current status to the history (A2A 1.0, section 3.7)."""
         if self.status.message is not None:
             self.history.append(self.status.message)
             self.status = self.status.model_copy(update={"message": None})
@@ -480,7 +473,9 @@ class TaskRecord:
                 known.add_parts(artifact.parts)
             known.open = not last
         elif known is not None and known.open and last and known.complete() == artifact:
-            known.open = False  # an identical copy is not recorded as a change: its text may already be in the conversation
+            known.open = (
+                False  # an identical copy is not a change: its text may already be in the conversation
+            )
         else:
             self._set_artifact(artifact, open_=not last)
             self._artifacts[artifact.artifact_id].changed = True
@@ -533,7 +528,7 @@ def _is_bare_text(part: Part) -> bool:
 
 
 def agent_message(text: str, metadata: Mapping[str, Any] | None = None) -> Message:
-    """Return a message of the agent with one text part and a new id, for a status update."""
+    """Return a message of the agent with one text part and a new id."""
     return Message(
         message_id=str(uuid4()), role=Role.AGENT, parts=(Part(text=text),), metadata=dict(metadata or {})
     )
