@@ -1,8 +1,7 @@
 """The streaming layer, which converts the chunks of a model to the events of an A2A task.
 
-The layer assembles responses (`Accumulator`, `TurnAccumulator`), runs agents with tools (`Agent`), numbers the events
-of a task (`TaskRecord`, `TaskLog`), and converts between A2A and the formats of model APIs. It imports no web
-framework. The layer above is `tailrace.server`.
+The layer assembles responses (`Accumulator`, `TurnAccumulator`), runs agents with tools (`Agent`), numbers the events of a task
+(`TaskRecord`, `TaskLog`), and converts between A2A and the formats of model APIs. It imports no web framework.
 """
 
 from typing import Any

@@ -1,8 +1,4 @@
-"""Accumulation of the chunks of one model response: choices, usage, metadata, and the error of an incomplete response.
-
-`TurnAccumulator` has one `Accumulator` for each response of a turn. `StreamConversion` uses an `Accumulator` for a
-recorded stream.
-"""
+"""Accumulation of the chunks of one model response: choices, usage, metadata, and the error of an incomplete response."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -30,7 +26,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     Attributes:
         model: The model, as ``provider:model``.
-        route: The method by which this attempt continued the previous attempt; None for the first attempt.
+        route: How this attempt continued the previous attempt; None for the first attempt.
         error: The error that interrupted this attempt; None if there was no error.
         usage: The token counts of this attempt; None if the provider reported none.
     """
@@ -42,30 +38,26 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Accumulator:
-    """Accumulates the `ChunkWrapper`s of one response, and returns the changes of each chunk. Sans-IO.
+    """Accumulates the `ChunkWrapper`s of one response. Sans-IO.
 
-    Call `add` for each chunk, then call `close` once, even if the stream failed. The time for adding a chunk does not
-    depend on the length of the response. The results may be read at any time. The time for reading a result is
-    proportional to its length.
+    Call `add` for each chunk, then call `close` once, even if the stream failed. Adding a chunk takes constant time. The results
+    may be read at any time.
 
     Args:
-        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text (see
-            `tailrace.wrappers.decoding.think_tags`).
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
         merge_choices: True to merge all choices into one choice. Use this option for requests with ``n=1`` to servers that
-            distribute the response over several choices, or increase the index of the choice with each token.
+            distribute the response over several choices.
 
     Attributes:
-        choices: The choices by index, in order of appearance: one choice, unless several were requested.
+        choices: The choices by index, in order of appearance.
         usage: The last reported token counts of the current attempt; None if the provider reported none.
-        metadata: Metadata of the response: ``model``, ``service_tier``, ``id``, ``created``, …. A later value replaces
-            an earlier one, except for ``id`` and ``created``: their first non-empty value since the start or restart
-            of the response is used.
+        metadata: Metadata of the response: ``model``, ``service_tier``, …. A later value replaces an earlier one, except for
+            ``id`` and ``created``: their first non-empty value since the start or restart of the response is used.
         was_finished_at_error: True if every choice had a finish reason before the provider reported ``error``.
-        error: The reason why the current attempt is incomplete; None for no error. `close` sets it if the stream ended
-            before the response was complete.
-        attempts: The interrupted attempts before the current one, oldest first; empty for most responses.
-        replaced_calls: The names and ids of calls that an earlier process published, and that the calls of the first choice
-            replace (see `MessageAssembly`).
+        error: The reason why the current attempt is incomplete; None for no error. `close` sets it if the stream ended before the
+            response was complete.
+        attempts: The interrupted attempts before the current one, oldest first.
+        replaced_calls: The names and ids of calls that an earlier process published (see `MessageAssembly`).
     """
 
     __slots__ = (
@@ -88,7 +80,7 @@ class Accumulator:
     def __init__(self, *, think_tags: bool = True, merge_choices: bool = False) -> None:
         self._think_tags = think_tags
         self._merge_choices = merge_choices
-        self._final_names: set[str] = set()  # names of the metadata fields whose value is final
+        self._final_names: set[str] = set()  # metadata fields whose value is final
         self.choices: dict[int, MessageAssembly] = {}
         self.usage: Usage | None = None
         self.metadata: dict[str, Any] = {}
@@ -103,11 +95,11 @@ class Accumulator:
         self._cause: UpstreamError | None = None  # error of the last attempt that had content
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
-        """Add one chunk, and return the changes in order. The content of a chunk never causes an exception."""
+        """Add one chunk. Return the changes in order. The content of a chunk never causes an exception."""
         return self.add_all((chunk,))
 
     def add_all(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Change]:
-        """Add several chunks, and return all their changes; see `add`."""
+        """Add several chunks. Return all their changes; see `add`."""
         changes: list[Change] = []
         for chunk in chunks:
             if not chunk.plain:
@@ -129,11 +121,11 @@ class Accumulator:
         return changes
 
     def close(self, error: UpstreamError | None = None) -> list[Change]:
-        """End the response, and return the changes for text that was still buffered.
+        """End the response. Return the changes from text that was still buffered.
 
         Args:
-            error: The exception that ended the stream, or None. If it is None and the response is incomplete, the attribute
-                `error` is set to an error with the fault ``stream_truncated``.
+            error: The exception that ended the stream, or None. If it is None and the response is incomplete, `error` becomes an
+                error with the fault ``stream_truncated``.
         """
         changes = [change for assembly in self.choices.values() for change in assembly.close()]
         if self.error is None:
@@ -143,7 +135,7 @@ class Accumulator:
         return changes
 
     def end_attempt(self) -> None:
-        """End the current attempt. If no content arrived in this attempt, the content that was to be replaced remains."""
+        """End the current attempt. If it had no content, the content that it would have replaced remains."""
         self._is_empty = self.is_attempt_empty
         if self._replaced is not None:
             self.choices, self._replaced = self._replaced, None
@@ -153,8 +145,8 @@ class Accumulator:
 
         Args:
             attempt: The interrupted attempt.
-            route: The method of the next attempt. With `Route.REPLACE`, the first content of the next attempt replaces the
-                received content. With other methods, the chunks of the next attempt continue the received content.
+            route: The method of the next attempt. With `Route.REPLACE`, its first content replaces the received content. With
+                other methods, its chunks continue the received content.
         """
         self.attempts.append(attempt)
         if not self._is_empty:
@@ -174,22 +166,19 @@ class Accumulator:
 
     @property
     def is_attempt_empty(self) -> bool:
-        """True if the current attempt has no content yet. With `Route.ATTACH`, the content of the previous attempt counts too."""
+        """True if the current attempt has no content. With `Route.ATTACH`, the content of the previous attempt counts too."""
         if self._joined_at is not None:
             return self.first is None or len(self.first.plain_text) == self._joined_at
         return self._replaced is not None or not self.choices
 
     @property
     def reported_error(self) -> UpstreamError | None:
-        """The error to report; None if there is no error.
-
-        It is the error of the last attempt with content. If no attempt had content, it is the error of the last attempt.
-        """
+        """The error of the last attempt with content, or of the last attempt if no attempt had content. None for no error."""
         return self._cause if self._is_empty and self.error is not None and self._cause else self.error
 
     @property
     def failure(self) -> UpstreamError | None:
-        """The reason why the content so far is an incomplete response; None for a complete response."""
+        """The reason why the response so far is incomplete; None for a complete response."""
         if self.error is not None or self.finished:
             return self.error
         return UpstreamError(
@@ -218,7 +207,7 @@ class Accumulator:
         return self.choices[min(self.choices)] if self.choices else None
 
     def message(self, choice: int | None = None) -> Message:
-        """Return the content of one choice so far as a message. The message is empty if there is no such choice.
+        """Return the content of a choice so far as a message; empty if there is no such choice.
 
         Args:
             choice: The index of the choice; None for the first choice.
@@ -229,9 +218,9 @@ class Accumulator:
     def _open_choice(
         self, chunk: ChunkWrapper[Any], index: int, changes: list[Change]
     ) -> MessageAssembly | None:
-        """Start a choice with its first delta that has content. Metadata, usage and errors do not start a choice.
+        """Start a choice with its first delta that has content.
 
-        If the attempt replaces the content of an earlier attempt, the first new content discards the earlier content.
+        If the attempt replaces an earlier attempt, this content discards the earlier content.
         """
         is_empty = (
             not (chunk.get_text() or chunk.get_reasoning() or chunk.get_tool_calls())
@@ -255,13 +244,12 @@ class Accumulator:
         return assembly
 
     def _apply_response(self, details: ChunkDetails) -> None:
-        """Add the data of a chunk that concerns the complete response."""
         if self.error is None and details.error is not None:
             self.error = details.error
             self.was_finished_at_error = self.finished  # the finish reason of the same chunk is added later
         if details.restarts and len(self.choices) <= 1:
             # The following metadata belongs to another response. With several choices, only one choice restarts, and the
-            # metadata of the response remains valid for the other choices.
+            # metadata remains valid for the others.
             self._final_names.clear()
         if details.metadata:
             self._apply_metadata(details.metadata)
@@ -278,8 +266,7 @@ class Accumulator:
             self.metadata[name] = value
 
     def _apply_usage(self, usage: Usage) -> None:
-        # Some servers send the usage several times with growing counts, or send zeros as placeholders. The last usage
-        # with a count other than zero is used.
+        # Some servers send growing counts, and some send zeros as placeholders.
         if self.usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
             self.usage = usage
 

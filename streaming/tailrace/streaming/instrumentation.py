@@ -1,7 +1,6 @@
 """Interface for the instrumentation of agents: notifications of model responses, continuations and tool calls.
 
-The server's telemetry implements the interface. By default, nothing is recorded. To record something, set a `RunObserver` in
-the context in which agents run::
+By default, nothing is recorded. To record something, set a `RunObserver` in the context in which agents run::
 
     token = RUN_OBSERVER.set(observer)
     try:
@@ -49,7 +48,7 @@ class ResponseObservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record that the attempt has ended. The turn contains the content of the response."""
+        """Record that the attempt has ended."""
 
 
 class ToolCallObservation:
@@ -78,21 +77,12 @@ class RunObserver:
     ) -> ResponseObservation:
         """Return the context manager for an attempt, before its request is sent.
 
-        Args:
-            model: The model.
-            options: The options of the request.
-            turn: The accumulator of the turn. Its history is the history of the request.
+        The history of ``turn`` is the history of the request.
         """
         return ResponseObservation()
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
-        """Record that another attempt continues an interrupted response.
-
-        Args:
-            attempt: The interrupted attempt.
-            model: The model of the next attempt, as ``provider:model``.
-            route: The method by which the next attempt continues the response.
-        """
+        """Record that another attempt, of a model ``provider:model``, continues an interrupted one."""
 
     def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
         """Return the context manager for a tool call, before the tool is called."""

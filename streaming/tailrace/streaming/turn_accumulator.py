@@ -1,8 +1,7 @@
-"""Accumulation of one turn of an agent: the responses of a model, and the tool results between the responses.
+"""Accumulation of one turn of an agent: the responses of a model, and the tool results between them.
 
-An agent calls the model, runs the requested tools, and calls the model again with the results, until a response has no
-tool calls. `TurnAccumulator` returns the complete result so far, or only the content since the last read. It does not
-call models or tools itself::
+`TurnAccumulator` returns the complete result so far, or only the content since the last read. It does not call models or tools
+itself::
 
     turn = TurnAccumulator(question, history=history)
     while True:
@@ -43,7 +42,7 @@ from tailrace.wrappers.messages import from_utf8, to_utf8
 
 T = TypeVar("T")
 
-# Constants, because in Python 3.11 the lookup of an enum member takes more time than appending a delta.
+# In Python 3.11, the lookup of an enum member takes more time than appending a delta.
 _TEXT = Channel.TEXT
 _REASONING = Channel.REASONING
 
@@ -58,9 +57,8 @@ class TurnDelta(msgspec.Struct, frozen=True):
         metadata: New or changed metadata of the responses.
         files: Files sent as bytes.
         links: Files sent as URLs.
-        replaces: True if the model restarted a response after a part of it was read. ``output``, ``reasoning``,
-            ``files`` and ``links`` are then the complete content of the turn so far, which replaces all earlier
-            content.
+        replaces: True if the model restarted a response after a part of it was read. ``output``, ``reasoning``, ``files`` and
+            ``links`` are then the complete content of the turn so far, which replaces all earlier content.
     """
 
     output: str = ""
@@ -86,7 +84,7 @@ class _ResponseItems(Generic[T]):
     def __init__(self) -> None:
         self.items: list[T] = []
         self.add = self.items.append
-        self._read_count = 0  # the number of items that were read
+        self._read_count = 0
         self._response = 0  # the number of items before the last response
 
     def begin_response(self) -> None:
@@ -143,18 +141,16 @@ class _ResponseText:
 class TurnAccumulator:
     """Accumulator of the responses and tool results of one turn. Sans-IO; O(1) for each chunk.
 
-    For each response, add the chunks with `add`, or to the accumulator that `begin_response` returns. Then call
-    `end_response`. Between two responses, call `add_results`. If a response has several choices, the first choice with
-    content is used.
+    For each response, call `add` for each chunk, then `end_response`. Between two responses, call `add_results`. If a response
+    has several choices, the first choice with content is used.
 
     Args:
         *messages: The first messages of the turn, usually one message of the user.
-        history: The conversation before the turn; None for none. A new tool call gets another id if the conversation has a
-            call with the same id.
-        think_tags: True to separate reasoning in ``<think>`` tags from the text; see `Accumulator`.
+        history: The conversation before the turn; None for none. New tool calls get ids that are unique in the conversation.
+        think_tags: See `Accumulator`.
         merge_choices: See `Accumulator`.
-        collect_output: True to collect the text and the files of all responses for `pop_delta`, `output`, `reasoning`, `files`
-            and `links`. With False, no second copy of the text is stored, for callers that use only the returned changes.
+        collect_output: True to collect text and files for `pop_delta`, `output`, `reasoning`, `files` and `links`. False saves
+            the memory of a second copy of the text.
 
     Attributes:
         response: The current or last response; None before the first response.
@@ -206,7 +202,7 @@ class TurnAccumulator:
         self._new_metadata: dict[str, Any] = {}
         self._replaces = False
         self._needs_line_break = (
-            False  # True if tools ran after the last visible text; the next text then begins on a new line
+            False  # True if tools ran after the last visible text, which the next text follows on a new line
         )
         self._needed_line_break = False  # the value of _needs_line_break at the start of the last response
         self._earlier_usage: Usage | None = None  # usage of the responses before the last one
@@ -219,7 +215,7 @@ class TurnAccumulator:
     # --- input ---------------------------------------------------------------------------------------------------------
 
     def begin_response(self) -> Accumulator:
-        """Begin the next response, and return the accumulator for its chunks. Call `end_response` at its end."""
+        """Begin the next response. Return the accumulator for its chunks. Call `end_response` at its end."""
         self._earlier_usage = self.total_usage
         self._needed_line_break = self._needs_line_break
         self._calls_without_result = ()
@@ -236,7 +232,7 @@ class TurnAccumulator:
         return response
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
-        """Add one chunk, and return the changes in order. The content of a chunk never causes an exception."""
+        """Add one chunk. Return the changes in order. The content of a chunk never causes an exception."""
         return (self._receiving or self.begin_response()).add(chunk)
 
     def fail_response(self, error: UpstreamError) -> None:
@@ -245,15 +241,15 @@ class TurnAccumulator:
         response.error = response.error or error
 
     def end_response(self, error: UpstreamError | None = None, *, keep_empty: bool = True) -> list[Change]:
-        """End the response, add its message to `messages`, and return the changes for text that was still buffered.
+        """End the response and add its message to `messages`. Return the changes from text that was still buffered.
 
-        The message of an interrupted response is incomplete, and its tool calls are not in `calls_without_result`. An
-        empty message of an interrupted response is not added.
+        The message of an interrupted response is incomplete. If it is empty, it is not added. Its tool calls are not in
+        `calls_without_result`.
 
         Args:
             error: The error that ended the stream; None for no error. See `Accumulator.close`.
-            keep_empty: True to add the message of a complete response even if it has no content. False to omit such a
-                message, unless it has a refusal.
+            keep_empty: True to add the message of a complete response even if it has no content. False to omit such a message,
+                unless it has a refusal.
         """
         response = self._receiving or self.begin_response()
         changes = response.close(error)
@@ -277,13 +273,10 @@ class TurnAccumulator:
         self._calls_without_result = tuple(calls)
 
     def add_results(self, *results: ContentPartToolResult) -> None:
-        """Add results for calls of the last response, as one message with the role TOOL.
-
-        Calls without a result remain in `calls_without_result`.
+        """Add results for `calls_without_result`, as one message with the role TOOL.
 
         Raises:
-            ValueError: A result matches none of `calls_without_result`, two results match the same call, or the results of
-                the last response were already added.
+            ValueError: A result matches none of these calls, two results match the same call, or results were already added.
         """
         has_results = self._messages and self._messages[-1].role is Role.TOOL
         open_ids = [] if has_results else [call.id for call in self._calls_without_result]
@@ -305,7 +298,7 @@ class TurnAccumulator:
         return self.pop_delta()
 
     def pop_delta(self) -> TurnDelta:
-        """Return the content since the last call of this method. The time is proportional to the length of that content."""
+        """Return the content since the last call of this method."""
         messages = tuple(self._messages[self._returned_messages :])
         self._returned_messages = len(self._messages)
         self._merge_metadata()
@@ -347,17 +340,17 @@ class TurnAccumulator:
 
     @property
     def reasoning(self) -> str:
-        """The reasoning text of all responses, concatenated."""
+        """The reasoning text of all responses."""
         return self._reasoning.full()
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of the turn: its first messages, then the model's message and the tool results of each response."""
+        """The first messages, then the model's message and the tool results of each response."""
         return tuple(self._messages)
 
     @property
     def history(self) -> History:
-        """The conversation before the turn, and the messages of the turn. This is the history for the next request."""
+        """The history for the next request: the conversation before the turn, and the messages of the turn."""
         return self._history.with_message(*self._messages)
 
     @property
@@ -412,7 +405,7 @@ class TurnAccumulator:
         ids = {call.id for call in message.tool_calls}
         own = "" not in ids and len(ids) == len(message.tool_calls) and self._ids.isdisjoint(ids)
         if not own or message.tool_results:
-            # Do this only if necessary, because it traverses the complete conversation.
+            # Only if necessary, because this traverses the complete conversation.
             *_, message = with_matched_ids(self.history.with_message(message)).conversation
         self._ids.update(call.id for call in message.tool_calls)
         return message
@@ -434,7 +427,6 @@ class TurnAccumulator:
                 (self._files if change.part.url is None else self._links).add(change.part)
 
     def _merge_metadata(self) -> None:
-        """Merge the metadata of the last response into the metadata of the turn."""
         if self.response is None:
             return
         for name, value in self.response.metadata.items():

@@ -1,8 +1,7 @@
 """Requests and responses for A2A tasks, for applications that delegate work to sub-agents. Sans-IO.
 
-`A2ATaskBridge` builds JSON-RPC requests as dicts, and parses responses of every version of A2A. The application sends
-the requests. By default, the requests have the format of A2A before 0.2 (``tasks/send``). Two methods convert between the names
-of statuses in A2A and in Cortex, another project.
+`A2ATaskBridge` builds JSON-RPC requests as dicts, and parses responses of every version of A2A. The application sends the
+requests. Two methods convert between the names of statuses in A2A and in Cortex, another project.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,8 +37,7 @@ class A2AArtifact:
         parts: The content, in the format of the response's A2A version.
         name: The name for display.
         description: The description for display.
-        metadata: The metadata of the artifact. Under the URI of tailrace's extension, it may contain the ``channel``,
-            for example ``reasoning``.
+        metadata: The metadata of the artifact, with tailrace's data under the URI of its extension.
     """
 
     parts: list[Fields] = field(default_factory=list[Fields])
@@ -67,11 +65,11 @@ class A2ATaskResult:
 
     Attributes:
         task_id: The id of the task; empty if the response has no id.
-        status: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``, ``"canceled"``, …. The names do not
-            depend on the A2A version.
+        status: The name of the state before A2A 1.0: ``"submitted"``, ``"working"``, ``"completed"``, ``"failed"``,
+            ``"canceled"``, ….
         artifacts: The outputs so far.
         messages: The messages in the response, oldest first, and then the message of the status.
-        error: The reason for a failure; None if the task has not failed, or if the response contains no reason.
+        error: The reason for a failure; None if there is none.
     """
 
     task_id: str
@@ -85,8 +83,8 @@ class A2ATaskBridge:
     """Builds the requests for a task, and parses the responses.
 
     Args:
-        dialect: The A2A version of the requests: ``"0.1"`` (``tasks/send``; the client creates the task id),
-            ``"0.3"`` or ``"1.0"`` (the server creates the task id).
+        dialect: The A2A version of the requests: ``"0.1"`` (``tasks/send``; the client creates the task id), ``"0.3"`` or
+            ``"1.0"`` (the server creates the task id).
     """
 
     def __init__(self, dialect: BridgeDialect = "0.1") -> None:
@@ -97,9 +95,9 @@ class A2ATaskBridge:
         """Build the JSON-RPC request that sends a goal.
 
         Args:
-            goal: The goal, as the first text part.
-            context: Further text, as a second text part; omitted if empty.
-            task_id: The id of the task to continue; None for a new task. For version 0.1, None creates an id.
+            goal: The first text part.
+            context: A second text part; omitted if empty.
+            task_id: The id of the task to continue; None for a new task.
         """
         texts = [goal, context] if context else [goal]
         if self._dialect == "0.1":
@@ -127,8 +125,7 @@ class A2ATaskBridge:
     def parse_response(self, response: Fields) -> A2ATaskResult:
         """Parse a JSON-RPC response. The content never causes an exception.
 
-        An error becomes a task with the status ``"failed"`` and the error's message. If the response contains a
-        message instead of a task, the result is a completed task with this message.
+        An error becomes a task with the status ``"failed"``. A message instead of a task becomes a completed task.
         """
         error: object = response.get("error")
         if error:
@@ -166,8 +163,8 @@ class A2ATaskBridge:
     def get_result_text(self, result: A2ATaskResult) -> str:
         """Return the text of the agent's artifacts, followed by the text of the agent's messages.
 
-        Each text part begins on a new line. Messages of the caller, reasoning, tool calls, tool results and choices
-        other than the first are excluded. Messages of the agent that repeat an artifact are excluded too.
+        Each text part begins on a new line. Reasoning, tool calls, tool results, choices other than the first, and messages that
+        repeat an artifact are excluded.
         """
         answers = [
             _texts(artifact.parts) for artifact in result.artifacts if is_response_text(artifact.metadata)
@@ -210,7 +207,7 @@ def _artifact(fields: Fields) -> A2AArtifact:
 
 
 def _texts(parts: Iterable[Fields]) -> list[str]:
-    """Return the texts of the parts. Reasoning and empty texts (as at the end of a stream) are omitted."""
+    """Return the texts of the parts. Reasoning and empty texts are omitted."""
     return [
         part["text"]
         for part in parts

@@ -1,16 +1,16 @@
 """The representation of approvals in A2A messages.
 
-An approval request is an entry of a data part in the message of the status ``input-required``::
+A data part in the message of the status ``input-required`` contains approval requests::
 
     {"approval_requests": [{"call_id", "name", "arguments", "canonical_arguments", "digest", "expires_at", "reason"}]}
 
-A decision is an entry of a data part in the next message of the caller to the task::
+A data part in the next message of the caller contains decisions::
 
     {"approval_responses": [{"digest", "decision": "approve" | "reject" | "edit", "reason", "arguments"}]}
 
-The server adds metadata to this message, as ``approvals`` under the URI of the extension: the number of the turn that
-requested the approvals, the decisions, and the approval requests that remain without a decision. The format is
+The server records the decisions in the metadata of this message, as ``approvals`` under the URI of the extension:
 ``{"turn", "decisions": [{"callId", "digest", "decision", "reason", "arguments", "lost"}], "pending": [request, …]}``.
+``turn`` is the number of the turn that requested the approvals. ``pending`` contains requests without a decision.
 """
 
 import json
@@ -36,8 +36,7 @@ from tailrace.wrappers.messages import shortened
 REQUESTS = "approval_requests"
 RESPONSES = "approval_responses"
 APPROVAL_CHANNEL = "approval"
-"""The channel of parts with approval requests. Protocols with their own representation of approval requests omit these
-parts."""
+"""The channel of parts with approval requests. Protocols with their own representation omit these parts."""
 
 RequestOf = Callable[[ContentPartToolCall], ApprovalRequest | None]
 _DECISIONS = ("approve", "reject", "edit")
@@ -221,7 +220,7 @@ def to_common_messages(messages: Iterable[Message]) -> list[CommonMessage]:
 
 
 def without_decisions(message: Message) -> Message | None:
-    """Remove the decisions from a message, also from its metadata. Return None if the message has no other parts."""
+    """Remove the decisions from a message. Return None if the message has no other parts."""
     if "approvals" not in extension_metadata(message.metadata):
         return message
     parts = tuple(part for part in message.parts if not _entries(part, RESPONSES))

@@ -19,27 +19,28 @@ from tailrace.wrappers.decoding.extra_fields import plain_json
 from tailrace.wrappers.messages import join_surrogates
 from tailrace.wrappers.openai.converter import content_param, tool_call_param
 
-# Extra fields of deltas that are fields of the message with the same names.
+# Fields of deltas that are also fields of the message.
 _MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
 
 
 def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
     """Return a response as a ``chat.completion`` object (OpenAI API reference, "The chat completion object").
 
+    Reasoning is in ``message.reasoning_content``, and images of the model are in ``message.images``. Parts that the format does
+    not define (other files, data, calls and results of tools that the provider runs) are in ``message.parts``, as JSON of
+    `ContentPart`. Other metadata and fields have the names of the provider.
+
+    If the response is incomplete, the additional member ``error`` has the fields ``type``, ``message`` and ``code``, and
+    ``finish_reason`` is null. If the stream ended too early, complete choices have their finish reason.
+
     Args:
         accumulator: The accumulator of the response, after `Accumulator.close`.
 
     Returns:
-        The object. Its choices have the order of their index. Reasoning is in ``message.reasoning_content``, and
-        images of the model are in ``message.images``. Parts that the format does not define (other files, data, calls
-        and results of tools that the provider runs) are in ``message.parts``, as JSON of `ContentPart`. If the response is
-        incomplete or has an error, the additional member ``error`` has the fields ``type``, ``message`` and ``code``, and
-        ``finish_reason`` is null. If the stream ended too early, choices that were complete have their finish reason.
-        Other metadata and fields have the names of the provider. Every JSON parser accepts the object (see
-        `plain_json`).
+        The object, which every JSON parser accepts (see `plain_json`).
     """
     error = accumulator.error
-    # With several choices, a choice may be complete although the stream ended before another choice was complete.
+    # One choice may be complete although the stream ended before another choice was complete.
     several = len(accumulator.choices) > 1 and error is not None and error.fault is UpstreamFault.TRUNCATED
     choices = [
         _choice(index, choice, failed=error is not None and not (several and choice.finish is not None))
@@ -108,7 +109,7 @@ def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str,
         "finish_reason": None if failed else _finish_reason(assembly.finish, has_calls=bool(calls)),
         "logprobs": extra.pop("logprobs") if isinstance(extra.get("logprobs"), dict) else None,
     }
-    # Other extra fields are added to the message with the names of the provider.
+    # Other extra fields have the names of the provider.
     message |= {name: value for name, value in extra.items() if name not in message}
     return choice
 

@@ -1,18 +1,17 @@
 """Conversion of messages between A2A, the common format (`tailrace.wrappers.Message`), and OpenAI.
 
 An A2A message may be an instance of `tailrace.streaming.a2a.models.Message`, a message of a2a-sdk 1.x (protobuf) or 0.3
-(pydantic), a JSON object of any A2A version, or any other object with attributes of the same names. For some content, A2A has no
-part type. Such content is represented as follows:
+(pydantic), a JSON object of any A2A version, or any other object with attributes of the same names. A2A has no part types for the
+following content:
 
-- Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message. Tool results
-  are a data part ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's message. Adjacent calls or results
-  are in one part. If the model wrote the arguments differently from the JSON of ``arguments``, the metadata of the
-  part contains ``argumentsText``: a list with the model's text, or null, for each call.
+- Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message. Tool results are a data
+  part ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's message. Adjacent calls or results are in one part. The
+  metadata ``argumentsText`` of the part lists the model's text of the arguments for each call, or null if it equals the JSON of
+  ``arguments``.
 - Reasoning is a text part with the metadata ``{"channel": "reasoning"}`` under `EXTENSION_URI`.
 - The metadata ``finish_reason`` and ``extra`` of a model's message become ``finishReason`` and ``extra`` under `EXTENSION_URI`.
 
-`to_common_message` is the exact inverse of `to_a2a_message`. For this purpose, some messages get further metadata under
-`EXTENSION_URI`. Other metadata must not use this URI.
+`to_common_message` is the exact inverse of `to_a2a_message`, which adds further metadata under `EXTENSION_URI` for this purpose.
 """
 
 import json
@@ -62,7 +61,7 @@ _ROLES: dict[object, A2ARole] = {
 }
 
 
-# The attributes that are read from objects of unknown types.
+# Attributes of objects of unknown types.
 _ATTRIBUTES = (
     *("role", "parts", "metadata"),
     *("kind", "type", "text", "data", "raw", "url", "filename", "media_type", "mediaType"),
@@ -78,10 +77,9 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
         message: The A2A message, in any form that the module docstring lists.
 
     Returns:
-        A user or assistant message (None if there are only tool results), and one ``tool`` message for each tool
-        result. ``tool`` messages must be sent before the user message, but after the assistant message. The content is
-        a list of parts if a user message has several texts, or if there are files; otherwise one string.
-        `tailrace.wrappers.openai.converter` describes the conversion of data, files and reasoning.
+        A user or assistant message (None if there are only tool results), and one ``tool`` message for each tool result. Send
+        ``tool`` messages before the user message, but after the assistant message. The content is a list of parts if a user
+        message has several texts, or if there are files; otherwise one string.
 
     Raises:
         ValueError: The object is not an A2A message, or a user's message has tool calls.
@@ -93,7 +91,7 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
     )
     tool_messages = [each for each in openai_messages if each["role"] == "tool"]
     if common.role is Role.MODEL:
-        # Results without a call in this message. In a complete conversation, the call is in an earlier message.
+        # Results without a call in this message: the call is in an earlier message.
         called = {call.id for call in common.tool_calls}
         other_results = [result for result in common.tool_results if result.id not in called]
         tool_messages += cast("list[dict[str, Any]]", OpenAIConverter().tool_result_messages(other_results))
@@ -104,7 +102,7 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
     if tool_messages and only_results:
         return None, tool_messages
     if not messages:
-        # The converter omits an empty response. Here, it becomes a message with an empty text.
+        # The converter omits an empty response.
         return ({"role": "assistant", "content": ""} if common.role is Role.MODEL else None), tool_messages
     openai_message = plain_content(messages[0])
     return {**openai_message, "content": openai_message["content"] or ""}, tool_messages
@@ -113,9 +111,8 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
 def to_common_message(message: object) -> Message:
     """Convert an A2A message to the common format.
 
-    An agent's message gets the role MODEL. A user's message with tool results gets the role TOOL. The order of the
-    parts does not change. The result does not contain the ids of the message, the context and the task, or the file
-    name and media type of a text or data part.
+    An agent's message gets the role MODEL. A user's message with tool results gets the role TOOL. The result does not contain the
+    ids of the message, the context and the task, or the file name and media type of a text or data part.
 
     Raises:
         ValueError: The object is not an A2A message. The error contains the position of an invalid part.
@@ -127,7 +124,7 @@ def to_common_message(message: object) -> Message:
         try:
             content += _common_parts(_read_part(part))
         except ValidationError as error:
-            # Describe the error without the value, which may be secret or large.
+            # The value may be secret or large.
             [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
             raise ValueError(f"part {position}: {problem['msg'].removeprefix('Value error, ')}") from None
         except ValueError as error:
@@ -148,7 +145,7 @@ def to_a2a_message(
     """Convert a message of the common format to A2A 1.0. `to_common_message` restores the same message.
 
     Raises:
-        ValueError: The message has the role SYSTEM. A2A has no messages with instructions to a model.
+        ValueError: The message has the role SYSTEM, which A2A does not have.
     """
     if message.role is Role.SYSTEM:
         raise ValueError("a system message has no form in A2A")
@@ -185,10 +182,10 @@ def to_a2a_message(
 
 
 def results_message(message: Message) -> A2AMessage:
-    """Convert a message with the results of tools that the agent ran itself.
+    """Convert a message with the results of tools that the agent ran.
 
-    A2A has no role for tools. The message therefore has the role of the user, and the metadata ``by`` shows that the
-    caller did not send it.
+    A2A has no role for tools. The message has the role of the user, and the metadata ``by`` shows that the caller did not send
+    it.
     """
     a2a = to_a2a_message(message, message_id=str(uuid4()))
     return a2a.model_copy(update={"metadata": with_extension_metadata(a2a.metadata, by="agent")})
@@ -200,7 +197,7 @@ def is_callers(message: A2AMessage) -> bool:
 
 
 def _role_of(role: A2ARole, content: Iterable[ContentPart]) -> Role:
-    """Return the role of a message whose metadata does not contain a role."""
+    """Return the role of a message without a role in its metadata."""
     if role is A2ARole.AGENT:
         return Role.MODEL
     return Role.TOOL if any(isinstance(part, ContentPartToolResult) for part in content) else Role.USER
@@ -253,7 +250,7 @@ def _a2a_part(part: ContentPart) -> Part:
     if isinstance(part, ContentPartData):
         metadata = part.metadata
         if _tool_entries(part.data) is not None:
-            # Mark this data of a caller, because it looks like tool calls or results.
+            # This data of a caller looks like tool calls or results.
             metadata = with_extension_metadata(metadata, channel="data")
         return Part(data=part.data, metadata=metadata)
     return Part(text=cast("ContentPartText", part).text, metadata=part.metadata)
@@ -407,7 +404,7 @@ def _fields(value: object) -> Mapping[str, Any]:
         return value.model_dump(mode="json", by_alias=True)
     if is_protobuf(value):
         return protobuf_json(value)
-    # ``__dict__`` is not used, because attributes may be slots or properties.
+    # Attributes may be slots or properties, which ``__dict__`` does not contain.
     attributes = {name: getattr(value, name) for name in _ATTRIBUTES if hasattr(value, name)}
     fields = {name: field for name, field in attributes.items() if field is not None or name == "data"}
     if fields:

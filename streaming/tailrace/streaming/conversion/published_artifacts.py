@@ -1,9 +1,8 @@
-"""Artifacts of a response of which another process had published only a part when the process stopped.
+"""Artifacts of a response of which another process published only a part before it stopped.
 
-If the provider still stores the response, the provider sends it again from the beginning. `PublishedArtifacts` then
-removes the content that subscribers have already received, so that the artifacts continue with the first missing
-character. If a new response is requested instead, `emptying_updates` empties the published artifacts that the new response does
-not replace.
+If the provider stores the response, it sends the response again from the beginning. `PublishedArtifacts` then removes the content
+that subscribers have already received. If a new response is requested instead, `emptying_updates` empties the published artifacts
+that the new response does not replace.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
     Attributes:
         artifact: The artifact.
         is_open: True if more content of the artifact is expected.
-        is_new: True if the interrupted turn created or extended the artifact; False if only earlier turns did.
+        is_new: True if the interrupted turn created or extended the artifact.
     """
 
     artifact: Artifact
@@ -31,8 +30,7 @@ class PublishedArtifact(msgspec.Struct, frozen=True):
 class PublishedArtifacts:
     """Removes published content from the updates of a response that is received again. Sans-IO.
 
-    If the content of an open artifact differs from its published content, the new content replaces the published content.
-    Updates of artifacts that were published completely are removed.
+    If the new content of an open artifact differs from its published content, it replaces the published content.
 
     Args:
         artifacts: The published artifacts of the response.
@@ -87,7 +85,7 @@ class _PublishedText:
         self.is_complete = False  # True after the complete text has been received again or replaced
 
     def feed(self, text: str, *, last: bool) -> Sequence[Update]:
-        """Return the updates for the next fragment of the text that is received again."""
+        """Return the updates for the next fragment of the text."""
         length = min(len(text), len(self._text) - self._length)
         is_same = self._text.startswith(text[:length], self._length)
         if not is_same or (last and self._length + len(text) < len(self._text)):

@@ -37,7 +37,7 @@ class StreamConversion:
         decoder: The decoder for the format of the provider.
         task_id: The id of the task; empty to create an id.
         context_id: The id of the conversation; empty to create an id.
-        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from the text.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
 
     Attributes:
         record: The record of the task.
@@ -72,7 +72,7 @@ class StreamConversion:
         return None
 
     def feed(self, data: Any) -> list[Event]:
-        """Decode the next bytes of the body (or other input of the decoder), and return the resulting events.
+        """Decode the next bytes of the body (or other input of the decoder). Return the resulting events.
 
         The data never causes an exception. An event that exceeds the size limit of the decoder ends the response.
         """
@@ -84,7 +84,7 @@ class StreamConversion:
         return self._convert(chunks)
 
     def close(self) -> list[Event]:
-        """End the body, and return the last events. The last event is the final status. The data never causes an exception."""
+        """End the body. Return the last events, ending with the final status. The data never causes an exception."""
         try:
             events = self._convert(self._decoder.close())
         except UpstreamError as error:
@@ -97,8 +97,7 @@ class StreamConversion:
     def message(self) -> dict[str, Any]:
         """Return the response as one JSON object ``{"role": "agent", "parts": […], "metadata": {…}}``.
 
-        Reasoning, text and adjacent tool calls are one part each. Under the URI of the extension, the metadata
-        contains the usage, the finish reason, the text of a refusal, and the error of an incomplete response.
+        The metadata contains the usage, the finish reason, the text of a refusal, and the error of an incomplete response.
         """
         parts = [part.to_dict() for part in answer_parts(self.accumulator)]
         fields = self._translator.response_metadata()
@@ -120,10 +119,9 @@ class StreamConversion:
 
 
 def answer_parts(accumulator: Accumulator) -> list[Part]:
-    """Return the first choice of a response as A2A parts. Empty parts are omitted.
+    """Return the first choice of a response as A2A parts: the reasoning, the text, and the other parts in their original order.
 
-    The first part is the reasoning, and the second part is the text. Tool calls, files, data, and results of tools that the
-    provider runs follow in their original order.
+    Empty parts are omitted.
     """
     assembly = accumulator.first
     if assembly is None:

@@ -1,11 +1,10 @@
 """Translation of a model's response into updates of an A2A task: artifacts and the final status.
 
-`TurnTranslator` uses one `ResponseTranslator` for each response of a turn. The text of each channel of each choice
-becomes one artifact. Each tool call, tool result, file and data part also becomes one artifact. The first event of an
-artifact creates it (``append`` is false), and later events append text. The last event has ``lastChunk``. For a tool
-call, the last event replaces the text of the arguments with the complete call. Metadata of the extension
-`tailrace.streaming.a2a.stream_extension.EXTENSION_URI` marks reasoning, refusals and tool calls, and contains the usage
-and the finish reason. A client that does not know the extension still receives the complete response.
+The text of each channel of each choice becomes one artifact. Each tool call, tool result, file and data part also becomes one
+artifact. The first event of an artifact creates it (``append`` is false), later events append text, and the last event has
+``lastChunk``. For a tool call, the last event replaces the text of the arguments with the complete call. Metadata of the
+extension (`tailrace.streaming.a2a.stream_extension`) marks reasoning, refusals and tool calls, and contains the usage and the
+finish reason.
 """
 
 import math
@@ -45,7 +44,7 @@ _NAMES = {
     Channel.REFUSAL: "Refusal",
 }
 
-# This is a constant because looking up an enum member in Python 3.11 takes longer than creating a struct.
+# Looking up an enum member in Python 3.11 takes longer than creating a struct.
 _TOOL_CALL = Channel.TOOL_CALL
 
 
@@ -53,13 +52,13 @@ class ResponseTranslator:
     """Translates one model response into updates of a task. Sans-IO.
 
     Args:
-        turn: The number of the turn in the task. It is part of artifact ids, so that the ids of different turns differ.
-        round: The number of the response in the turn. It is also part of artifact ids.
-        accumulator: The accumulator of the response, if the caller adds the chunks to it and passes the resulting changes
-            to `translate`. None to create an accumulator, to which `feed` adds the chunks.
-        taken_ids: Function that returns the ids of all earlier calls in the conversation. A call with one of these
-            ids gets a new id at the end of the response. Until then, its artifact has no id of the call.
-        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
+        turn: The number of the turn in the task, for artifact ids.
+        round: The number of the response in the turn, for artifact ids.
+        accumulator: The accumulator of the response, to which the caller adds the chunks. None to create an accumulator for
+            `feed`.
+        taken_ids: Function that returns the ids of all earlier calls in the conversation. A call with one of these ids gets a new
+            id at the end of the response. Until then, its artifact has no id of the call.
+        think_tags: See `Accumulator`.
         max_event_bytes: Maximum size in bytes of the text of one update after merging; 0 for no limit.
         results: The number of tool results that were published earlier with this turn and round.
 
@@ -85,8 +84,7 @@ class ResponseTranslator:
         self._turn = turn
         self._round = round
         self._max_event = max_event_bytes
-        # A text with at most this number of characters cannot exceed the limit (see `_joined`), because a character
-        # has at most four bytes in UTF-8.
+        # A text of this length cannot exceed the limit (see `_joined`): a character has at most four bytes in UTF-8.
         self._max_text = max_event_bytes // 4 - 1 if max_event_bytes else math.inf
         self._complete_parts = 0
         self._results = results
@@ -94,7 +92,7 @@ class ResponseTranslator:
         self._calls: dict[tuple[int, int], _CallArtifact] = {}  # by choice and position
 
     def feed(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Update]:
-        """Add chunks that arrived together, and return the resulting updates."""
+        """Add chunks that arrived together. Return the resulting updates."""
         add = self.accumulator.add
         changes: list[Change] = []
         for chunk in chunks:
@@ -108,9 +106,8 @@ class ResponseTranslator:
     def translate(self, changes: list[Change]) -> list[Update]:
         """Return the updates for changes that arrived together.
 
-        Consecutive texts of one artifact are merged into one update. If the merged text is too large for one update,
-        it becomes as few updates as possible; the text of one change is never split. The texts are merged here,
-        because updates with event numbers cannot be merged.
+        Consecutive texts of one artifact are merged, because updates with event numbers cannot be merged later. If the merged
+        text is too large, it becomes as few updates as possible. The text of one change is never split.
         """
         updates: list[Update] = []
         for change in changes if len(changes) == 1 else self._merged(changes):
@@ -128,7 +125,7 @@ class ResponseTranslator:
         return updates
 
     def resume_text(self) -> None:
-        """Append the text that follows to the text artifact, which another process created."""
+        """Append the text that follows to the text artifact of another process."""
         self._artifact_ids.setdefault((Channel.TEXT, 0), self._artifact_id("text", {}, 0))
 
     def close(self, error: UpstreamError | None = None) -> list[Update]:
@@ -138,9 +135,8 @@ class ResponseTranslator:
             error: The error with which the stream ended; None for no error.
 
         Returns:
-            The last updates. The final update is a `StatusUpdate`. Its state is COMPLETED; INPUT_REQUIRED if the
-            response calls tools that the caller must run; or FAILED if the response is incomplete, or if a filter of the
-            provider stopped it. A FAILED status has a message with the reason.
+            The last updates. The final update is a `StatusUpdate`: COMPLETED; INPUT_REQUIRED if the caller must run tools; or
+            FAILED, with the reason, if the response is incomplete or a filter of the provider stopped it.
         """
         updates = self.finish(self.accumulator.close(error))
         return [*updates, self.ending(self._open_calls())]
@@ -152,8 +148,7 @@ class ResponseTranslator:
 
         Args:
             changes: The changes that `Accumulator.close` returned.
-            calls: The calls of the first choice with the ids that they have in the conversation; None to use the ids
-                in the response.
+            calls: The calls of the first choice with their ids in the conversation; None to use the ids in the response.
         """
         updates = self.translate(changes)
         updates += [TextDelta(artifact_id, "", last=True) for artifact_id in self._artifact_ids.values()]
@@ -170,7 +165,7 @@ class ResponseTranslator:
                 )
             if tool_calls:
                 updates += [self.result(each, choice) for each in assembly.message().tool_results]
-        # Complete the artifacts of calls that the response made before it was restarted and did not make again.
+        # Complete the artifacts of calls that a restarted response did not make again.
         updates += [
             TextDelta(call.artifact_id, "", last=True)
             for (choice, position), call in self._calls.items()
@@ -190,7 +185,7 @@ class ResponseTranslator:
 
         Args:
             calls: The calls that the caller must run.
-            usage: The token counts of the complete turn; None to use the counts of the response.
+            usage: The token counts of the complete turn; None for those of the response.
         """
         state, message = TaskState.COMPLETED, None
         first = self.accumulator.first
@@ -209,12 +204,11 @@ class ResponseTranslator:
         return StatusUpdate(state, message, {EXTENSION_URI: self.response_metadata(usage)})
 
     def _open_calls(self) -> list[ContentPartToolCall]:
-        """Return the calls of all choices, except the calls that the provider runs itself."""
         choices = self.accumulator.choices.values()
         return [call for assembly in choices for call in assembly.tool_calls if call.kind != "server"]
 
     def _merged(self, changes: list[Change]) -> list[Change]:
-        """Merge adjacent changes of the same channel and choice. Complete parts are not merged."""
+        """Merge adjacent changes of the same channel and choice, except complete parts."""
         merged: list[Change] = []
         for (channel, choice, call, is_complete), run in groupby(changes, _place_of):
             if is_complete:
@@ -231,10 +225,7 @@ class ResponseTranslator:
         return self._read_used_ids()
 
     def _arguments(self, change: Change) -> list[Update]:
-        """Return the updates for a fragment of a call's arguments.
-
-        At the end of the response, the complete call replaces this text.
-        """
+        """Return the updates for a fragment of a call's arguments, which the complete call replaces later."""
         known = (change.choice, change.call) in self._calls
         call = self._call_artifact(change.choice, change.call)
         text = call.complete_text(change.text)
@@ -302,7 +293,7 @@ class ResponseTranslator:
     def _artifact_id(self, artifact_id: str, fields: dict[str, Any], choice: int) -> str:
         """Return an artifact id that is unique in the task.
 
-        Add the numbers of the choice, the round and the turn to the id and to ``fields``, except those of the first ones.
+        The numbers of the choice, the round and the turn are added to the id and to ``fields``, except those of the first ones.
         """
         for name, number, first in (
             ("choice", choice, 0),
@@ -315,7 +306,7 @@ class ResponseTranslator:
         return artifact_id
 
     def _writer(self) -> dict[str, str]:
-        """Return the model as a metadata field. After a crash, only the same model may continue the text of the artifact."""
+        """Return the model for the metadata. After a crash, only the same model may continue the text of the artifact."""
         return {"model": self.model} if self.model else {}
 
     def _has_truncated_call(self) -> bool:
@@ -329,7 +320,7 @@ class ResponseTranslator:
         """Return the usage, the finish reason and the metadata of the response, for the metadata of the final status.
 
         Args:
-            usage: The token counts of the complete turn; None to use the counts of the response.
+            usage: The token counts of the complete turn; None for those of the response.
         """
         accumulator = self.accumulator
         fields: dict[str, Any] = {}
@@ -389,14 +380,13 @@ class _CallArtifact:
 
         Args:
             parts: All parts of the artifact.
-            name: The name of the tool; empty while the name is unknown.
+            name: The name of the tool; empty if unknown.
             call_id: The id of the call; empty while the id may change.
         """
         fields = {**self._metadata, "callId": call_id} if call_id else self._metadata
         return _new_artifact(self.artifact_id, name or "Tool call", parts, fields)
 
     def add_metadata(self, fields: dict[str, str]) -> None:
-        """Add fields to the metadata of the artifact."""
         self._metadata = {**self._metadata, **fields}
 
     def complete_text(self, fragment: str) -> str:
@@ -426,15 +416,12 @@ def _a2a_parts(content: Sequence[ContentPart]) -> tuple[Part, ...]:
 
 
 def _joined(texts: Iterable[str], most: int) -> Iterable[str]:
-    """Join texts into as few texts as possible that do not exceed a size.
-
-    A single text that is too large is not split.
-    """
+    """Join texts into as few texts as possible that do not exceed a size. A single text that is too large is not split."""
     fragment: list[str] = []
     size = 0
     for text in texts:
         added = utf8_size(text)
-        # The joined text must stay below the limit, because a buffered half of a surrogate pair may add bytes to it.
+        # A buffered half of a surrogate pair may add bytes to the text.
         if fragment and size + added >= most:
             yield "".join(fragment)
             fragment, size = [], 0

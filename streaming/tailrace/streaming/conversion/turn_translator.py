@@ -1,7 +1,4 @@
-"""Translation of an agent's turn into updates of an A2A task: responses, tool results and messages.
-
-The server's agent handler passes a `TurnTranslator` to `Agent.drive` as the view of the turn.
-"""
+"""Translation of an agent's turn into updates of an A2A task: responses, tool results and messages."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,23 +39,20 @@ from tailrace.wrappers.continuation import Route
 
 
 class TurnTranslator:
-    """Translates the steps of one turn (`tailrace.streaming.agent.agent.Agent.steps`) into updates of a task. Sans-IO.
+    """Translates the steps of one turn (`Agent.steps`) into updates of a task. Sans-IO.
 
-    The artifact ids of the second and later responses contain the number of the round. When the artifacts with
-    the content of a message are complete, the message is added to the conversation together with the next update.
+    A message is added to the conversation after its artifacts are complete, together with the next update.
 
     Args:
-        accumulator: The accumulator of the turn. The caller adds the content to it.
+        accumulator: The accumulator of the turn, to which the caller adds the content.
         turn: The number of the turn in the task.
         rounds: The number of responses of this turn that another process received before.
         results: The number of tool results of this turn that another process published before.
         reader: Parses a structured response; None for text.
         max_event_bytes: See `ResponseTranslator`.
         first_updates: Updates to publish before the first step.
-        request_of: Function that returns the approval request of a call without a result; None if the caller must run
-            the call.
-        published: The published artifacts of the response that the turn requests first, if another process had
-            published a part of it; otherwise empty.
+        request_of: Function that returns the approval request of a call without a result; None if the caller must run the call.
+        published: The artifacts of the first response, if another process published a part of it; otherwise empty.
     """
 
     def __init__(
@@ -81,7 +75,7 @@ class TurnTranslator:
         self._round = rounds
         self._reader = reader
         self._max_event = max_event_bytes
-        # Round 0 gives the results of approved calls other artifact ids than the results of the first response.
+        # Round 0: the results of approved calls must not have the artifact ids of results of the first response.
         self._response = ResponseTranslator(turn=turn, round=0, results=results)
         self._published = published
         self._received_again: PublishedArtifacts | None = None
@@ -95,7 +89,7 @@ class TurnTranslator:
     def begin_response(
         self, response: Accumulator
     ) -> Callable[[list[Change]], Sequence[Update | MessageAdded]]:
-        """Begin a response, and return the function that translates its changes (`ResponseTranslator.translate`)."""
+        """Begin a response. Return the function that translates its changes (`ResponseTranslator.translate`)."""
         self._round += 1
         self._response = ResponseTranslator(
             turn=self._turn,
@@ -129,7 +123,7 @@ class TurnTranslator:
         items = self._new_messages()
         if isinstance(step, ResponseEnded):
             self._add_attempts()
-            # Use the calls in the message, because their ids are unique in the conversation.
+            # The ids of calls in the message are unique in the conversation.
             calls = (
                 self._accumulator.messages[-1].tool_calls
                 if len(self._accumulator.messages) > self._complete
@@ -142,8 +136,7 @@ class TurnTranslator:
             items.append(self._response.result(step.result))
         self._complete = len(self._accumulator.messages)
         if isinstance(step, ResponseEnded) and self._accumulator.calls_without_result and items:
-            # Persist the messages before the tools run. After a crash, the server then knows that the tools may have
-            # run.
+            # Persist the messages before the tools run. After a crash, the server then knows that the tools may have run.
             items[-1:] = [*self._new_messages(), items[-1]]
         if isinstance(step, RoundEnded):
             items += self._new_messages()
@@ -166,7 +159,7 @@ class TurnTranslator:
             "model": step.model,
             "after": attempts_to_json((step.attempt,))[0],
         }
-        # After a crash, the server knows from these fields which attempts the response had.
+        # After a crash, the server needs these fields.
         if len(attempts) > 1:
             metadata["before"] = attempts_to_json(attempts[:-1])
         numbers = {"turn": self._turn, "round": self._round}
@@ -197,10 +190,10 @@ class TurnTranslator:
         return (self._first_updates,) if self._first_updates else ()
 
     def close(self, error: AgentError | None = None) -> Sequence[Sequence[Update | MessageAdded]]:
-        """End the turn and return the last updates. The final update is the status.
+        """End the turn. Return the last updates, ending with the final status.
 
         Args:
-            error: The reason why the turn has no result; None if the turn has a result.
+            error: The reason why the turn has no result; None if it has a result.
         """
         items = self._new_messages()
         usage = self._accumulator.total_usage if self._round > 1 else None

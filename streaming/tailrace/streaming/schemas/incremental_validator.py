@@ -1,6 +1,6 @@
 """Validator that checks the text of a JSON value against a schema while the text arrives.
 
-`tailrace.streaming.schemas.schema_shapes` explains shapes and alternatives.
+See `tailrace.streaming.schemas.schema_shapes` for shapes and alternatives.
 """
 
 import json
@@ -35,12 +35,11 @@ _KINDS = {
 
 _MAX_DEPTH = 500
 _MAX_NUMBER = 1000  # characters of a number
-# Maximum number of alternatives of a value, and maximum sum of their `Shape.size`. Above these limits, any value is accepted.
+# Maximum number of alternatives of a value, and maximum sum of their `Shape.size`. Above them, any value is accepted.
 _MAX_STATES = 256
 _MAX_SIZE = 5_000
 
-# An alternative of a value: a shape of the value, and the position in `_Container.states` of the container's alternative to
-# which this shape belongs.
+# An alternative of a value: its shape, and the position in `_Container.states` of the alternative that contains it.
 _State = tuple[int, Shape]
 
 
@@ -51,8 +50,7 @@ class _Container:
     Attributes:
         states: The alternatives that are still possible.
         is_object: True for an object.
-        path: The path of the object or array in the complete value, for messages. It contains only names that are in
-            the schema.
+        path: The path in the complete value, for messages. It contains only names that are in the schema.
         names: The names of the members so far.
         name: The name of the current member.
         count: The number of items so far.
@@ -69,9 +67,9 @@ class _Container:
 class IncrementalValidator:
     """Checks a JSON text against a schema, delta by delta.
 
-    A text is rejected as soon as no continuation of the text can match the schema. Only types, names of members, required
-    members, constants and enumerations are checked; other keywords are ignored. No valid text is rejected, except values
-    that are nested more than 500 levels deep, and numbers of more than 1,000 characters.
+    A text is rejected as soon as no continuation of it can match the schema. Only types, names of members, required members,
+    constants and enumerations are checked. No valid text is rejected, except values that are nested more than 500 levels deep,
+    and numbers of more than 1,000 characters.
 
     Args:
         schema: A valid JSON schema, or its shapes.
@@ -117,7 +115,6 @@ class IncrementalValidator:
     # Tokens
 
     def _begin(self, text: str, position: int) -> int:
-        """Read spaces and the beginning of the next token."""
         space = _SPACE.match(text, position)
         position = space.end() if space else position
         if position == len(text):
@@ -143,7 +140,6 @@ class IncrementalValidator:
         return position if self._token in ("number", "literal") else position + 1
 
     def _continue(self, text: str, position: int) -> int:
-        """Read more of a token."""
         if self._token in ("string", "name"):
             return self._continue_string(text, position)
         if self._token == "number":  # noqa: S105 — not a password
@@ -204,7 +200,6 @@ class IncrementalValidator:
         self._end_value()
 
     def _check_partial(self) -> None:
-        """Check the token at the end of a delta."""
         if self._token == "number":  # noqa: S105
             text = "".join(self._fragments)
             if not _PARTIAL_NUMBER.match(text) or len(text) > _MAX_NUMBER:
@@ -311,7 +306,7 @@ class IncrementalValidator:
         return "}" if self._stack[-1].is_object else "]"
 
     def _path(self) -> str:
-        """Return the path of the current value. Names that are not in the schema are replaced by an asterisk."""
+        """Return the path of the current value, with asterisks for names that are not in the schema."""
         if not self._stack:
             return ""
         container = self._stack[-1]

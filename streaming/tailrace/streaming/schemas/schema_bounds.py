@@ -1,9 +1,8 @@
-"""Limits for the JSON schemas that callers send. The limits bound the time for compiling a schema and validating a value.
+"""Limits for the JSON schemas of callers, which bound the time for compiling a schema and validating a value.
 
-Callers send schemas of tools and of structured output. The limits are needed because the validator holds the global interpreter
-lock. Patterns are matched in linear time, because look-around and back-references are not supported. The cost of all other
-keywords is at most the number of values, multiplied by the maximum number of keywords that apply to one value. This maximum is
-the *width* of the schema.
+The limits are needed because the validator holds the global interpreter lock. Patterns are matched in linear time. The cost of
+all other keywords is at most the number of values, multiplied by the *width* of the schema. The width is the maximum number of
+keywords that apply to one value.
 """
 
 import math
@@ -17,8 +16,7 @@ MAX_VALUES = 10_000
 """Maximum number of JSON values of a schema. References are not followed."""
 
 MAX_CHARACTERS = 1_000_000
-"""Maximum number of characters of all strings and names in a schema. The schemas of all tools together have the same
-limit."""
+"""Maximum number of characters of all strings and names in a schema, or in the schemas of all tools together."""
 
 MAX_PATTERNS = 50
 """Maximum number of different patterns in a schema. Compiling a pattern takes up to a millisecond."""
@@ -32,12 +30,12 @@ PATTERN_SIZE = 256 * 1024
 _MAX_LEVELS = 200
 _MAX_STEPS = 100_000  # maximum number of steps for computing the width
 
-# Keywords with schemas that apply to the same value as the schema itself.
+# Keywords whose schemas apply to the same value.
 _SAME_VALUE_KEYWORDS = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 _SAME_VALUE_MAPS = ("dependentSchemas", "dependencies")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
-# Keywords with schemas that apply to members or items of the value.
+# Keywords whose schemas apply to members or items of the value.
 _CHILD_KEYWORDS = (
     "additionalItems",
     "additionalProperties",
@@ -51,7 +49,7 @@ _CHILD_KEYWORDS = (
 
 
 def check_values(schema: Mapping[str, Any]) -> None:
-    """Check that a schema can be compiled in a limited time.
+    """Raise an error for a schema that may take too long to compile.
 
     Raises:
         ValueError: The schema has more than `MAX_VALUES` values or `MAX_CHARACTERS` characters.
@@ -65,7 +63,7 @@ def check_values(schema: Mapping[str, Any]) -> None:
 
 
 def check_patterns(schema: object) -> None:
-    """Check that the patterns in a schema, or in a list of schemas, can be compiled in a limited time.
+    """Raise an error if the patterns in a schema, or in a list of schemas, may take too long to compile.
 
     Raises:
         ValueError: There are more than `MAX_PATTERNS` patterns, or a pattern is longer than `MAX_PATTERN_LENGTH`.
@@ -84,10 +82,10 @@ def schema_width(schema: Mapping[str, Any], *, recursive: bool) -> int:
 
     Args:
         schema: The schema.
-        recursive: True if the schema refers to itself, as returned by `schema_size`.
+        recursive: True if the schema refers to itself (see `schema_size`).
 
     Raises:
-        ValueError: The schema is too large to count the keywords.
+        ValueError: The schema is too large.
     """
     return _Width(schema, recursive=recursive).of([schema])
 
@@ -97,7 +95,7 @@ def count_values(value: object, limit: float = math.inf) -> int:
 
     Args:
         value: The value.
-        limit: Counting stops above this number. The result is then larger than ``limit``, but not exact.
+        limit: Counting stops above this number.
     """
     count = 0
     waiting = [value]
@@ -148,8 +146,7 @@ class _Width:
 
     Args:
         root: The schema.
-        recursive: True if the schema refers to itself. Then the validator caches results, and this class does not
-            count the same schemas twice.
+        recursive: True if the schema refers to itself. Then the validator caches results, and the same schemas count once.
     """
 
     def __init__(self, root: Mapping[str, Any], *, recursive: bool) -> None:
@@ -158,7 +155,7 @@ class _Width:
         self._steps = 0
 
     def of(self, schemas: list[Mapping[str, Any]]) -> int:
-        """Return the width of several schemas for the same value, including the schemas of the value's members and items."""
+        """Return the width of several schemas for the same value, including the schemas of its members and items."""
         widest = 1
         waiting = [schemas]
         while waiting:
@@ -216,7 +213,6 @@ class _Width:
 
 
 def _listed(value: object) -> list[Mapping[str, Any]]:
-    """Return a list of schemas. A single schema becomes a list."""
     each = cast("list[object]", value) if isinstance(value, list) else [value]
     return [cast("Mapping[str, Any]", schema) for schema in each if isinstance(schema, dict)]
 

@@ -1,8 +1,7 @@
-"""Conversion of a JSON schema to shapes. A value can be checked against a shape while the text of the value is still incomplete.
+"""Conversion of a JSON schema to shapes, which can check an incomplete value.
 
-A schema is converted to alternatives. Each alternative is a `Shape`: a set of schemas that all apply to the value, without
-references and combinations (``allOf``, ``anyOf``, ``oneOf``). Keywords that are not supported are ignored, so that a shape never
-rejects a valid value.
+A schema is converted to alternatives. Each alternative is a `Shape`: schemas that all apply to the value, without references and
+combinations (``allOf``, ``anyOf``, ``oneOf``). Unsupported keywords are ignored, so that a shape never rejects a valid value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +9,13 @@ from itertools import product
 from typing import Any, cast
 
 KINDS = frozenset(("object", "array", "string", "number", "boolean", "null"))
-"""The kinds of JSON values. The first character of a value determines its kind."""
+"""The kinds of JSON values, which the first character of a value determines."""
 
 _MAX_ALTERNATIVES = 64
 _MAX_LEVELS = 100
 
 MAX_WORK = 1_000_000
-"""Default maximum number of steps for the conversion of a schema. Each step takes up to one microsecond."""
+"""Default maximum number of steps for the conversion of a schema. A step takes up to one microsecond."""
 
 Parts = tuple[Mapping[str, Any], ...]
 
@@ -33,7 +32,7 @@ class Shape:
         constants: The values that the shape accepts, if the schema lists them; otherwise None.
         names: The names of members that the shape accepts; None for any name.
         required: The names of required members.
-        size: The number of schemas, constants and names. The time for checking a value is proportional to this number.
+        size: The number of schemas, constants and names, which determines the time for checking a value.
     """
 
     def __init__(self, parts: Parts, schema: "SchemaShapes") -> None:
@@ -82,7 +81,7 @@ class Shape:
         return shape
 
     def knows(self, name: str) -> bool:
-        """Return True if a schema of the shape defines a member with this name."""
+        """Return True if the schemas define a member with this name."""
         return any(name in cast("Mapping[str, Any]", part.get("properties", {})) for part in self._parts)
 
     def item(self, index: int) -> tuple["Shape", ...]:
@@ -107,8 +106,7 @@ class SchemaShapes:
 
     Args:
         schema: A valid JSON schema.
-        max_work: Maximum number of steps for the conversion. Parts of the schema that would exceed this number accept any value.
-            Each step takes up to one microsecond.
+        max_work: Maximum number of steps for the conversion. Further parts of the schema accept any value.
 
     Attributes:
         roots: The alternatives for the complete value.
@@ -123,12 +121,12 @@ class SchemaShapes:
         self.roots = self.alternatives([schema])
 
     def spend(self, steps: int) -> bool:
-        """Count steps of the conversion. Return False if the maximum is exceeded."""
+        """Count steps of the conversion. Return False above the maximum."""
         self._work -= steps
         return self._work >= 0
 
     def alternatives(self, schemas: Sequence[Any]) -> tuple[Shape, ...]:
-        """Return the alternatives for a value to which several schemas apply. If the result is empty, no value is valid."""
+        """Return the alternatives for a value to which several schemas apply; empty if no value is valid."""
         shapes: list[Shape] = []
         for parts in self._combined([self._expanded(each, frozenset(), 0) for each in schemas]):
             shape = self._shape(parts)
@@ -148,14 +146,14 @@ class SchemaShapes:
     def _expanded(self, schema: Any, seen: frozenset[str], level: int) -> list[Parts]:
         """Return the alternatives of a schema.
 
-        If the schema cannot be expanded, return an empty alternative, which accepts any value.
+        The result is an empty alternative, which accepts any value, if the schema cannot be expanded.
         """
         if schema is False:
             return []
         if not isinstance(schema, dict) or not schema or level > _MAX_LEVELS or not self.spend(1):
             return [()]
         fields = cast("dict[str, Any]", schema)
-        if "$ref" in fields:  # ignore the other keywords, which do not apply in older drafts
+        if "$ref" in fields:  # in older drafts, the other keywords do not apply
             target = str(fields["$ref"])
             if target in seen or self._has_own_references:
                 return [()]
@@ -170,7 +168,7 @@ class SchemaShapes:
         return self._combined(choices)
 
     def _combined(self, choices: Sequence[list[Parts]]) -> list[Parts]:
-        """Return all combinations of one alternative from each list. If there are too many, return an empty alternative."""
+        """Return all combinations of one alternative from each list; an empty alternative if there are too many."""
         number = 1
         for each in choices:
             number *= len(each)

@@ -1,7 +1,4 @@
-"""Structured output: creation of the JSON schema for a request, and parsing of the response.
-
-`Agent` uses `OutputReader`.
-"""
+"""Structured output: creation of the JSON schema for a request, and parsing of the response."""
 
 import json
 import re
@@ -26,7 +23,7 @@ from tailrace.wrappers.request_options import OutputFormat
 
 _MAX_EXPLAINED = 1_000  # maximum number of parts of a schema for detailed error messages
 _MAX_VALUES = 100_000  # maximum number of JSON values in a response
-_MAX_WORK = 500_000  # maximum of keywords times values; each keyword of a value takes up to 0.1 microseconds
+_MAX_WORK = 500_000  # maximum of keywords times values, which take up to 0.1 microseconds each
 _MAX_EXPLAINED_WORK = 20_000
 _MAX_MESSAGE = 500  # maximum number of characters of an error message
 
@@ -34,8 +31,7 @@ _MAX_MESSAGE = 500  # maximum number of characters of an error message
 class PlainSchema(GenerateJsonSchema):
     """Generator of JSON schemas with closed objects and without derived titles.
 
-    Objects have ``additionalProperties: false``, because some providers require this. Titles that pydantic derives
-    from names are omitted, because they cost tokens and contain no information for the model.
+    Some providers require ``additionalProperties: false`` in objects. Titles that pydantic derives from names cost tokens.
     """
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -64,8 +60,8 @@ class OutputReader:
 
     Args:
         output_format: The output format of the request.
-        validate: Function that converts a JSON value to the result. If the value does not match the format, the function
-            raises a ValueError with the reason.
+        validate: Function that converts a JSON value to the result. It raises a ValueError with the reason if the value does not
+            match the format.
 
     Attributes:
         format: The output format of the request.
@@ -89,12 +85,12 @@ class OutputReader:
         except pydantic.errors.PydanticUserError as error:
             raise ConfigurationError(f"output type {name}: {error.message}") from error
         if "$ref" in schema:
-            # The type is recursive. Providers require an object at the top level of the schema, not a reference.
+            # The type is recursive. Providers require an object at the top level of the schema.
             definition_name = str(schema.pop("$ref")).rpartition("/")[2]
             schema = {**schema["$defs"][definition_name], **schema}
         wrapped = schema.get("type") != "object"
         if wrapped:
-            # Providers accept only schemas of objects. Wrap other types in an object.
+            # Providers accept only schemas of objects.
             definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
             properties = {"result": schema}
             schema = (
@@ -103,10 +99,10 @@ class OutputReader:
 
         def validate(value: Any) -> object:
             if wrapped and isinstance(value, dict):
-                # Models that are not constrained to the schema may omit the wrapper object.
+                # Models may omit the wrapper object.
                 value = cast("dict[str, Any]", value).get("result", cast("Any", value))
             try:
-                # Validate as JSON, in which dates and other values are strings.
+                # As JSON, dates and other values are strings.
                 return adapter.validate_json(json.dumps(value))
             except pydantic.ValidationError as error:
                 raise ValueError(_problems(error)) from None
@@ -118,11 +114,9 @@ class OutputReader:
     def of_format(cls, output_format: OutputFormat) -> "OutputReader":
         """Create a reader for the JSON schema of a format; for any JSON object if the format has no schema.
 
-        External references are not fetched, because the schema may come from a caller.
-
         Raises:
-            ValueError: The schema is not a valid JSON schema, is too large, or has an external reference or a pattern that is
-                not supported.
+            ValueError: The schema is not a valid JSON schema, is too large, or has an unsupported pattern or an external
+                reference. External references are not fetched, because the schema may come from a caller.
         """
         if output_format.schema_ is None:
             return cls(output_format, _any_object)
@@ -136,8 +130,8 @@ class OutputReader:
         width = schema_width(output_format.schema_, recursive=recursive)
         import jsonschema_rs  # imported here, because many servers never need it
 
-        # The validator collects all errors before it returns the first error. For a schema with many branches, this
-        # takes very long. Errors are therefore explained only for small schemas.
+        # The validator collects all errors before it returns the first one. For a schema with many branches, this takes very
+        # long. Errors are therefore explained only for small schemas.
         is_explained = size <= _MAX_EXPLAINED and not recursive
         try:
             validator = jsonschema_rs.validator_for(
