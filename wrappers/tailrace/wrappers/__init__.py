@@ -1,9 +1,7 @@
 """The wrappers layer: one interface to the APIs of all model providers.
 
-The layer converts the streamed responses and the messages of these APIs to common types, and converts conversations to
-requests. This package exports the common types: chunk wrappers, messages, request options, history converters, decoders
-of SSE and NDJSON bodies, and errors. Each provider has a subpackage, for example `tailrace.wrappers.anthropic`. The
-layer above is `tailrace.streaming`.
+The layer converts the streamed responses and the messages of these APIs to common types, and converts conversations to requests.
+This package exports the common types. Each provider has a subpackage, for example `tailrace.wrappers.anthropic`.
 """
 
 from tailrace.wrappers.assembly.message_assembly import Change, Channel, MessageAssembly

@@ -1,7 +1,7 @@
 """Chunks of a streamed response, with the same interface for all providers.
 
-The decoder of a provider converts the events of a stream to `ChunkWrapper`s. The classes that read these chunks
-(`MessageAssembly` and `tailrace.streaming.Accumulator`) therefore do not depend on the provider.
+The decoder of a provider converts the events of a stream to `ChunkWrapper`s, which `MessageAssembly` and
+`tailrace.streaming.Accumulator` read.
 """
 
 from abc import ABCMeta, abstractmethod
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class FinishReason(StrEnum):
-    """Finish reasons in the common format. Decoders convert the finish reasons of the providers to these values."""
+    """Finish reasons in the common format, to which decoders convert those of the providers."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -44,13 +44,12 @@ class FinishMessage(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of one request. The provider reported them; tailrace never estimates counts.
+    """Token counts of one request, as the provider reported them.
 
     Attributes:
         input_tokens: Number of tokens of the prompt.
         output_tokens: Number of tokens of the output, including reasoning.
-        total_tokens: The total that the provider reported. If the provider reported no total, the sum of the other two
-            counts.
+        total_tokens: The reported total; the sum of the other two counts if none was reported.
         raw: The unchanged usage object of the provider (cached tokens, reasoning tokens, cost, …).
     """
 
@@ -64,16 +63,14 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
     """One fragment of a tool call, as the provider sent it. `MessageAssembly` finds the call to which the fragment belongs.
 
     Attributes:
-        index: The index of the call that the provider sent, or None.
+        index: The index of the call; None if the provider sent none.
         id: The id of the call; empty if the provider sent none with this fragment.
         name: The name of the tool, or a fragment of the name; may be empty.
-        arguments: A fragment of the argument text, which is JSON, or free text for a custom tool. Consumers
-            concatenate the fragments.
-        type: ``"function"``, ``"custom"``, or ``"server"`` for a tool that the provider runs itself; empty if the
-            provider sent no type with this fragment.
-        extra: Further fields of the call, such as thought signatures, in an object under the provider's metadata key,
-            for example ``{"gemini": {…}}``; None if there are none. The fields become metadata of the call. Later
-            requests to the provider contain them.
+        arguments: A fragment of the argument text: JSON, or free text for a custom tool.
+        type: ``"function"``, ``"custom"``, or ``"server"`` for a server tool; empty if the provider sent no type with this
+            fragment.
+        extra: Further fields, such as thought signatures, under the provider's metadata key, for example ``{"gemini": {…}}``;
+            None for none. They become metadata of the call, which later requests contain.
     """
 
     index: int | None = None
@@ -87,19 +84,16 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
 class BlockDelta(msgspec.Struct, frozen=True):
     """The block of text or reasoning to which a delta belongs.
 
-    Anthropic, Gemini and the Responses API divide a response into content blocks. A signature or annotation belongs to
-    one block, and later requests must contain each block unchanged. A delta without a `BlockDelta` continues the latest
-    block of text or reasoning.
+    Anthropic, Gemini and the Responses API divide a response into content blocks. Later requests must contain each block
+    unchanged. A delta without a `BlockDelta` continues the latest block of text or reasoning.
 
     Attributes:
         channel: ``"text"`` or ``"reasoning"``.
-        starts_block: True if the delta starts a new block, False if the delta belongs to the latest block with the same
-            channel. The text of a new block is not joined with earlier text. A block without text is preserved if it
-            has a signature or metadata.
-        signature: A fragment of the signature of a reasoning block. Consumers concatenate the fragments.
-        metadata: Further fields of the block, under the provider's metadata key; None if there are none. The fields
-            become metadata of the content part, and later requests to the provider contain them. If several deltas have
-            the same field, the values are merged like those of `ChunkDetails.extra`.
+        starts_block: True if the delta starts a new block, whose text is not joined with earlier text. False if it belongs to the
+            latest block with the same channel. A block without text is preserved if it has a signature or metadata.
+        signature: A fragment of the signature of a reasoning block.
+        metadata: Further fields of the block, under the provider's metadata key; None for none. They become metadata of the
+            content part, which later requests contain. Repeated fields are merged like those of `ChunkDetails.extra`.
     """
 
     channel: Literal["text", "reasoning"]
@@ -112,25 +106,20 @@ class ChunkDetails(msgspec.Struct):
     """Content that most chunks do not have. It is a separate object, so that the other chunks stay small.
 
     Attributes:
-        role: The role of the message if it is not the usual role ``assistant``; otherwise empty.
+        role: The role of the message; empty for the usual role ``assistant``.
         refusal: A fragment of the text with which the model refuses to answer.
-        metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …); None if
-            there are none. If several chunks have the same field, the last value is used, except for ``id`` and
-            ``created``, whose first value is used.
-        extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields); None if there are
-            none. If several chunks have the same field, the values are merged (see
-            `tailrace.wrappers.decoding.extra_fields.FieldFold`).
-        error: The error that the provider reported, or None. The other content of the chunk is valid even if there is
-            an error.
-        snapshot: True if the chunk contains the complete message instead of a delta. Its content is used only if no
-            earlier chunk of the stream had content.
+        metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …); None for none. The
+            last value of a field is used, but for ``id`` and ``created`` the first.
+        extra: Other fields of the message (annotations, audio, images, logprobs, unknown fields); None for none. The values of a
+            field in several chunks are merged (see `tailrace.wrappers.decoding.extra_fields.FieldFold`).
+        error: The error that the provider reported, or None. The other content of the chunk is valid even if there is an error.
+        snapshot: True if the chunk contains the complete message. It is used only if no earlier chunk had content.
         block: The block of text or reasoning that the delta belongs to, or None.
-        parts: Complete content parts that follow the text of the delta: files, data, and results of tools that the
-            provider ran. Tool calls are not allowed here.
+        parts: Complete content parts that follow the text of the delta: files, data, and results of server tools. Tool calls are
+            not allowed here.
         restarts: True if the provider began its response again. The previous content of the choice must be discarded.
-        is_second_field: True if the reasoning of the delta comes from a second field, for example
-            ``reasoning_details``. Some servers send the same reasoning in the usual field and in a second field. The
-            second field is then ignored if the usual field has had reasoning.
+        is_second_field: True if the reasoning of the delta comes from a second field, for example ``reasoning_details``. It is
+            ignored if the usual field has had reasoning, because some servers send the same reasoning in both fields.
     """
 
     role: str = ""
@@ -163,7 +152,7 @@ class ChunkDetails(msgspec.Struct):
 class _ChunkMeta(StructMeta, ABCMeta):
     """Metaclass of abstract msgspec structs.
 
-    A chunk wrapper is created for each token, so it must be a struct, which takes only 60 ns to create.
+    A chunk wrapper is created for each token. A struct takes only 60 ns to create.
     """
 
 
@@ -176,8 +165,8 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
         raw: The provider's object, with all its fields.
         choice: The index of the choice; 0 unless the request asked for several choices.
         details: Content that most chunks do not have, or None.
-        plain: True if the decoder knows that the delta has only text or reasoning. Consumers then need to call only
-            `get_texts`. False if the delta may have other content.
+        plain: True if the delta has only text or reasoning, so that consumers need to call only `get_texts`. False if it may have
+            other content.
     """
 
     raw: T
@@ -199,12 +188,10 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
     @property
     def reasoning_origin(self) -> Mapping[str, Any] | None:
-        """The field that contained this delta's reasoning, for example ``{"openai": {"field": "reasoning"}}``.
+        """The field of this delta's reasoning, for example ``{"openai": {"field": "reasoning"}}``.
 
-        None if later requests do not depend on the field.
-
-        When a reasoning block starts, `MessageAssembly` adds this value to the metadata of the block. Later requests
-        then contain the reasoning in the same field.
+        `MessageAssembly` adds the value to the metadata of a new reasoning block, so that later requests contain the reasoning in
+        the same field. None if later requests do not depend on the field.
         """
         return None
 
@@ -222,15 +209,7 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
 
 class ReadWrapper(ChunkWrapper[T], Generic[T], gc=False):
-    """Chunk wrapper that stores its values as attributes. It is the base class of the chunk wrappers of most providers.
-
-    Attributes:
-        text: The visible text.
-        reasoning: The reasoning text.
-        calls: The fragments of tool calls.
-        finish: The finish reason; None while the response continues.
-        usage: The token counts of the request; None if the delta has none.
-    """
+    """Chunk wrapper that stores its values as attributes: the base class of the chunk wrappers of most providers."""
 
     text: str = ""
     reasoning: str = ""

@@ -1,7 +1,7 @@
 """Types for the continuation of interrupted responses: methods, request options, and the joined chunks.
 
-`Model.continuation` continues a text. `Model.attachment` reads the rest of a response that the provider stores. The
-module `tailrace.streaming.agent.continuation` decides how, when and with which model a response is continued.
+`Model.continuation` continues a text. `Model.attachment` reads the rest of a response that the provider stores. The conditions
+are in `tailrace.streaming.agent.continuation`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ class Route(StrEnum):
     ATTACH = "attach"
     """The provider stores the response, and sends the events that have not arrived."""
     PREFILL = "prefill"
-    """The request ends with the received text as a message of the model. The provider continues this text."""
+    """The request ends with the received text as a message of the model, which the provider continues."""
     REPLACE = "replace"
     """A new response replaces the received text."""
 
@@ -31,9 +31,8 @@ class Prefill(msgspec.Struct, frozen=True):
 
     Attributes:
         members: Further members of the request.
-        metadata: Metadata of the last message. Its members under the provider's key are added to the message in the
-            request.
-        root: The root path of the API that supports continuations; empty for the default root path.
+        metadata: Metadata of the last message. Its members under the provider's key are added to the message in the request.
+        root: The root path of the API that supports continuations; empty for the default.
         is_exact: True if the response never repeats the end of the interrupted text.
         has_prefix: True if the response begins with the complete interrupted text.
     """
@@ -48,8 +47,7 @@ class Prefill(msgspec.Struct, frozen=True):
 class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
     """The chunks of a continuation, without the characters that repeat the interrupted text.
 
-    If the continuation contains reasoning, an `UpstreamError` is raised, because the model has then begun a new
-    response instead of continuing the text.
+    If the continuation contains reasoning, an `UpstreamError` is raised: the model has begun a new response.
 
     Args:
         batches: The chunks as the provider sent them.
@@ -71,7 +69,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         self._has_begun = False
 
     async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
-        # If the stream is interrupted, buffered text is discarded, because it may be the beginning of a repetition.
+        # Buffered text of an interrupted stream is discarded, because it may be the beginning of a repetition.
         while True:
             try:
                 chunks = await anext(self._batches)
@@ -100,7 +98,7 @@ class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         if chunk.details is not None and chunk.details.error is not None:
             self._check(chunk.details.error)
         elif chunk.get_tool_calls() or chunk.get_finish_message() is not None:
-            text += join.close()  # no further text follows
+            text += join.close()
         if text == new_text:
             return (chunk,)
         if chunk.plain and not chunk.get_reasoning():

@@ -8,7 +8,7 @@
     ├── StoreError            the server's store: it is full, locked or damaged
     └── ConfigurationError    the operator: a setting is missing, or contradicts another setting
 
-The details of an exception are attributes, so that handlers need not parse the message.
+Details are attributes, so that handlers need not parse the message.
 """
 
 from enum import StrEnum
@@ -30,7 +30,7 @@ class UpstreamFault(StrEnum):
     PROVIDER = "provider_error"
     """The provider reported an error inside the stream."""
     TRUNCATED = "stream_truncated"
-    """The stream ended before the response was complete: there was no finish reason."""
+    """The stream ended without a finish reason."""
     INVALID = "invalid_stream"
     """The provider sent an invalid response, for example HTML or invalid JSON."""
     TOO_LARGE = "event_too_large"
@@ -63,12 +63,11 @@ class UpstreamError(TailraceError):
         provider: The name of the provider, as in ``provider:model``; empty if unknown.
         status: The HTTP status of the response, or the status in the provider's error object; None if there is neither.
         code: The provider's error code or error type, unchanged; None if there is none.
-        retry_after: The delay before a retry that the provider requests, in seconds; None if it requests none.
+        retry_after: The delay in seconds before a retry that the provider requests; None if it requests none.
         tries: The number of times that the request was sent.
-        details: The error object of the provider. Model clients remove credentials and internal addresses from it (see
-            `tailrace.wrappers.redaction.redactor`).
-        diagnosis: Further information for the operator's log; may be empty. It contains no credentials, but callers
-            must not receive it.
+        details: The error object of the provider. Model clients remove credentials and internal addresses
+            (`tailrace.wrappers.redaction.redactor`).
+        diagnosis: Further information for the operator's log, without credentials; may be empty. Callers must not receive it.
     """
 
     def __init__(
@@ -97,12 +96,7 @@ class UpstreamError(TailraceError):
 
     @property
     def is_temporary(self) -> bool:
-        """True if the same request may succeed later: after a connection error, an overload, or a server error.
-
-        For an error that the provider reported, these rules apply in order. An error with a known permanent code is not
-        temporary. If there is a status, it determines the result. Otherwise, an error without a code, or with a known
-        temporary code, is temporary.
-        """
+        """True if the same request may succeed later: after a connection error, an overload, or a server error."""
         code = "".join(filter(str.isalnum, (self.code or "").lower()))
         if self.fault in _TEMPORARY_FAULTS:
             return True
@@ -146,8 +140,8 @@ class StoreError(TailraceError):
 
     Args:
         message: Description of the failure in one line.
-        temporary: True if the store is unavailable (full, locked, disconnected). A later retry may then succeed. False
-            if the store rejects the data. A retry cannot succeed.
+        temporary: True if the store is unavailable (full, locked, disconnected), so that a retry may succeed. False if it rejects
+            the data.
     """
 
     def __init__(self, message: str, *, temporary: bool = True) -> None:

@@ -1,7 +1,4 @@
-"""Detection of the format of a recorded stream from its first events.
-
-``tailrace convert`` uses `DetectingDecoder` for recordings without a known format.
-"""
+"""Detection of the format of a recorded stream from its first events."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -18,21 +15,18 @@ if TYPE_CHECKING:
 
 _DEFAULT = "openai"
 _CONVERSE = frozenset({"contentBlockDelta", "contentBlockStart", "messageStart", "messageStop"})
-# The default format is used if no format is detected in this number of bytes.
+# Number of bytes after which the default format is used.
 _MAX_BUFFERED = 1024 * 1024
 
-_PRELUDE_BYTES = 12  # size of the start of a binary frame: two lengths and a checksum
+_PRELUDE_BYTES = 12  # start of a binary frame: two lengths and a checksum
 
-# Prefixes of types that only one format has. (Several formats have the types ``ping`` and ``error``.)
+# Prefixes of types that only one format has.
 _ANTHROPIC = ("message_", "content_block_")
 _COHERE = ("content-", "message-", "tool-plan-", "tool-call-", "citation-", "stream-")
 
 
 def detect_format(fields: Mapping[str, Any]) -> str | None:
-    """Return the format of a stream from one of its JSON objects; None if the object does not show the format.
-
-    The result is a key of `FORMATS`.
-    """
+    """Return the format (a key of `FORMATS`) of a stream with this JSON object; None if the object does not show the format."""
     kind = as_text(fields.get("type"))
     if "choices" in fields or as_text(fields.get("object")).startswith(
         ("chat.completion", "text_completion")
@@ -67,15 +61,14 @@ class _Probe(EventDecoder[ChunkWrapper[Any]]):
         return []
 
     def wrap_error(self, error: UpstreamError) -> Any:
-        # The error is not used here, because the decoder of the detected format reports it.
+        # The decoder of the detected format reports the error.
         return error
 
 
 class DetectingDecoder(ResponseDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a body in any supported format.
 
-    Bytes are buffered until the format is detected. If no format is detected, the decoder of Chat Completions decodes
-    the body, and reports an error if the body is not valid.
+    Bytes are buffered until the format is detected. If no format is detected, the decoder of Chat Completions decodes the body.
 
     Attributes:
         format: The detected format (a key of `FORMATS`); None before the detection.

@@ -1,9 +1,7 @@
 """Encoding of large JSON values in steps. Each step holds the global interpreter lock only for a short time.
 
-A C function in a worker thread holds the lock until the function returns, and thereby blocks the event loop. Encoding a
-conversation of 64 MB would block the event loop for 200 ms. Long texts are therefore encoded in slices, and the items
-of some lists are encoded one by one (see `tailrace.wrappers.concurrency.worker_thread`). Decoding needs no steps,
-because requests and stored rows are smaller.
+A C function in a worker thread holds the lock until it returns, and thereby blocks the event loop: for 200 ms if it encodes a
+conversation of 64 MB. Long texts are therefore encoded in slices, and the items of some lists are encoded one by one.
 """
 
 import base64
@@ -16,10 +14,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 LONG_TEXT = 64 * 1024
-"""Maximum number of characters of a text, or bytes of a file, that are encoded in one step. The slices of a text have this
-size."""
+"""Maximum number of characters of a text, or bytes of a file, that are encoded in one step."""
 
-# Number of bytes in a slice. It is divisible by three, so that only the last slice has padding.
+# Bytes of a slice: divisible by three, so that only the last slice has padding.
 _BASE64_SLICE = 48 * 1024
 
 
@@ -29,11 +26,9 @@ def encode_in_steps(
     """Encode a JSON value.
 
     Args:
-        value: The value. Large texts and files in pydantic models, dicts and lists are encoded in slices. All other
-            values are passed to ``encode`` unchanged.
-        encode: Function that encodes a value, or a slice of a text, as JSON. It must encode bytes as base64.
-        step_types: Classes of pydantic models. If a list has several instances of them, each instance is encoded
-            separately.
+        value: The value. Large texts and files in pydantic models, dicts and lists are encoded in slices.
+        encode: Function that encodes any value as JSON, with bytes as base64.
+        step_types: Classes of pydantic models. Several instances in a list are encoded separately.
 
     Returns:
         The same JSON as ``encode(value)``.
@@ -44,13 +39,13 @@ def encode_in_steps(
 
 
 class _Steps:
-    """First encodes a value with placeholders for its large values, and then replaces the placeholders with their JSON."""
+    """Encodes a value with placeholders for its large values, and then replaces the placeholders with their JSON."""
 
     def __init__(self, encode: Callable[[Any], bytes], step_types: tuple[type[BaseModel], ...]) -> None:
         self._encode = encode
         self._step_types = step_types
         self._name = secrets.token_hex(16)  # random, so that no text can contain a placeholder
-        # The keys are the JSON of placeholders. The values are the JSON of the large values, as lists of pieces.
+        # The JSON of the large values in fragments, by the JSON of the placeholder.
         self._large: dict[bytes, list[bytes]] = {}
 
     def without_large(self, value: object) -> Any:
@@ -76,7 +71,7 @@ class _Steps:
         return value
 
     def completed(self, encoded: bytes) -> bytes:
-        """Replace the placeholders in the encoded JSON with the JSON of the large values."""
+        """Replace the placeholders in the encoded JSON."""
         placeholders = re.compile(b"(" + b"|".join(map(re.escape, self._large)) + b")")
         fragments: list[bytes] = []
         for fragment in placeholders.split(encoded):

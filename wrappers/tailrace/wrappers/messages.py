@@ -1,10 +1,9 @@
 """The common message format of conversations, independent of provider and protocol.
 
-`History`, `Message` and the content parts are the interface between all layers. The history converter of each provider
-converts a `History` to the messages of a request, and back. All classes are frozen pydantic models. They are compared
-by value, and survive a round trip through JSON. When an instance is created, a value that JSON cannot represent is
-converted or rejected (see `json_value`). The parts of a message have the order in which the language model produced
-them. Consecutive text is one part, unless the provider divides the text into blocks.
+`History`, `Message` and the content parts are the interface between all layers. All classes are frozen pydantic models that
+survive a round trip through JSON: a value that JSON cannot represent is converted or rejected (see `json_value`). The parts of a
+message have the order in which the language model produced them. Consecutive text is one part, unless the provider divides the
+text into blocks.
 """
 
 import base64
@@ -38,10 +37,9 @@ _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 _MAX_EXCERPT = 100  # maximum number of characters of a value in an error message
 
-# A long word in an error message, for example an id, a name or a path. Quotation marks around the word are not part of
-# the word.
+# A long word in an error message, for example an id, a name or a path, without quotation marks.
 _LONG_WORD = re.compile(r"""([^\s'"]{100})[^\s'"]{200,}""")
-_MAX_SCANNED = 100_000  # maximum number of characters that are searched for long words
+_MAX_SCANNED = 100_000  # characters that are searched for long words
 
 
 class Role(StrEnum):
@@ -53,8 +51,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-# If a text has surrogates, one call converts at most this number of characters. A call holds the global interpreter
-# lock: a call for 8 MB would hold it for 90 ms.
+# Maximum number of characters with surrogates that one call converts. A call holds the global interpreter lock: for 90 ms
+# with 8 MB.
 _TEXT_SLICE = 1024 * 1024
 
 
@@ -84,8 +82,7 @@ padding."""
 def join_surrogates(text: str) -> str:
     """Join surrogate pairs into characters, and replace lone surrogates with U+FFFD.
 
-    ``json.loads`` creates surrogates from the escape sequences of models and clients. UTF-8 cannot represent
-    surrogates.
+    ``json.loads`` creates surrogates from escape sequences. UTF-8 cannot represent surrogates.
     """
     try:
         text.encode()
@@ -97,15 +94,14 @@ def join_surrogates(text: str) -> str:
 def _join_surrogates(text: str) -> str:
     if _SURROGATE_PAIR.search(text):
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    # Decoding converts each of the three bytes of a lone surrogate to a character. ``replace`` replaces the first of
-    # these characters, and ``encode`` drops the other two. This is a hundred times faster than a search for each
-    # surrogate.
+    # Decoding converts each of the three bytes of a lone surrogate to a character. ``replace`` replaces the first one, and
+    # ``encode`` drops the other two. This is a hundred times faster than a search for each surrogate.
     escaped = text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
     return escaped.replace("\udced", "\ufffd").encode("utf-8", "ignore").decode()
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Yield the slices of a text. No slice ends between the two halves of a surrogate pair."""
+    """Yield the slices of a text, which do not divide surrogate pairs."""
     at = 0
     while at < len(text):
         end = at + _TEXT_SLICE
@@ -116,16 +112,16 @@ def _slices(text: str) -> Iterator[str]:
 
 
 def clipped(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Shorten a text for an error message. Words of 300 or more characters are shortened, too."""
+    """Shorten a text for an error message, and its words of 300 or more characters."""
     if len(text) >= 300:
         text = _LONG_WORD.sub(r"\1…", text[:_MAX_SCANNED])
     return text if len(text) <= length else f"{text[:length]}…"
 
 
 def shortened(value: object) -> str:
-    """Return a short description of a caller's value for an error message.
+    """Describe a caller's value in an error message: the JSON type of an object or array, otherwise the ``repr``.
 
-    For objects and arrays, this is the JSON type; for other values, the ``repr``. Long strings are truncated.
+    Long strings are truncated.
     """
     if isinstance(value, str) and len(value) > _MAX_EXCERPT:
         return f"{value[:_MAX_EXCERPT]!r}… ({len(value)} characters)"
@@ -137,8 +133,7 @@ def shortened(value: object) -> str:
 def to_utf8(text: str) -> bytes:
     """Encode text as UTF-8. Lone surrogates are encoded, too; `from_utf8` restores them.
 
-    Growing texts are stored as UTF-8 in a ``bytearray``, because a list of strings would need 60 more bytes for each
-    fragment.
+    Growing texts are stored as UTF-8 in a ``bytearray``: a list of strings would need 60 more bytes for each fragment.
     """
     return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
 
@@ -160,14 +155,12 @@ class TooDeepError(ValueError):
 def json_value(value: object) -> Any:
     """Return a deep copy of a JSON value that survives a round trip through JSON.
 
-    Strings are converted by `join_surrogates`. Tuples become lists. Non-finite numbers become null, as in JavaScript.
-    (Some servers send ``-Infinity`` as a log probability, and Python's JSON parser accepts it.) Encoded JSON
-    (`msgspec.Raw`) does not change.
+    Strings are converted by `join_surrogates`. Tuples become lists. Non-finite numbers become null: some servers send
+    ``-Infinity`` as a log probability. Encoded JSON (`msgspec.Raw`) does not change.
 
     Raises:
         TooDeepError: The value is nested deeper than `MAX_DEPTH` levels.
-        ValueError: The value contains a key that is not a string, or an object of a type that JSON does not have, for
-            example bytes.
+        ValueError: The value contains a key that is not a string, or a type that JSON does not have, for example bytes.
     """
     return _json_value(value, MAX_DEPTH)
 
@@ -218,9 +211,8 @@ class ContentPartReasoning(_Model):
     """Reasoning of a model.
 
     Attributes:
-        text: The reasoning or its summary. It may be empty if the provider returns encrypted reasoning.
-        signature: The provider's signature; None for no signature. If the provider requires the signature, later
-            requests contain it unchanged.
+        text: The reasoning or its summary; may be empty if the provider returns encrypted reasoning.
+        signature: The provider's signature; None for none. Later requests contain it unchanged if the provider requires it.
         metadata: All other fields of the reasoning block, unchanged (ids, encrypted content, details).
     """
 
@@ -231,14 +223,14 @@ class ContentPartReasoning(_Model):
 
 
 class ContentPartFile(_Model):
-    """A file, for example an image or audio. It is given as bytes or as a URL.
+    """A file, for example an image or audio, as bytes or as a URL.
 
     Attributes:
-        data: The content; None if ``url`` is set. In JSON, the bytes are base64 text.
+        data: The content (base64 text in JSON); None if ``url`` is set.
         url: The URL of the file; None if ``data`` is set.
         media_type: The media type, for example ``image/png``; empty if unknown.
         filename: The name of the file for display; may be empty.
-        metadata: Other fields of the file, for example of the provider's API. Later requests to the provider contain them.
+        metadata: Other fields of the file, for later requests to the provider.
     """
 
     type: Literal["file"] = "file"
@@ -267,23 +259,18 @@ class ContentPartToolCall(_Model):
     """A tool call of the model.
 
     Attributes:
-        id: The id of the call. The result of the call has the same id.
+        id: The id of the call and of its result.
         name: The name of the tool.
         arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
-        arguments_json: The model's JSON text for ``arguments``; None if the text equals
-            ``json.dumps(arguments, ensure_ascii=False)``. The text may differ in white space, escapes, repeated keys
-            and the form of numbers (``1e2``). Later requests contain this text if it still matches ``arguments`` (see
-            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Calls that differ only in this text are
-            equal.
-        arguments_text: The model's text for the arguments, unchanged, if ``arguments`` cannot represent it; otherwise
-            None. Such a text is invalid JSON, is not a JSON object, is nested too deeply, or is the free text for a
-            custom tool.
-        arguments_error: The reason why the arguments could not be parsed, or are missing; None if there was no error.
-        kind: ``"function"`` for JSON arguments, ``"custom"`` for free text, or ``"server"`` for a tool that the
-            provider itself runs.
+        arguments_json: The model's JSON text for ``arguments``, for later requests. None if it equals ``json.dumps(arguments,
+            ensure_ascii=False)``. It may differ in white space, escapes, repeated keys and the form of numbers (``1e2``). Calls
+            that differ only in this text are equal.
+        arguments_text: The model's text for the arguments, unchanged, if ``arguments`` cannot represent it; otherwise None. Such
+            a text is not a JSON object, is nested too deeply, or is the free text for a custom tool.
+        arguments_error: The reason why the arguments could not be parsed, or are missing; None for no error.
+        kind: ``"function"`` for JSON arguments, ``"custom"`` for free text, or ``"server"`` for a server tool.
         synthetic_id: True if tailrace created the id, for example because the provider sent none.
-        metadata: Other fields of the call, for example thought signatures. Later requests to the provider contain
-            these fields.
+        metadata: Other fields of the call, for example thought signatures, for later requests to the provider.
     """
 
     type: Literal["tool_call"] = "tool_call"
@@ -298,8 +285,7 @@ class ContentPartToolCall(_Model):
     metadata: JSONObject = {}
 
     def __eq__(self, other: object) -> bool:
-        # ``arguments_json`` is not compared, because some providers represent arguments as objects, which do not
-        # preserve the text.
+        # Some providers represent arguments as objects, which do not preserve ``arguments_json``.
         if not isinstance(other, ContentPartToolCall):
             return NotImplemented
         return {**vars(self), "arguments_json": None} == {**vars(other), "arguments_json": None}
@@ -307,8 +293,7 @@ class ContentPartToolCall(_Model):
     @model_validator(mode="before")
     @classmethod
     def _too_deep_is_text(cls, fields: object) -> object:
-        # Arguments that are nested too deeply are stored as text. Otherwise, they would make the message of the model
-        # invalid.
+        # Arguments that are nested too deeply would make the message of the model invalid. They are stored as text.
         if not isinstance(fields, dict):
             return fields
         values = cast("dict[str, object]", fields)
@@ -329,11 +314,10 @@ class ContentPartToolResult(_Model):
 
     Attributes:
         id: The id of the call.
-        name: The name of the tool; ``"unknown"`` if a provider's result contains no name, and the call with this id is
-            not known.
-        output: The output of the tool. It can be any JSON value; for most tools, it is text.
+        name: The name of the tool; ``"unknown"`` if neither the provider's result nor a known call contains it.
+        output: The output of the tool: any JSON value, usually text.
         is_error: True if the tool failed. ``output`` then describes the error.
-        metadata: Other fields of the result. Later requests to the provider contain them.
+        metadata: Other fields of the result, for later requests to the provider.
     """
 
     type: Literal["tool_result"] = "tool_result"
@@ -357,7 +341,7 @@ ContentPart = Annotated[
 
 
 class Message(_Model):
-    """One message of a conversation. The results of all client tools that a response calls are in one message of the role TOOL.
+    """One message of a conversation. One message of the role TOOL contains the results of all client tools that a response calls.
 
     Attributes:
         role: The author.
@@ -371,12 +355,12 @@ class Message(_Model):
 
     @property
     def text(self) -> str:
-        """The visible text of all text parts, concatenated."""
+        """The visible text of all text parts."""
         return "".join(part.text for part in self.content if isinstance(part, ContentPartText))
 
     @property
     def reasoning(self) -> str:
-        """The text of all reasoning parts, concatenated."""
+        """The text of all reasoning parts."""
         return "".join(part.text for part in self.content if isinstance(part, ContentPartReasoning))
 
     @property
@@ -394,8 +378,8 @@ class History(_Model):
     """A complete conversation.
 
     Attributes:
-        system_message: Instructions to the model; None for no instructions.
-        context: Background information; None for no information. It is sent as a user message before the conversation.
+        system_message: Instructions to the model; None for none.
+        context: Background information, sent as a user message before the conversation; None for none.
         conversation: The messages, oldest first. No message has the role SYSTEM.
     """
 

@@ -1,7 +1,6 @@
 """The interface of the models of all providers.
 
-`tailrace.wrappers.providers.create_model` creates a model. `tailrace.streaming.Agent` calls `Model.stream` once for
-each response of the model.
+`tailrace.wrappers.providers.create_model` creates a model.
 """
 
 from abc import ABC, abstractmethod
@@ -34,8 +33,7 @@ MAY_CANCEL: ContextVar[Callable[[], Awaitable[bool]]] = ContextVar(
 )
 """Async function that returns True if an incomplete response may be cancelled at the provider.
 
-It returns False while another process may continue the turn, for example when the server stops: a response that another process may
-still read must not be cancelled."""
+It returns False while another process may still read the response, for example when the server stops."""
 
 
 class Model(ABC):
@@ -62,20 +60,19 @@ class Model(ABC):
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Request and stream the model's response to a conversation.
 
-        When the context is entered, the request is sent, and the headers of the response are awaited. If the context is
-        exited before the end of the response, the connection is closed, so that the provider stops. If the provider
-        reports an error inside the stream, a chunk has ``details.error``. Implementations may also yield
-        ``ChatCompletionChunk`` objects of the ``openai`` package instead of chunk wrappers.
+        The request is sent when the context is entered. Exiting the context before the end of the response closes the connection,
+        so that the provider stops. An error inside the stream is in ``details.error`` of a chunk. Implementations may also yield
+        ``ChatCompletionChunk`` objects of the ``openai`` package.
 
         Args:
             history: The conversation.
             options: Tools, output format, sampling.
 
         Raises:
-            ProtocolError: The provider does not support an option, or a part of the conversation. Raised when the
-                context is entered.
-            UpstreamError: The provider could not be reached, rejected the request, or sent no data within the read
-                timeout, or the connection was lost. Raised when the context is entered, and during the iteration.
+            ProtocolError: The provider does not support an option, or a part of the conversation. Raised when the context is
+                entered.
+            UpstreamError: The provider could not be reached, rejected the request, or sent no data within the read timeout, or
+                the connection was lost. Raised when the context is entered, and during the iteration.
         """
 
     async def continuation(
@@ -83,22 +80,21 @@ class Model(ABC):
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request that continues an interrupted text response; None if the provider cannot continue it.
 
-        When the context is entered, the request is sent, as with `stream`. The chunks contain the text after ``text``.
-        This method itself may send a request to find out whether the server supports continuations. The default
-        implementation returns None.
+        The chunks contain the text after ``text``. To find out whether the server supports continuations, this method may send a
+        request.
 
         Args:
-            text: The text of the interrupted response. The interrupted response must not contain other content.
+            text: The text of the interrupted response, which must not contain other content.
             history: The conversation of the interrupted request.
             options: The options of the interrupted request.
         """
         return None
 
     def stored_id(self, chunks: ChunkBatches) -> str:
-        """Return the id of a response that the provider stores, for `attachment`; empty (the default) if it is not stored.
+        """Return the id of a response that the provider stores, for `attachment`; empty if it is not stored.
 
         Args:
-            chunks: The iterator that `stream` returned. The first chunks must have been read.
+            chunks: The iterator that `stream` returned, after its first chunks have been read.
         """
         return ""
 
@@ -107,21 +103,16 @@ class Model(ABC):
     ) -> AbstractAsyncContextManager[ChunkBatches] | None:
         """Return a request for the rest of an interrupted response; None if the provider does not store the response.
 
-        When the context is entered, the request is sent, as with `stream`. The default implementation returns None.
-
         Args:
-            broken: The iterator that `stream` or `attachment` returned for the interrupted response. The new chunks
-                then begin after the last chunk that this iterator has yielded. If another process sent the first
-                request: the id that `stored_id` returned in that process. The new chunks then begin at the start of the
-                response.
-            options: The options of the first request. They are used only if ``broken`` is an id.
+            broken: The iterator that `stream` or `attachment` returned for the interrupted response. The new chunks begin after
+                the last chunk that it yielded. If another process sent the first request, the id that `stored_id` returned there.
+                The new chunks then begin at the start of the response.
+            options: The options of the first request, only used if ``broken`` is an id.
         """
         return None
 
     async def release(self, stored_response: ChunkBatches | str) -> None:  # noqa: B027 — most providers store no responses
         """Cancel a stored response whose rest is not needed. If `MAY_CANCEL` returns False, do nothing.
-
-        The default implementation does nothing.
 
         Args:
             stored_response: See ``broken`` of `attachment`.

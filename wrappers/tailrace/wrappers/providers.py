@@ -1,13 +1,11 @@
 """Registry of providers and wire formats. `create_model` creates the model client for a name ``provider:model``.
 
-A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). Each wire format has a
-decoder, a history converter and a model client. A *provider* is a service with such an API. Each provider has a base
-URL, and environment variables for its key. Many providers use the format of Chat Completions. The decoder detects the
-differences between the responses of these providers in the stream. The differences between their requests are
-attributes of `Provider`.
+A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). Each wire format has a decoder, a
+history converter and a model client, whose package is imported when it is used. A *provider* is a service with such an API. Many
+providers use the format of Chat Completions. The decoder detects the differences between their responses in the stream. The
+differences between their requests are attributes of `Provider`.
 
-The package of a wire format is imported when the format is used for the first time. An application may add providers
-with `register`.
+An application may add providers with `register`.
 """
 
 import os
@@ -34,11 +32,11 @@ class WireFormat:
         decoder: The name of the `ResponseDecoder` class in the package.
         converter: The name of the `HistoryConverter` class in the package.
         model: The name of the `Model` class in the package's module ``client``.
-        arguments: ``"fragments"`` if the arguments of tool calls are streamed in fragments, ``"whole"`` if each call
-            arrives with complete arguments.
-        reasoning: The form of reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed or encrypted.
-        sends: The content types that requests may contain in addition to text and tools.
-        streams: The content types that responses may contain in addition to text, reasoning and tool calls.
+        arguments: ``"fragments"`` if the arguments of tool calls are streamed in fragments, ``"whole"`` if each call arrives with
+            complete arguments.
+        reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed or encrypted.
+        sends: The content types of requests in addition to text and tools.
+        streams: The content types of responses in addition to text, reasoning and tool calls.
         extra: The optional dependency group (extra) that the model client requires; empty for none.
         keyless: True if the model client does not require a key.
     """
@@ -66,7 +64,7 @@ class WireFormat:
 
     def create_model(self, name: str, **arguments: Any) -> Model:
         """Create a model client of this format. The arguments are those of the client's class."""
-        # The client is imported only here, because decoding does not need it.
+        # Decoding does not need the client's module.
         return self._load(f"{self.module}.client", self.model)(name, **arguments)
 
     @staticmethod
@@ -79,7 +77,7 @@ class Provider:
     """A provider of models.
 
     Attributes:
-        name: The name of the provider, which precedes the colon in ``provider:model``.
+        name: The name of the provider, before the colon in ``provider:model``.
         format: The wire format, a key of `FORMATS`.
         aliases: Other names of the provider.
         base_url: The root URL of the API; None for the default of the format.
@@ -87,14 +85,12 @@ class Provider:
         key_variables: The environment variables for the key. The first variable that is set is used.
         needs_key: False if most servers of this provider require no key.
         base_url_suffix: A suffix that is appended to the URL from ``base_url_variable``.
-        reasoning_field: For Chat Completions, the only field in which the provider accepts reasoning; ``""`` if it
-            accepts no reasoning. If it is None, reasoning is sent in the field in which it was received, which most
-            providers accept. The value is used only with the provider's own base URL.
-        content_parts: For Chat Completions, False if the provider rejects a message whose text is a list of parts. The
-            text is then sent as one string. The value is used only with the provider's own base URL.
-        prefill: For Chat Completions, a key in `tailrace.wrappers.openai.prefill.PREFILLS`. It selects the options of a
-            request that continues an interrupted text. If it is None, the server software is detected. The value is
-            used only with the provider's own base URL.
+        reasoning_field: The only field of Chat Completions in which the provider accepts reasoning; ``""`` if it accepts no
+            reasoning. None to send reasoning in the field in which it was received. Used only with the provider's own base URL.
+        content_parts: False if the provider rejects a Chat Completions message whose text is a list of parts. Used only with the
+            provider's own base URL.
+        prefill: A key in `tailrace.wrappers.openai.prefill.PREFILLS`, for continuations of Chat Completions. None to detect the
+            server software. Used only with the provider's own base URL.
     """
 
     name: str
@@ -297,7 +293,7 @@ class _Recordings(Provider):
     def create_model(
         self, name: str, *, base_url: str | None = None, api_key: str | None = None, **arguments: Any
     ) -> Model:
-        """Create the model that replays the folder ``name``. The other arguments are ignored, because no API is called."""
+        """Create the model that replays the folder ``name``. The other arguments are ignored."""
         return import_module("tailrace.wrappers.cassettes").CassetteModel(Path(name))
 
 
@@ -305,11 +301,11 @@ RECORDINGS = _Recordings("replay", "", needs_key=False)
 """The provider of recorded responses, ``replay:FOLDER``. It is not in `providers`, because it is not a service."""
 
 _providers: dict[str, Provider] = {}
-_names: dict[str, str] = {}  # the name of the provider, by name or alias in lower case
+_names: dict[str, str] = {}  # provider by name or alias in lower case
 
 
 def register(provider: Provider) -> None:
-    """Register a provider. A registered provider with the same name is replaced.
+    """Register a provider. It replaces a provider with the same name.
 
     Raises:
         ConfigurationError: The name or an alias of the provider belongs to another provider.
@@ -328,7 +324,7 @@ def providers() -> Iterator[Provider]:
 
 
 def find_provider(name: str) -> Provider:
-    """Return the provider with a name or alias. The case of the name is ignored.
+    """Return the provider with a name or alias, without regard to case.
 
     Raises:
         ConfigurationError: No provider has this name or alias. The error message lists all providers.
@@ -350,8 +346,7 @@ def find_key(provider: str, model: str, api_key: str | None = None) -> str | Non
     The result is None if no key is set, and the provider does not require one or is not registered.
 
     Raises:
-        ConfigurationError: The provider requires a key, and no key is set. The error message names the environment
-            variables.
+        ConfigurationError: The provider requires a key, and no key is set.
     """
     registered = _providers.get(provider)
     key = api_key or (registered.key() if registered is not None else None)
@@ -373,8 +368,7 @@ def create_model(
     """Create the model for a name ``provider:model``. `Provider.create_model` describes the other arguments.
 
     Raises:
-        ConfigurationError: The name has no provider or no model, the provider is unknown, or `Provider.create_model`
-            raises this error.
+        ConfigurationError: The name has no provider or no model, the provider is unknown, or see `Provider.create_model`.
     """
     provider, _, name = model.partition(":")
     if not name:

@@ -1,9 +1,8 @@
 """Options of one request: tools, output format, sampling.
 
-`Model.stream` has an argument for `RequestOptions`. The options have the same names for all providers. The module
-``request`` of each provider converts them to members of the provider's request. In contrast, the ``parameters`` of a
-model client have the provider's own names, and are sent with every request. If an option and a parameter conflict, the
-option is used. Tools in the options are added to the tools in the parameters.
+The options have the same names for all providers. The module ``request`` of each provider converts them to members of the
+provider's request. In contrast, the ``parameters`` of a model client have the provider's own names, and are sent with every
+request. Options override parameters. Tools in the options are added to the tools in the parameters.
 """
 
 from collections.abc import Mapping
@@ -27,12 +26,11 @@ class ToolDefinition(_Model):
     """A tool that the model may call.
 
     Attributes:
-        name: The name of the tool. If the provider rejects such names, the request contains another name, and the
-            original name is restored in the response (see `tailrace.wrappers.conversion.tool_names`).
-        description: A text that tells the model the purpose and use of the tool.
-        parameters: The JSON schema of the arguments. It must describe an object.
-        strict: True if the arguments must match the schema, False if they may differ; None for the provider's
-            default.
+        name: The name of the tool. For providers that reject such names, it is replaced (see
+            `tailrace.wrappers.conversion.tool_names`).
+        description: The purpose and use of the tool, for the model.
+        parameters: The JSON schema of the arguments, which must be an object.
+        strict: True if the arguments must match the schema, False if they may differ; None for the provider's default.
     """
 
     name: Annotated[Text, Field(min_length=1)]
@@ -47,7 +45,7 @@ class ToolChoice(_Model):
     Attributes:
         mode: ``auto``: the model decides. ``none``: the model calls no tool. ``required``: the model calls at least
             one tool. ``tool``: the model calls the tool ``name``.
-        name: The name of the tool. It is only used with the mode ``tool``.
+        name: The name of the tool, only with the mode ``tool``.
     """
 
     mode: Literal["auto", "none", "required", "tool"] = "auto"
@@ -58,10 +56,9 @@ class OutputFormat(_Model):
     """The format of JSON output.
 
     Attributes:
-        schema_: The JSON schema of the output; None to allow any JSON object. The name of this field in JSON is
-            ``schema``.
+        schema_: The JSON schema of the output (``schema`` in JSON); None for any JSON object.
         name: The name of the schema.
-        description: A text that describes the output to the model.
+        description: A description of the output for the model.
         strict: True if the output must match the schema, False if it may differ; None for the provider's default.
     """
 
@@ -76,13 +73,13 @@ class OutputFormat(_Model):
 class RequestOptions(_Model):
     """Options of one request. None and empty values are not sent, so that the provider's defaults apply.
 
-    If a provider does not support an option, the option is not sent. Tools and the output format are exceptions: if a
-    provider does not support them, `Model.stream` raises a `ProtocolError`.
+    Options that a provider does not support are not sent. Only for tools and the output format, `Model.stream` raises a
+    `ProtocolError`.
 
     Attributes:
         tools: Tools that the model may call.
-        native_tools: Further tools in the provider's own format, for example custom tools, namespaces and web search
-            of the OpenAI Responses API. They are sent only to models with `Model.accepts_native_tools`.
+        native_tools: Further tools in the provider's own format, for example web search of the OpenAI Responses API. They are
+            sent only to models with `Model.accepts_native_tools`.
         tool_choice: The tools that the model may or must call; None for the provider's default.
         parallel_tool_calls: True if one response may contain several tool calls; None for the provider's default.
         output: The format of JSON output; None for text.

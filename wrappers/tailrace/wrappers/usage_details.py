@@ -46,7 +46,7 @@ class UsageDetails(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "UsageDetails":
-        """Read the details in the usage object of any provider (`Usage.raw`). A count is 0 if it is missing."""
+        """Read the details in the usage object of any provider (`Usage.raw`). A missing count is 0."""
         mappings = [
             raw,
             *(details for name in _DETAILS if (details := as_mapping(raw.get(name))) is not None),

@@ -1,8 +1,7 @@
 """Merging of adjacent messages with the same role, for APIs that require alternating roles.
 
-Chat templates and some APIs reject adjacent user messages. A stored conversation may contain such messages: the context
-of a history, several messages of a caller, or text after tool results. Model clients merge the messages in a request.
-The stored conversation does not change.
+Chat templates and some APIs reject adjacent user messages. A stored conversation may contain such messages: the context of a
+history, several messages of a caller, or text after tool results. Model clients merge the messages in a request.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +19,13 @@ def with_merged_neighbours(
 ) -> list[dict[str, Any]]:
     """Merge adjacent messages with the same role.
 
-    Only adjacent ``user`` messages and adjacent ``assistant`` messages are merged. Lists of parts, images and tool
-    calls are concatenated. Plain texts are joined with a blank line. Two messages are not merged if another member is
-    different (``name``, reasoning, …), or if the first message has tool calls.
+    Lists of parts, images and tool calls are concatenated. Plain texts are joined with a blank line. Two messages are not merged
+    if another member differs (``name``, reasoning, …), if the first message has tool calls, or if their role is neither ``user``
+    nor ``assistant``.
 
     Args:
-        messages: The messages. Their ``content`` is text or a list of parts. The messages are not modified.
-        text_types: The ``type`` of a text part, by role. It is used if text is merged with a list of parts.
+        messages: The messages, which are not modified. Their ``content`` is text or a list of parts.
+        text_types: The ``type`` of a text part by role, for text that is merged with a list of parts.
     """
     merged: list[dict[str, Any]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Functions for files in messages: media types, data URLs, audio formats, descriptions of files."""
+"""Files in messages: media types, data URLs, audio formats, descriptions of files."""
 
 import base64
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
 
     Args:
         url: The URL.
-        bare: True to accept text without a comma. The text is then base64 data without a media type.
+        bare: True to accept base64 data without a media type and a comma.
 
     Raises:
         ValueError: The data is not valid base64.

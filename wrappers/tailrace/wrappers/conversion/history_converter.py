@@ -1,7 +1,6 @@
 """The interface of converters between the common history and the messages of a provider.
 
-Each provider's package has an implementation of `HistoryConverter` in its module ``converter``. The model clients use
-the converter to create requests.
+Each provider's package has an implementation in its module ``converter``.
 """
 
 import re
@@ -18,19 +17,19 @@ ProviderChunk = TypeVar("ProviderChunk")
 
 
 _USER_MESSAGE = Message(role=Role.USER, content=(ContentPartText(text="-"),))
-"""User message before a single response. Some APIs require that the first message is a user message."""
+"""User message before a single response, because some APIs require it."""
 
 
 class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     """Converter between the common format and the format of one provider, for conversations and responses.
 
-    Converters are stateless. One instance can convert several conversations at the same time.
+    Converters are stateless.
 
     Attributes:
-        id_pattern: Regular expression of valid tool call ids; None if the provider accepts all ids. Invalid ids are
-            replaced before a conversation is converted (see `tailrace.wrappers.conversion.tool_ids`).
-        name_rule: Rule for valid tool names; None if the provider accepts all names. Invalid names are replaced in
-            conversations and tool definitions (see `tailrace.wrappers.conversion.tool_names`).
+        id_pattern: Regular expression of valid tool call ids; None if the provider accepts all ids. Invalid ids are replaced
+            before a conversation is converted (see `tailrace.wrappers.conversion.tool_ids`).
+        name_rule: Rule for valid tool names; None if the provider accepts all names. Invalid names are replaced in conversations
+            and tool definitions (see `tailrace.wrappers.conversion.tool_names`).
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = None
@@ -43,15 +42,14 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
         The system message is the first message, unless the API has a separate member for it.
 
         Raises:
-            ValueError: The provider does not accept a part of the history. The error names the part and the reason.
+            ValueError: The provider does not accept a part of the history.
         """
 
     @abstractmethod
     def to_history(self, messages: Sequence[ProviderMessage]) -> History:
         """Convert messages of the provider to the common history. This is the inverse of `from_history`.
 
-        Adjacent tool results become one message with the role TOOL. A result without a tool name gets the name of the
-        call with the same id.
+        Adjacent tool results become one message with the role TOOL. A result without a tool name gets the name of its call.
 
         Raises:
             ValueError: The provider does not define the role or the content of a message.
@@ -61,17 +59,15 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
         """Convert the chunk wrappers of a stream, or a complete response, to a message with the role MODEL.
 
-        The message contains the first choice of the response. Some converters have an argument for another choice.
-        Invalid content in a response never causes an exception. Invalid arguments are stored as text (see
-        `ContentPartToolCall`).
+        The message contains the first choice of the response. Invalid content never causes an exception. Invalid arguments are
+        stored as text (see `ContentPartToolCall`).
         """
 
     def to_provider_messages(self, response: Iterable[ChunkWrapper[Any]] | Any) -> list[ProviderMessage]:
         """Convert a response to messages of the provider, which can be appended to the messages of the request.
 
-        The method combines `to_message` and `from_history`. The result is one message for most providers, and several
-        items for OpenAI Responses. If no content of the response may be part of a request, the result is an empty list.
-        If the provider accepts arguments as text, the model's original text is used.
+        The result is one message for most providers, and several items for OpenAI Responses. It is empty if no content of the
+        response may be part of a request.
 
         Args:
             response: See `to_message`.

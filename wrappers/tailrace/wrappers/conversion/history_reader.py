@@ -1,4 +1,4 @@
-"""Base class of the readers that convert the messages of a request to a `History`. Each ``to_history`` uses a reader."""
+"""Base class of the readers that convert the messages of a request to a `History`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -10,11 +10,10 @@ from tailrace.wrappers.messages import ContentPartToolCall, ContentPartToolResul
 class HistoryReader(ABC):
     """Reads the messages of one request. Each converter implements `read_message`.
 
-    Consecutive tool results become one message. If an id or a tool name is missing in a result, the reader takes it
-    from the tool call.
+    Consecutive tool results become one message. A missing id or tool name of a result is taken from the tool call.
 
     Attributes:
-        entry: The word for a message in errors, for example ``"message"``.
+        entry: The word for a message in errors.
         names: The names of the called tools, by call id.
     """
 
@@ -36,7 +35,7 @@ class HistoryReader(ABC):
         """
 
     def read(self, messages: Iterable[object]) -> History:
-        """Read all messages, and return the history.
+        """Read all messages.
 
         Raises:
             ValueError: See `read_message`. The error names the position of the message.
@@ -77,13 +76,12 @@ class HistoryReader(ABC):
             self._results = []
 
     def call_id(self, result_call_id: str, name: str = "") -> str:
-        """Return the call id for a tool result.
+        """Return the call id for a tool result: ``result_call_id`` or, if it is empty, the id of the first matching open call.
 
-        If the result contains an id, return it. Otherwise, return the id of the first matching call without a result;
-        empty if there is none.
+        The result is empty if there is no matching call.
 
         Args:
             result_call_id: The id in the result; empty in legacy formats and from some clients.
-            name: The name of the tool. An empty name matches every tool.
+            name: The name of the tool; an empty name matches every tool.
         """
         return result_call_id or next((call.id for call in self._open_calls if name in ("", call.name)), "")

@@ -1,7 +1,7 @@
 """Functions for the JSON objects in the messages of all providers.
 
-Some fields of a provider have no equivalent in the common format. A converter stores these fields in the metadata of a
-part or message. Their key is the name of the wire format, and only later requests in this format contain the fields.
+A converter stores fields without an equivalent in the common format in the metadata of a part or message. Their key is the name
+of the wire format, and only later requests in this format contain them.
 """
 
 import json
@@ -15,21 +15,18 @@ Fields = dict[str, Any]
 
 
 def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
-    """Return the fields of a wire format in metadata; empty if there are none. ``key`` is the name of the format."""
+    """Return the fields of the wire format ``key`` in metadata; empty if there are none."""
     return dict(as_mapping(metadata.get(key)) or {})
 
 
 def own_metadata(key: str, fields: Mapping[str, Any], *standard: str) -> Fields:
-    """Return metadata with the fields of an object that are neither standard fields nor null; empty if there are none."""
+    """Return metadata with the fields that are neither standard fields nor null; empty if there are none."""
     metadata = {name: value for name, value in fields.items() if name not in standard and value is not None}
     return {key: metadata} if metadata else {}
 
 
 def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
-    """Merge a provider's own fields with ``fields``. If a field is an object in both, the members of both objects are used.
-
-    If a field or a member has different values, the value in ``fields`` is used.
-    """
+    """Merge a provider's own fields with ``fields``, which take precedence. The members of objects are merged too."""
     merged = {**own, **fields}
     for name, value in fields.items():
         if isinstance(value, dict) and isinstance(own.get(name), dict):
@@ -38,7 +35,7 @@ def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
 
 
 def compact_json(value: object) -> str:
-    """Return the compact JSON text of a value. It is used for data parts."""
+    """Return the compact JSON text of a value."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -91,13 +88,13 @@ def result_output(result: ContentPartToolResult) -> Any:
 
 
 def result_text(result: ContentPartToolResult) -> str:
-    """Return `result_output` as text. An output that is not text is encoded as JSON."""
+    """Return `result_output` as text, if necessary as JSON."""
     output = result_output(result)
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 
 
 def check_calls(history: History) -> None:
-    """Check that only messages of the model have tool calls.
+    """Raise an error for a tool call in a message that is not from the model.
 
     Raises:
         ValueError: A message with a role other than MODEL has a tool call.

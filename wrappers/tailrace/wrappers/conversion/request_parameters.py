@@ -1,8 +1,7 @@
 """Merging of a model's parameters with the members of one request.
 
-The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members that the
-options of a request add. Parameters and members have the provider's names. Three tables in this module list the members
-with special rules: lists of tools, objects that are replaced as a whole, and members that exclude each other.
+The ``parameters`` of a model client are sent with every request. `HTTPModel` merges them with the members for the options of a
+request. Parameters and members have the provider's names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,11 @@ from typing import Any, cast
 
 from tailrace.wrappers.request_options import ToolDefinition
 
-# Names are compared without case and underscores. Google accepts both ``generationConfig`` and ``generation_config``,
-# but not both of them in one request.
+# Names are compared without case and underscores: Google accepts both ``generationConfig`` and ``generation_config``, but
+# not both of them in one request.
 _TOOLS = frozenset({"functiondeclarations", "tools"})
 
-# Objects that are replaced as a whole: tool choices, output formats, schemas, and settings for thinking.
+# Objects that are replaced as a whole.
 _ATOMIC = frozenset(
     {
         "format",
@@ -28,7 +27,7 @@ _ATOMIC = frozenset(
     }
 )
 
-# Groups of members that exclude each other. A member of the request removes parameters in the same group.
+# Members that exclude each other. A member of the request removes parameters of its group.
 _EXCLUSIVE: Mapping[str, frozenset[str]] = {
     name: rivals - {name}
     for rivals in (
@@ -40,21 +39,16 @@ _EXCLUSIVE: Mapping[str, frozenset[str]] = {
     for name in rivals
 }
 
-# Members of a tool definition that may contain the name of the tool.
+# Members of a tool definition that may contain its name.
 _NESTED = ("function", "custom", "toolSpec", "tool_spec")
 _DECLARATIONS = ("functionDeclarations", "function_declarations")
 
 
 def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the parameters of a model with the members of one request.
+    """Merge the parameters of a model with the members of one request, which take precedence.
 
-    Objects are merged recursively. Lists of tools are concatenated; if both lists contain a tool with the same name,
-    the tool of the request is used. For any other member, the value of the request is used. The value None removes the
-    parameter. If the two mappings spell a name differently, the spelling in ``parameters`` is used.
-
-    Args:
-        parameters: The members of every request, with the provider's names.
-        members: The members of this request, with the provider's names.
+    Objects are merged recursively. Lists of tools are concatenated, without tools of ``parameters`` whose name a tool in
+    ``members`` has. The value None removes a parameter. If a name is spelled differently, the spelling in ``parameters`` is used.
     """
     both = _merge(parameters, {name: value for name, value in members.items() if value is not None})
     removed = {_plain(name) for name, value in members.items() if value is None}
@@ -67,7 +61,7 @@ def without_empty(**members: Any) -> dict[str, Any]:
 
 
 def function_tool(tool: ToolDefinition, *, strict: bool = True) -> dict[str, Any]:
-    """Return a tool definition in the format of Chat Completions. Several providers use this format.
+    """Return a tool definition in the format of Chat Completions, which several providers use.
 
     Args:
         tool: The tool.
@@ -86,7 +80,7 @@ def has_tools(parameters: Mapping[str, Any]) -> bool:
 
 
 def tool_name(tool: object) -> str | None:
-    """Return the name in a tool definition of any provider; None if the definition has no name."""
+    """Return the name in a tool definition of any provider; None if there is none."""
     if not isinstance(tool, Mapping):
         return None
     fields = cast("Mapping[str, Any]", tool)

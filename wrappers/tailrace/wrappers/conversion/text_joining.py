@@ -1,8 +1,7 @@
 """Joining of text parts into one string, for APIs and fields that accept only a single string.
 
-The text parts of a message are usually separate texts, which are joined with blank lines. There is one exception: to
-attach citations or signatures, some providers divide a model's text into blocks, even within a sentence. Such blocks
-are joined without a separator.
+The text parts of a message are usually separate texts, which are joined with blank lines. But some providers divide a model's
+text into blocks, even within a sentence, to attach citations or signatures. Such blocks are joined without a separator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ def join_texts(texts: Iterable[str]) -> str:
 
 
 def message_text(message: Message) -> str:
-    """Return the visible text of a message as one string. The module docstring explains the separators."""
+    """Return the visible text of a message as one string, with the separators of the module docstring."""
     texts = [part for part in message.content if isinstance(part, ContentPartText)]
     if message.role is not Role.MODEL:
         return join_texts(part.text for part in texts)
@@ -41,8 +40,7 @@ def joined_blocks(parts: Sequence[ContentPartText]) -> list[str]:
 def belong_to_one_text(before: ContentPart, after: ContentPart) -> bool:
     """Return True if two adjacent parts of a model's message belong to one text.
 
-    This is the case if at least one of the parts has metadata (a citation, a signature), and their metadata does not
-    contain different ids.
+    At least one part must have metadata (a citation, a signature), and their metadata must not contain different ids.
     """
     if not (isinstance(before, ContentPartText) and isinstance(after, ContentPartText)):
         return False

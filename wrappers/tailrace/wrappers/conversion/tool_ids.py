@@ -1,19 +1,15 @@
 """Matching of tool results with tool calls, and repair of conversations with unmatched calls or results.
 
-Providers reject a conversation with a call without a result, a result without a call, or an invalid id. Such
-conversations are common: a turn was interrupted, a client sent only some results, ids are missing or repeated, or
-another provider created the ids. Model clients therefore repair the conversation before each request. The same
-conversation is always repaired in the same way. If no repair is necessary, the functions return the same `History`
-object.
+Providers reject a conversation with a call without a result, a result without a call, or an invalid id. Such conversations are
+common: a turn was interrupted, a client sent only some results, or another provider created the ids. Model clients therefore
+repair the conversation before each request, always in the same way.
 
-In this module, a *round* consists of one or several adjacent messages of the model, and the other messages up to the
-model's next message. A call matches only results in the same round. Two calls with the same id in different rounds are
-therefore different calls. If several results are possible, the order of preference is: the same id and the same tool
-name; the same id; no id and the same tool name; no id.
+In this module, a *round* consists of adjacent messages of the model, and the other messages up to the model's next message. A
+call matches only results in the same round. Two calls with the same id in different rounds are therefore different calls. If
+several results match, the order of preference is: the same id and tool name; the same id; no id and the same tool name; no id.
 
-Calls of the kind ``"server"`` are an exception. The provider runs the tools, and the calls match only results in
-messages of the model. The result of such a call may be in a later round if it has the same id. A result without an id
-in a message of the model matches only such a call. All other calls are calls of *client tools*.
+Calls of server tools (kind ``"server"``) are an exception. They match only results in messages of the model, also in a later
+round if the id is the same. A result without an id in a message of the model matches only such a call.
 """
 
 import json
@@ -39,11 +35,11 @@ NO_RESULT = "There is no result: the conversation went on before this tool had a
 
 _NO_NAMES = ("", "unknown")  # placeholders for a missing tool name
 
-# The index of a message in the conversation, and the index of a part in this message.
+# Index of a message in the conversation, and index of a part in the message.
 _Position = tuple[int, int]
 
-# The keys of a call or a result, in order of preference. A call and a result match if they have an equal key at the
-# same position. None matches no key.
+# Keys of a call or a result, in order of preference. A call matches a result with an equal key at the same position. None
+# matches no key.
 _Keys = tuple[Hashable, Hashable, Hashable, Hashable]
 
 
@@ -67,8 +63,7 @@ class UnmatchedTools(msgspec.Struct, frozen=True):
     """The tool calls without a result, and the tool results without a call, in the order of the conversation.
 
     Attributes:
-        calls: Calls without a result. Calls at the end of the conversation are included. Calls of the kind
-            ``"server"``, which the provider runs, are not included.
+        calls: Calls of client tools without a result, including those at the end of the conversation.
         results: Results without a call.
     """
 
@@ -77,7 +72,7 @@ class UnmatchedTools(msgspec.Struct, frozen=True):
 
 
 def unmatched_tools(history: History) -> UnmatchedTools:
-    """Return the calls without results and the results without calls. The module docstring explains the matching."""
+    """Return the calls without results and the results without calls."""
     matches = _match_results(history.conversation)
     matched_calls = set(matches.values())
     return UnmatchedTools(
@@ -110,9 +105,9 @@ def calls_without_result(history: History, since: int = 0) -> list[ContentPartTo
 
 
 def with_missing_results(history: History) -> History:
-    """For each call in the last round that has no result, add an error result (`NO_RESULT`) to the last message.
+    """Add an error result (`NO_RESULT`) to the last message for each call in the last round that has no result.
 
-    If the last message is not a TOOL message, or if no result is missing, the same object is returned.
+    The same object is returned if the last message is not a TOOL message, or if no result is missing.
     """
     conversation = history.conversation
     if not conversation or conversation[-1].role is not Role.TOOL:
@@ -132,22 +127,21 @@ def with_matched_ids(
 ) -> History:
     """Give each call a unique and valid id, and give its result the same id.
 
-    A missing or invalid id, and an id that an earlier call has, is replaced with a new id. The new id depends on the
-    position of the call and on the ids in the conversation. If messages are appended to the conversation, earlier calls
-    get the same new ids again, unless an appended message contains one of these ids. A result without a tool name gets the name in
-    its call. A result without a call does not change (see `with_repaired_results`).
+    A missing, invalid or repeated id is replaced with a new id, which depends on the position of the call and on the ids in the
+    conversation. Appended messages do not change the new ids of earlier calls, unless they contain one of these ids. A result
+    without a tool name gets the name in its call. A result without a call does not change (see `with_repaired_results`).
 
     Args:
         history: The conversation.
         pattern: Regular expression that a complete id must match; None if all ids are valid.
-        create_id: Function that returns an id for a number. Ids for different numbers must be different, and must match
-            the pattern. If None, the ids are ``call00000``, ``call00001``, …, which most providers accept.
+        create_id: Function that returns a different id for each number. The ids must match the pattern. None for ``call00000``,
+            ``call00001``, …, which most providers accept.
 
     Returns:
         The repaired history; the same object if nothing changes.
 
     Raises:
-        ValueError: ``create_id`` returned an id that does not match the pattern, or returned only ids that are in use.
+        ValueError: ``create_id`` returned an id that does not match the pattern, or only ids that are in use.
     """
     conversation = history.conversation
     ids = _new_ids(conversation, pattern, create_id or _default_id)
@@ -172,25 +166,20 @@ def with_matched_ids(
 def with_repaired_results(history: History, *, add_missing: bool = True) -> History:
     """Add missing results, and place all results where providers require them.
 
-    - A call without a result gets an error result with the text `NO_RESULT` if a message follows the call. Calls of the
-      kind ``"server"`` and calls at the end of the conversation get no such result.
-    - All results of a round are placed in the TOOL message after the message of the model, including added results and
-      results from later messages. A missing TOOL message is created. Exception: if the message after the message of the
-      model already has all results, it does not change, whatever its role.
-    - If messages of other roles or results follow adjacent messages of the model, the first of these messages that
-      calls a client tool is merged with those after it.
-    - A result in a message of the model remains in the message only if the provider ran the tool. Any other result is
-      moved to a TOOL message. If all calls before such a result have results, the content after the result becomes
-      another message of the model, which follows the TOOL message.
-    - A result without a call becomes text, so that the model still receives the output. The text replaces the result.
-      If the result is in a TOOL message, the text is added in a USER message after the TOOL message.
-
-    No other content changes.
+    - A call of a client tool without a result gets an error result with the text `NO_RESULT`, unless the conversation ends with
+      it.
+    - All results of a round are placed in the TOOL message after the message of the model, which is created if necessary. A
+      message after the message of the model that already has all results does not change, whatever its role.
+    - Adjacent messages of the model that other messages or results follow are merged, from the first message that calls a client
+      tool.
+    - A result of a client tool in a message of the model is moved to a TOOL message. If all calls before the result have results,
+      the content after it becomes another message of the model, which follows the TOOL message.
+    - A result without a call becomes text, so that the model still receives the output. If it is in a TOOL message, the text is
+      in a USER message after the TOOL message.
 
     Args:
         history: The conversation.
-        add_missing: True to add the missing results, which providers require. False for a list of the items of
-            a stored conversation, which must not contain results that do not exist.
+        add_missing: True to add the missing results, which providers require. False for the items of a stored conversation.
 
     Returns:
         The repaired history; the same object if no repair is necessary.
@@ -270,7 +259,7 @@ def _match_once(
 
     Args:
         results: The keys of the results, by position.
-        *calls: The keys of the calls, by position, in groups. The preferred group is the first.
+        *calls: The keys of the calls, by position, in groups. The first group is preferred.
     """
     matches: dict[_Position, _Position] = {}
     for step in range(4 if results else 0):
@@ -301,7 +290,7 @@ def _result_keys(result: ContentPartToolResult, *, in_model_message: bool) -> _K
 
 
 def _default_id(number: int) -> str:
-    return f"call{number:05d}"  # exactly nine letters and digits, because some providers require this
+    return f"call{number:05d}"  # some providers require exactly nine letters and digits
 
 
 def _new_ids(
@@ -333,7 +322,7 @@ def _new_ids(
 
 
 def _with_parts(history: History, parts: Mapping[_Position, ContentPart]) -> History:
-    """Replace parts in a history. If no part is replaced, return the same object."""
+    """Replace parts in a history. Return the same object if no part is replaced."""
     if not parts:
         return history
     conversation = list(history.conversation)
@@ -375,8 +364,8 @@ class _ResultRepair:
         """Add a message of the model to ``model_messages``.
 
         Returns:
-            The messages that need no further repair: messages of the model whose client calls all have results in these
-            messages, and then a TOOL message with these results. Also a `_ModelMessages` with the content after them.
+            The messages that need no further repair: messages of the model whose client calls all have results, and a TOOL
+            message with these results. Also a `_ModelMessages` with the content after them.
         """
         complete: list[Message] = []
         message = self._conversation[position]
@@ -432,7 +421,7 @@ class _ResultRepair:
         return messages
 
     def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
-        """In one message, convert each result that has no call to text.
+        """Convert the results in a message that have no call to text.
 
         Args:
             position: Index of the message.
@@ -456,7 +445,7 @@ class _ModelMessages:
     """The messages of the model in one round, and the results of client tools in these messages.
 
     Attributes:
-        open_calls: Calls of client tools that have no result in these messages.
+        open_calls: Calls of client tools without a result in these messages.
         results: The results of client tools.
     """
 
@@ -482,8 +471,8 @@ class _ModelMessages:
         """Return the messages without the results of client tools.
 
         Args:
-            merge: True if messages of other roles or results follow. The first message that calls a client tool and all
-                later messages are then merged.
+            merge: True to merge the messages from the first one that calls a client tool, because other messages or results
+                follow.
         """
         messages = [
             _with_content(message, content)
@@ -497,7 +486,6 @@ class _ModelMessages:
 
 
 def _result_text(result: ContentPartToolResult) -> ContentPartText:
-    """Return a tool result as text."""
     output = result.output
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     tool = "A tool" if result.name in _NO_NAMES else f"The tool {result.name}"
@@ -505,7 +493,7 @@ def _result_text(result: ContentPartToolResult) -> ContentPartText:
 
 
 def _join_messages(messages: Sequence[Message]) -> Message:
-    """Merge several messages of the model. If they have metadata with the same key, the last value is used."""
+    """Merge several messages of the model. The last value of a metadata key is used."""
     return Message(
         role=Role.MODEL,
         content=tuple(part for message in messages for part in message.content),
@@ -514,7 +502,7 @@ def _join_messages(messages: Sequence[Message]) -> Message:
 
 
 def _with_content(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Replace the content of a message. If the content is the same, return the same object."""
+    """Replace the content of a message. Return the same object if the content is the same."""
     if len(content) == len(message.content) and all(map(is_, content, message.content)):
         return message
     return message.model_copy(update={"content": tuple(content)})

@@ -1,11 +1,11 @@
 """Replacement of tool names that a provider rejects. The original names are restored in responses.
 
-Each provider has a rule for tool names. Names such as ``weather.get`` and ``files/read``, or the name of an MCP tool
-with 80 characters, may violate this rule. A model client replaces such names everywhere in a request: in tool
-definitions, the tool choice, calls and results. In the response, the original names are restored.
+Names such as ``weather.get``, or the name of an MCP tool with 80 characters, may violate a provider's rule for tool names. A
+model client replaces such names everywhere in a request: in tool definitions, the tool choice, calls and results. A valid name is
+never changed.
 
-A replacement depends only on the original name. It ends with digits of the hash of the name, so that different names
-have different replacements. A valid name is never changed.
+A replacement depends only on the original name. It ends with digits of the name's hash, so that different names have different
+replacements.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ NAMELESS = "unknown"
 
 _DIGITS = 8
 
-# Members of a request that contain tool names, at the top level and in nested objects.
+# Members that contain tool names, at the top level and in nested objects.
 _MEMBERS = frozenset({"function_call", "functions", "toolConfig", "tool_choice", "tool_config", "tools"})
 _NESTED = frozenset(
     {
@@ -98,8 +98,9 @@ class ToolNames:
     def __init__(self, rule: NameRule | None) -> None:
         self._rule = rule
         self._originals: dict[str, str] = {}  # original names by replacement
-        # The keys are indexes of choices, and the values are buffered calls, whose names may be incomplete.
-        self._pending: dict[int, _PendingCall] = {}
+        self._pending: dict[
+            int, _PendingCall
+        ] = {}  # buffered calls, whose names may be incomplete, by choice
         self._ids: dict[tuple[int, int], str] = {}  # the id of the latest call, by choice and index
 
     def request_name(self, name: str) -> str:
@@ -115,10 +116,7 @@ class ToolNames:
         return bool(self._originals)
 
     def replace_in_history(self, history: History) -> History:
-        """Replace invalid tool names in a history. If all names are valid, return the same object.
-
-        Calls of server tools, and their results in the same message, do not change.
-        """
+        """Replace invalid names of client tools in a history. Return the same object if all names are valid."""
         conversation = tuple(self._in_message(message) for message in history.conversation)
         if all(new is old for new, old in zip(conversation, history.conversation, strict=True)):
             return history
@@ -134,9 +132,9 @@ class ToolNames:
     def restore_names(self, chunks: Sequence[ChunkWrapper[Any]]) -> Sequence[ChunkWrapper[Any]]:
         """Restore the original tool names in the next chunks of the response.
 
-        If the received part of a call's name is the beginning of a replacement, the fragments of the call are buffered
-        until the name is complete. The name is complete when arguments of the call, another call, text of the choice,
-        or the end of the response arrive. If the stream is interrupted, `close` returns the buffered fragments.
+        A call is buffered while its name may be the incomplete beginning of a replacement. The name is complete when arguments of
+        the call, another call, text of the choice, or the end of the response arrive. If the stream is interrupted, `close`
+        returns the buffered fragments.
         """
         if not self._originals:
             return chunks
@@ -160,7 +158,7 @@ class ToolNames:
                 isinstance(part, ContentPartToolCall | ContentPartToolResult)
                 and part.id not in server_call_ids
             ):
-                # A result without a name is unchanged, because its id determines the call.
+                # The id of a result without a name determines the call.
                 has_no_name = isinstance(part, ContentPartToolResult) and not part.name
                 name = part.name if has_no_name else self.request_name(part.name)
                 content.append(part if name == part.name else part.model_copy(update={"name": name}))
@@ -186,7 +184,7 @@ class ToolNames:
         return renamed
 
     def _restored(self, chunk: ChunkWrapper[Any]) -> list[ChunkWrapper[Any]]:
-        """Return a chunk with the original names. Chunks with buffered calls precede it in the list."""
+        """Return a chunk with the original names, after chunks with buffered calls."""
         details, choice = chunk.details, chunk.choice
         before: list[ChunkWrapper[Any]] = []
         if details is not None and details.restarts:
@@ -241,7 +239,7 @@ class ToolNames:
         return another
 
     def _release(self, choice: int) -> list[ToolCallDelta]:
-        """Remove the buffered call, and return its fragments. Only the first fragment has a name."""
+        """Remove the buffered call. Return its fragments, of which only the first has a name."""
         pending = self._pending.pop(choice, None)
         if pending is None:
             return []
@@ -250,7 +248,7 @@ class ToolNames:
         return [released, *(msgspec.structs.replace(other, name="") for other in further)]
 
     def _release_chunk(self, choice: int) -> list[ChunkWrapper[Any]]:
-        """Remove the buffered call, and return it as a separate chunk; empty if no call is buffered."""
+        """Remove the buffered call. Return it as a separate chunk; empty if no call is buffered."""
         pending = self._pending.get(choice)
         if pending is None:
             return []
@@ -258,7 +256,7 @@ class ToolNames:
 
 
 class _PendingCall:
-    """A buffered call. Only its name, or the beginning of its name, has arrived.
+    """A buffered call, of which at most the name has arrived.
 
     Attributes:
         raw: The provider's object that contained the first fragment.
