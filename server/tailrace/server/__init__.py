@@ -1,6 +1,6 @@
 """A server for A2A agents: engine, store, protocol bindings, and the command line.
 
-Exported names are imported at their first use, so that the command line can handle an interrupt during the imports.
+Exported names are imported at their first use.
 """
 
 import logging

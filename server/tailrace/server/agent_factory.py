@@ -31,7 +31,7 @@ class PreparedAgent:
     """An agent that is ready to be served.
 
     Attributes:
-        settings: The settings of the agent. For a remote agent, settings without a value have the values of the agent's card.
+        settings: The settings of the agent. For a remote agent, the name and the description default to those of its card.
         served: The handler, the filters and the capabilities of the agent.
     """
 
@@ -58,13 +58,12 @@ def prepare_agent(
         name: As for `ServedAgent`.
         handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
         fallbacks: As for `create_agent`.
-        capabilities: Capabilities of the agent. If the input or output modes are empty, the modes of the settings are used.
+        capabilities: Capabilities of the agent. Empty input or output modes are replaced with those of the settings.
         filters: Filters that are applied before those of the settings.
         input_filters: Input filters that are applied before those of the settings.
 
     Raises:
-        ConfigurationError: As for `create_agent`; a filter cannot be read; an input filter can check only responses; or the
-            settings contradict each other.
+        ConfigurationError: A setting is invalid, or a filter cannot be read.
         UpstreamError: The card of the remote agent cannot be fetched.
     """
     input_files = () if settings.input_filters is None else (str(settings.input_filters),)
@@ -108,7 +107,7 @@ def create_agent(
     Args:
         settings: The settings of the server.
         gate: Limits the concurrent calls of the models.
-        fallbacks: The settings of the models that respond when the model fails; created from ``settings.fallback`` when None.
+        fallbacks: The settings of the fallback models; created from ``settings.fallback`` when None.
 
     Raises:
         ConfigurationError: As for `create_model`; a tool cannot be loaded; or responses of the model cannot be recorded.
@@ -188,7 +187,7 @@ def fallback_settings(settings: Settings, value: str) -> Settings:
 def _other_settings(settings: Settings, target: str, base_url: str | None = None) -> Settings:
     """Return the settings of another model of the agent.
 
-    If both models have the same provider, and no base URL is given, the base URL and the key are those of the agent's model.
+    Without a base URL, a model of the same provider has the base URL and the key of the agent's model.
     """
     own = base_url is None and settings.model and _provider_name(settings.model) == _provider_name(target)
     access = {} if own else {"base_url": base_url, "api_key": None}
@@ -208,7 +207,7 @@ def _tools(settings: Settings) -> list[Tool | Toolset]:
 
 
 def _read_filters(values: Sequence[str]) -> list[StreamFilter]:
-    """Return the filters of the given files. The value `REQUEST_SCHEMA` is not a file name, but the name of a filter."""
+    """Return the filters of the given files. `REQUEST_SCHEMA` is the name of a filter, not of a file."""
     found: list[StreamFilter] = []
     for value in values:
         found += [JsonSchemaFilter()] if value == REQUEST_SCHEMA else _read_filter_file(Path(value))

@@ -87,7 +87,7 @@ class AgentRoutes:
             models: The model names that clients of the OpenAI-compatible API may use for the agent.
             user_is_key: As for `OpenAIFacade`.
             grpc_port: As for `CardEndpoint`.
-            owns_router: Whether the router has only the routes of this agent, and no application adds other routes.
+            owns_router: Whether the router has only the routes of this agent.
         """
         core, settings, operations = self._core, self._settings, self.operations
         authentication = self._authentication
@@ -112,7 +112,7 @@ class AgentRoutes:
             AiSdkEndpoint(operations, settings, authentication).add_to(router)
         if "ag-ui" in settings.endpoints:
             AgUiEndpoint(operations, settings, authentication).add_to(router)
-        # 0.3 first: its routes begin with /v1. Routes of 1.0, which may begin with the name of a tenant, would match them.
+        # 0.3 first: routes of 1.0 may begin with the name of a tenant, and would match the /v1 of 0.3.
         for version in (VERSION_0_3, VERSION_1_0):
             HttpJsonBinding(operations, settings, authentication, version).add_to(router)
         if "playground" in settings.endpoints:

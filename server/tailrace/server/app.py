@@ -1,8 +1,4 @@
-"""The ASGI application, and a router to mount in another application.
-
-`tailrace.server.agent_factory` creates the agent, `tailrace.server.agent_routes` its routes, and `tailrace.server.server_core`
-the parts that do not depend on the agent.
-"""
+"""The ASGI application, and a router to mount in another application."""
 
 import logging
 from collections.abc import AsyncGenerator, Sequence
@@ -59,24 +55,23 @@ def create_app(
         handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
         store: Persists tasks and conversations; created from ``settings.store`` when None.
         authenticator: Authenticates callers; created from the settings when None.
-        extended_card: An extended card for authenticated callers, or a function that returns the card of a caller (None if the
-            caller has no extended card). The public card declares that there is an extended card.
-        extensions: Extensions that the handler supports. `Turn.extensions` has the extensions that the request activates. Every
-            request must activate the extensions that are ``required``.
+        extended_card: An extended card for authenticated callers, or a function that returns the card of a caller (None if there
+            is none).
+        extensions: Extensions that the handler supports. Every request must activate those that are ``required``.
         skills: The agent's skills, for the card.
         input_modes: Media types of accepted messages (``image/*``); ``settings.card.input_modes`` when empty.
         output_modes: Media types of the agent's output; ``settings.card.output_modes`` when empty.
         card_signers: Sign the cards; created from the settings when empty.
         openai_user_is_key: True to use the member ``user`` of a request to the OpenAI-compatible API as the id of the
-            conversation, if the request has no other id of a conversation.
+            conversation, unless the request has another one.
         tracer_provider: Records spans (``docs/observability.md``); the global tracer provider when None.
-        filters: Filters for the output of each turn, in the order in which they are applied (``docs/filters.md``). The filters of
-            ``settings.filters`` are applied after these filters.
-        input_filters: Filters for messages of callers, in addition to those of ``settings.input_filters``. A message is refused
-            if one of these filters changes or blocks a part of the message.
+        filters: Filters for the output of each turn, in the order in which they are applied, before those of ``settings.filters``
+            (``docs/filters.md``).
+        input_filters: Filters for messages of callers, in addition to ``settings.input_filters``. A message that a filter changes
+            or blocks is refused.
 
     Raises:
-        ConfigurationError: Not exactly one of these is set: a handler, a model, a remote agent. Or a setting is invalid.
+        ConfigurationError: A setting is invalid, or not exactly one of these is set: a handler, a model, a remote agent.
         UpstreamError: The card of the remote agent (``settings.agent``) cannot be fetched.
     """
     settings = settings or _settings_of_environment()
@@ -118,7 +113,7 @@ def create_router(
 ) -> APIRouter:
     """Create a router with the agent's routes, for a FastAPI application under any prefix.
 
-    The lifespan of the router starts and stops the engine; FastAPI runs it in the lifespan of the application.
+    The lifespan of the router, which FastAPI runs in the lifespan of the application, starts and stops the engine.
 
     Args:
         settings: As for `create_app`.

@@ -2,7 +2,7 @@
 
 The file is TOML 1.0 with four kinds of tables: ``[server]`` for the settings of the server, ``[models.NAME]`` for the name, base
 URL and key of a model, ``[agents.NAME]`` for an agent, and ``[callers.NAME]`` for the keys of a caller
-(``docs/several-agents.md``). In every string, ``${NAME}`` is replaced with the value of the environment variable ``NAME``.
+(``docs/several-agents.md``). In every string, ``${NAME}`` stands for the environment variable ``NAME``.
 """
 
 import difflib
@@ -39,7 +39,7 @@ _UNSUPPORTED = {
 
 _MAX_PROBLEMS = 5
 _MAX_KEY = 200  # characters of a key in an error
-# Minimum length in characters of values that are removed from errors. A shorter value may be part of any word.
+# Minimum characters of values that are removed from errors. A shorter value may be part of any word.
 _SHORTEST_SECRET = 6
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -99,7 +99,7 @@ class CallerTable(BaseModel):
     """A caller.
 
     Attributes:
-        keys: The API keys of the caller. With several keys, one can be replaced while the others are valid.
+        keys: The API keys of the caller.
     """
 
     model_config = _STRICT
@@ -136,8 +136,7 @@ class AgentConfig:
     Attributes:
         name: The name of the agent, which is part of its URL.
         settings: The settings of the server, with those of the agent.
-        fallbacks: The settings of the models that respond when the model of the agent fails, in the order in which they are
-            tried.
+        fallbacks: The settings of the fallback models, in the order in which they are tried.
         callers: The callers who may use the agent, as in `AgentTable`; None for all callers.
     """
 
@@ -152,8 +151,8 @@ class ServerConfig:
     """The settings of a server and of its agents, from a configuration file.
 
     Attributes:
-        settings: The settings of ``[server]``, overridden by the command line and the environment. A running server may have
-            other settings.
+        settings: The settings of ``[server]``, overridden by the command line and the environment. A server that read the file
+            again may still run with other settings.
         agents: The agents, in the order of the file.
         path: The path of the file; None if there is no file.
         variables: The environment variables that the file refers to, as a mapping from value to name.
@@ -165,7 +164,7 @@ class ServerConfig:
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def error(self, problem: str) -> ConfigurationError:
-        """Return an error about the file. Values of environment variables are removed, because they may be secrets."""
+        """Return an error about the file. Values of environment variables, which may be secrets, are removed."""
         return _error(self.path, problem, self.variables)
 
 
@@ -175,12 +174,12 @@ def read_config(path: Path, overrides: Settings, running: Settings | None = None
     Args:
         path: The file.
         overrides: Settings of the command line and of the environment. They override the settings of the file.
-        running: The settings of the running server, when the file is read again. The agents get these settings instead of those
-            of ``[server]``, because a change of ``[server]`` requires a restart.
+        running: The settings of the running server, if the file is read again. They replace those of ``[server]``, whose changes
+            require a restart. None at the start.
 
     Raises:
         ConfigurationError: The file cannot be read or is not valid, or ``overrides`` has settings that belong in the file. The
-            error message is one line with the table and the key.
+            message is one line with the table and the key.
     """
     variables: dict[str, str] = {}
     try:
@@ -219,7 +218,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _refuse_agent_settings(overrides: Settings) -> None:
-    """Reject settings of the command line and of the environment that configure an agent or are not supported."""
+    """Reject settings of the command line and of the environment that configure an agent, or that the file does not support."""
     for name in sorted(overrides.model_fields_set):
         if name in AGENT_SETTINGS:
             advice = f"it is a setting of each agent: set {name} in [agents.NAME], and remove it here"
@@ -300,7 +299,7 @@ def _expanded(value: Any, path: tuple[str, ...], variables: dict[str, str]) -> A
     Args:
         value: A value of the file.
         path: The table and the key of the value.
-        variables: A mapping from value to name, to which this function adds each variable that it replaces.
+        variables: A mapping from value to name, to which each replaced variable is added.
 
     Raises:
         ConfigurationError: A variable is not set.

@@ -1,4 +1,4 @@
-"""Settings of former versions and their replacements. Also a warning about a file ``.env``, which the former versions read."""
+"""Settings of former versions, and their replacements."""
 
 import logging
 import re
@@ -109,10 +109,10 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def unread_env_file(path: Path = Path(".env")) -> str:
-    """Return a warning if a file sets ``TAILRACE_…`` variables, because the file is not read; otherwise an empty string.
+    """Return a warning if a file, which is not read, sets ``TAILRACE_…`` variables; otherwise an empty string.
 
     Args:
-        path: The file. Former versions read ``.env`` in the current folder automatically.
+        path: The file. Former versions read ``.env``.
     """
     try:
         if not path.is_file():

@@ -28,8 +28,7 @@ def create_notifier(
     """Create the notifier that delivers push notifications; None if push notifications are disabled.
 
     Raises:
-        ConfigurationError: The settings have a webhook of the operator, but its address is not allowed, or push notifications are
-            disabled.
+        ConfigurationError: The address of the operator's webhook is not allowed, or push notifications are disabled.
     """
     if not settings.push_notifications:
         if settings.openai_webhook is not None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tailrace.server.cluster.node_factory import Cluster  # an optional dependency
     from tailrace.server.protocols.a2a.card_signing import CardSigner  # imports the cryptography library
 
-_ANY_NUMBER = 2**31 - 1  # no limit on the number of messages: the largest integer that every database accepts
+_ANY_NUMBER = 2**31 - 1  # no limit: the largest integer that every database accepts
 
 
 class ServerCore:
@@ -110,7 +110,7 @@ class ServerCore:
 
     @property
     def webhook_keys(self) -> str:
-        """The URL of the public keys for signed push notifications; empty if push notifications are not signed."""
+        """The URL of the public keys for signed push notifications; empty if they are not signed."""
         return self.signers[0].keys_url if self.signers and self.push else ""
 
     def create_engine(self, agents: ServedAgents, *, can_continue: bool) -> Engine:
@@ -158,8 +158,7 @@ class ServerCore:
         route_class = observed_route(
             self.telemetry, origin_checked_route(self.origin_guard, self._upload_deadlines)
         )
-        # Redirects between paths with and without a slash are disabled, because they would be sent before the guard checks the
-        # host.
+        # A redirect would be sent before the guard checks the host.
         return APIRouter(route_class=route_class, redirect_slashes=False, **options)
 
     def add_routes(self, router: APIRouter, engine: Engine) -> None:
@@ -188,7 +187,7 @@ class ServerCore:
     async def running(
         self, engine: Engine, *resources: AbstractAsyncContextManager[object]
     ) -> AsyncGenerator[None]:
-        """Run the engine, and hold further resources, until the block ends.
+        """Run the engine, and hold further resources, during the block.
 
         Raises:
             TailraceError: A resource is not available.
@@ -219,8 +218,7 @@ def create_application(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        # FastAPI's request spans are the parents of the agent's spans. FastAPI's own spans inside a request, and spans of health
-        # checks and metrics, are disabled.
+        # FastAPI's request spans are the parents of the agent's spans. Its other spans are disabled.
         telemetry={
             "tracer_provider": tracer_provider,
             "operation_spans": False,

@@ -137,17 +137,17 @@ class CardSettings(BaseModel):
     """Members of the agent card that few servers set.
 
     Attributes:
-        description: Description of the agent. For a remote agent, the default is the description on its card.
+        description: Description of the agent. The default for a remote agent is the description on its card.
         version: The version of the agent.
-        protocol_version: The protocol version of the card for requests without a version. ``both``: a card that clients of 1.0
-            and of 0.3 can read; if the card is signed, a card of 1.0.
+        protocol_version: The protocol version of the card for requests without a version. ``both``: a card for clients of 1.0 and
+            of 0.3; if the card is signed, only of 1.0.
         input_modes: Media types that messages may contain (``image/*``); all if empty.
         output_modes: Media types of the agent's output.
-        signing_keys: Private keys (PEM files) that sign the card, by key id. Requires ``public_url``. The first key also signs
-            push notifications.
-        signing_jku: URL of the public keys (a JWK Set). If empty, the URL at which this server publishes the keys.
-        grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; if None, the host of the other addresses with
-            the port of ``grpc_port``.
+        signing_keys: Private keys (PEM files) that sign the card, by key id. The first key also signs push notifications.
+            Requires ``public_url``.
+        signing_jku: URL of the public keys (a JWK Set); if empty, this server publishes the keys.
+        grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; if None, the host of this server with
+            ``grpc_port``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -196,8 +196,7 @@ class OpenAIWebhookSettings(BaseModel):
 
     Attributes:
         url: URL of the webhook; a private address requires ``TAILRACE_PUSH_NOTIFICATIONS=private``.
-        secret: Secret that signs the notifications (``whsec_…``). To replace a secret, set the new and the old one, separated by
-            a comma.
+        secret: Secret that signs the notifications (``whsec_…``). To replace it, set ``NEW,OLD``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -215,42 +214,41 @@ class Bounds(BaseModel):
     """Limits and timeouts that few servers change.
 
     Attributes:
-        max_connections: HTTP connections of one process of ``tailrace serve``; 0 for no limit. The default is three quarters of
-            the limit on open files (``ulimit -n``), less 16.
+        max_connections: HTTP connections of one process of ``tailrace serve``; 0 for no limit. If None, three quarters of the
+            limit on open files (``ulimit -n``), less 16.
         header_timeout: Seconds within which the header of a request must arrive (``tailrace serve``).
         body_timeout: Seconds within which the body of a request must arrive; each 64 KiB received adds one second.
         send_timeout: Seconds that a client may block a write before its connection is closed; the task continues.
         ping_interval: Seconds between comments on an idle SSE stream; proxies close idle connections after 30 to 60 seconds.
-        max_request_values: JSON values (objects, arrays and their members) of a request. The time that a request takes depends
-            more on the number of values than on the number of bytes. 0 for no limit, as in the other ``max_…`` members that
-            accept 0, except ``max_upstream_waiting``.
-        max_part_bytes: Size of one part of a message in bytes; 0 for no limit except that of the request.
-        max_event_bytes: Size of one event in bytes. A larger event fails its task; the output so far is kept.
+        max_request_values: JSON values (objects, arrays and their members) of a request. 0 for no limit, as in the other
+            ``max_…`` members that accept 0, except ``max_upstream_waiting``.
+        max_part_bytes: Size of one part of a message in bytes.
+        max_event_bytes: Size of one event in bytes. A larger event fails its task; its output so far is kept.
         max_history_messages: Messages of a conversation that the model receives; older messages are omitted.
         max_history_tokens: Estimated tokens of a conversation that the model receives (`tailrace.streaming.agent.trimming`); 0
             for no limit.
         max_context_wait: Seconds that a task waits for earlier tasks of its context. After this time, the task fails.
-        max_lag: Events by which a subscriber may lag behind a running task. A subscriber that lags further receives a snapshot.
+        max_lag: Events by which a subscriber may lag behind a running task. After that, it receives a snapshot.
         max_streams: Open streams of all callers.
         max_caller_streams: Open streams of one authenticated caller.
         max_tasks: Tasks and requests for embeddings that run at the same time.
         max_caller_tasks: Tasks and requests for embeddings of one authenticated caller that run at the same time.
-        max_turn_seconds: Seconds for the response to one message. After this time, the task fails; its output so far is kept.
-        max_upstream_calls: Concurrent calls to the provider; one authenticated caller may use three quarters of them. Further
-            calls wait.
-        max_upstream_waiting: Calls that may wait because of ``max_upstream_calls``; further calls are rejected. 0: no call waits.
+        max_turn_seconds: Seconds for the response to one message, after which the task fails; its output so far is kept.
+        max_upstream_calls: Concurrent calls to the provider; further calls wait. One authenticated caller may use three quarters
+            of them.
+        max_upstream_waiting: Calls that may wait; further calls are rejected. 0: no call waits.
         connect_timeout: Seconds within which a connection to the provider must be established.
-        read_timeout: Seconds without data from the provider, before and within a response, after which a request fails. The
-            default depends on the provider: 60 for most, and more for servers that load a model first.
+        read_timeout: Seconds without data from the provider after which a request fails. If None, 60 for most providers, and more
+            for servers that load a model first.
         upstream_retries: Retries of a request to the provider that fails before its response begins.
-        continue_attempts: Attempts to continue an interrupted response with the same model. Attempts to read a response of a
-            remote agent again are limited only by ``continue_deadline``.
+        continue_attempts: Attempts to continue an interrupted response with the same model. For remote agents, only
+            ``continue_deadline`` is a limit.
         continue_delay: Seconds before the first attempt to continue a response; the delay doubles with each attempt.
-        continue_deadline: Seconds after an interruption within which an attempt to continue the response may begin.
+        continue_deadline: Seconds after an interruption during which attempts to continue may begin.
         approval_timeout: Seconds within which a caller can approve a tool call.
         push_timeout: Seconds within which a webhook must respond.
         push_attempts: Attempts to deliver a notification; the delay between attempts grows.
-        node_ttl: Seconds without a heartbeat after which a server counts as dead. The other servers then take over its tasks.
+        node_ttl: Seconds without a heartbeat after which other servers take over the tasks of a server.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -297,12 +295,10 @@ class RetentionSettings(BaseModel):
     """Times after which the content of ended tasks is deleted. Callers can delete their tasks at any time.
 
     Attributes:
-        events: Seconds after the end of a task during which its stream can be resumed. After this time, its events are deleted;
-            the final state of the task is kept. 0: as long as the task exists.
-        tasks: Seconds after its end during which a task is stored, with its messages and webhooks. 0: forever.
-        usage: Seconds after the end of a model call during which its usage is stored. 0: forever.
-        streams: With several servers, seconds after the end of a task during which the broker keeps the events of the task; at
-            most ``events``.
+        events: Seconds from the end of a task until its events are deleted. Its stream cannot be resumed then. 0: with the task.
+        tasks: Seconds from the end of a task until the task is deleted, with its messages and webhooks. 0: never.
+        usage: Seconds from the end of a model call until its usage is deleted. 0: never.
+        streams: With several servers, seconds from the end of a task until the broker deletes its events; at most ``events``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -340,25 +336,23 @@ class Settings(BaseSettings):
 
     Attributes:
         model: ``provider:model``, for example ``openai:gpt-5-mini``; None if a handler is passed in code.
-        agent: URL of a remote A2A agent, or of its card. The server serves this agent instead of a model. An agent with gRPC
-            requires ``tailrace[grpc]``.
+        agent: URL of a remote A2A agent, or of its card, to serve instead of a model. gRPC requires ``tailrace[grpc]``.
         agent_token: Credential for the remote agent: a bearer token, or the API key that its card requires.
-        agent_origins: Origins (``https://HOST:PORT``), in addition to the origin of ``agent``, to which the card of the remote
-            agent may refer; one, or several as a JSON list. Tokens and messages are sent only to these origins.
+        agent_origins: Origins (``https://HOST:PORT``), in addition to that of ``agent``, to which requests and the token may be
+            sent; one, or several as a JSON list.
         model_aliases: Further model names for clients of the OpenAI-compatible API, as ``NAME=PROVIDER:MODEL,NAME=,*=``. A name
-            selects the agent if it has no target, or if its target is the value of ``model``. A name with any other target
-            selects a model for ``/v1/embeddings``. ``*`` matches all names that are not listed.
+            without a target, or with the value of ``model``, selects the agent. Any other target is a model for
+            ``/v1/embeddings``. ``*`` matches all other names.
         base_url: Base URL of an API that is compatible with the provider's API; the URL of the provider if None.
         api_key: API key for the provider; read from the provider's usual environment variable if None.
         fallback: Models that respond when ``model`` fails, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one, or several
-            as a JSON list in the order in which they are tried. A fallback without a base URL and with the same provider as
-            ``model`` uses ``base_url`` and ``api_key``. The key of any other fallback is read from its provider's usual
-            environment variable.
-        upstream_background: Whether to request background responses from the provider ``openai-responses``. The provider stores
-            such a response. If the connection breaks, the server reads the rest of the response over another connection.
-        filters: File with one word or regular expression per line. Matches in all output are replaced with ``[blocked]``
-            (requires ``tailrace[filters]``). ``request-schema`` ends responses that do not match the JSON schema of their
-            requests. One value, or several as a JSON list.
+            as a JSON list in the order in which they are tried. A fallback of the same provider without a base URL uses
+            ``base_url`` and ``api_key``. Other keys are read from the provider's usual environment variable.
+        upstream_background: Whether to request background responses from the provider ``openai-responses``, which stores them.
+            After a lost connection, the server reads the rest of the response.
+        filters: File with one word or regular expression per line, which are replaced with ``[blocked]`` in the output (requires
+            ``tailrace[filters]``); or ``request-schema``, which ends responses that do not match the JSON schema of the request.
+            One value, or several as a JSON list.
         input_filters: File of the same format for messages of callers. A message with a match is refused.
         record: Folder in which each response of the model is recorded (``docs/recordings.md``).
         instructions: System message of every conversation.
@@ -366,69 +360,61 @@ class Settings(BaseSettings):
         approvals: Tools whose calls require an approval: names, ``*`` for all, ``mcp:destructive``, or the ``MODULE:NAME`` of a
             function that decides for each call; one, or several as a JSON list.
         approvers: Callers who may approve tool calls of their own tasks: ``caller`` for all callers; ``scope:NAME`` or
-            ``role:NAME`` for callers whose bearer token has this scope or role.
+            ``role:NAME`` for bearer tokens with this scope or role.
         host: Address to listen on. ``localhost`` is ``127.0.0.1``, and also ``::1`` if the machine has IPv6.
         port: Port to listen on; 0 for any free port.
         grpc_port: Port to listen on for gRPC; 0 for any free port, None for no gRPC.
-        public_url: Public URL of this server, for the agent card; if None, the URL of each request is used.
-        grpc_tls: PEM files of the certificate chain and of the private key for gRPC over TLS, as ``CERTIFICATE,KEY``; if empty,
-            gRPC is not encrypted.
+        public_url: Public URL of this server, for the agent card; if None, the URL of each request.
+        grpc_tls: PEM files of the certificate chain and of the private key for gRPC, as ``CERTIFICATE,KEY``; if empty, gRPC is
+            not encrypted.
         store: URL of the database: ``sqlite:///file.db``, or ``postgresql://USER:PASSWORD@HOST/DATABASE`` (requires
-            ``tailrace[postgres]``). ``sqlite://`` stores data in memory only; the data is lost when the process ends.
+            ``tailrace[postgres]``). ``sqlite://`` stores data only in memory.
         durability: Failures that a published event survives on SQLite. ``process``: a crash of the process, including SIGKILL.
-            ``power``: also a power failure and a system crash (every commit waits for the disk). PostgreSQL and Valkey have their
-            own settings for this.
-        events: Broker of several servers that share a PostgreSQL database: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis
-            server. Each server can then serve every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
+            ``power``: also a power failure (every commit waits for the disk).
+        events: Broker of several servers that share a PostgreSQL database: ``redis://HOST:PORT/DATABASE`` of Valkey or Redis
+            (requires ``tailrace[redis,postgres]``). Empty for a single server.
         workers: Number of processes; more than one requires ``events``.
         retention: Times after which stored content is deleted, as a JSON object (see below).
-        on_disconnect: Action when a client of the OpenAI-compatible API disconnects from a stream: ``continue`` or ``cancel`` the
-            response. Background responses always continue.
+        on_disconnect: Whether to ``continue`` or ``cancel`` a response when the client of the OpenAI-compatible API disconnects.
+            Background responses always continue.
         on_crash: Action for a task that a crash, or a stop after ``shutdown_grace``, interrupted. ``continue``: continue the
-            response of a model or of a remote agent; fail the task of any other handler. ``restart``: run the turn again, with
-            any handler. ``fail``: fail the task. A failed task keeps its output so far.
-        on_lost_result: Action for a tool call that was running when the server stopped. ``error``: the model receives an error as
-            the result. ``ask``: the caller is asked for an approval to run the call again. ``fail``: the task fails; its output
-            so far is kept. Calls of idempotent tools are always run again.
-        agent_name: Name of the agent on the card. For a remote agent, the default is the name on its card.
+            response of a model or a remote agent; fail other tasks. ``restart``: run the turn again. ``fail``: fail the task. A
+            failed task keeps its output so far.
+        on_lost_result: Action for a tool call that was running when the server stopped. ``error``: the model receives an error.
+            ``ask``: the caller can approve that the call runs again. ``fail``: the task fails; its output so far is kept. Calls
+            of idempotent tools always run again.
+        agent_name: Name of the agent on the card. The default for a remote agent is the name on its card.
         card: Other members of the agent card, as a JSON object (see below).
         endpoints: Endpoints besides A2A, separated by commas: ``openai`` (OpenAI-compatible API), ``ai-sdk`` (Vercel's AI SDK),
             ``ag-ui``, ``playground``, ``metrics`` (``/metrics``; without ``metrics_token``, for local callers only) and
             ``openapi`` (``/openapi.json``).
-        allowed_hosts: Values of the header ``Host`` (without a port) that are accepted, in addition to loopback names and the
-            host of ``public_url``; one, or several as a JSON list. The agent card may have these hosts in its URLs. If this is
-            set, requests with any other host are rejected with 403, even if they are authenticated.
+        allowed_hosts: Accepted values of the header ``Host`` (without a port), in addition to loopback names and the host of
+            ``public_url``; one, or several as a JSON list. If set, requests with any other host are rejected with 403, even if
+            they are authenticated.
         allowed_origins: Origins of web pages that may call this server (``https://example.com``); one, or several as a JSON
             list; ``*`` for all. Pages of other origins are rejected with 403.
-        coalesce: ``read``: all deltas of one read from the provider become one event, or several events if one would be too
-            large. ``none``: each delta becomes one event.
-        secret_key: Secret of this installation, at least 16 bytes. Keys, and identifiers for other systems, are derived from it.
-            To replace a secret, set the new and the old one, separated by a comma. If None, a random secret is created and
-            stored.
+        coalesce: ``read``: the deltas of one read from the provider become one event. ``none``: each delta becomes one event.
+        secret_key: Secret of this installation, at least 16 bytes, from which keys and identifiers for other systems are derived.
+            To replace it, set ``NEW,OLD``. If None, a random secret is stored.
         caller_keys: API keys of callers, as ``NAME:KEY,NAME:KEY``; each name has its own tasks.
         caller_jwt: The issuer of bearer tokens (JWT) that authenticate callers, as a JSON object (see below).
-        allow_anonymous: Serve all clients without authentication. By default, a server without authentication accepts only local
-            connections.
-        max_request_bytes: Size of a request in bytes; 0 for no limit. A request of more than 8 MiB can delay other requests for
-            longer than 50 ms.
-        file_schemes: Schemes of file URLs that callers may use, as a JSON list; ``["*"]`` for any. The provider reads such URLs
-            with this server's credentials: with ``s3`` (Bedrock) and ``gs`` (Gemini), callers can read every file that these
-            credentials can read.
-        parallel_tasks: Run the tasks of one context in parallel. Each task receives the messages of the turns that had ended when
-            the task began. By default, the tasks run in order. A request can override this setting with the member ``parallel``
-            (``docs/extension.md``).
+        allow_anonymous: Serve all clients without authentication, instead of only local ones.
+        max_request_bytes: Size of a request in bytes; 0 for no limit. A larger request can delay other requests for more than 50
+            ms.
+        file_schemes: Schemes of file URLs that callers may use, as a JSON list; ``["*"]`` for any. With ``s3`` (Bedrock) and
+            ``gs`` (Gemini), callers can read every file that this server's credentials can read.
+        parallel_tasks: Run the tasks of one context in parallel instead of in order. Each task receives the messages of turns
+            that had ended when it began. A request can override this with ``parallel`` (``docs/extension.md``).
         bounds: Limits and timeouts that few servers change, as a JSON object (see below).
-        shutdown_grace: Seconds after SIGTERM within which running tasks can end. After this time, the remaining turns are
-            suspended, and the next server continues them. If ``on_crash`` or the store do not permit this, the tasks fail; their
-            output so far is kept.
-        push_notifications: ``true``: callers can register webhooks with public addresses. ``private``: callers can also register
-            webhooks with loopback and private addresses. ``false``: webhooks are disabled.
-        openai_webhook: Webhook that is called when a background response of the OpenAI-compatible API ends, as a JSON object (see
-            below).
-        metrics_token: Bearer token for ``/metrics``. A scraper on any machine can use it; requests without it are rejected.
+        shutdown_grace: Seconds after SIGTERM within which running tasks can end. After this time, their turns are suspended, and
+            the next server continues them. If ``on_crash`` or the store do not permit this, the tasks fail.
+        push_notifications: ``true``: callers can register webhooks with public addresses. ``private``: also with loopback and
+            private addresses. ``false``: webhooks are disabled.
+        openai_webhook: Webhook for the end of background responses of the OpenAI-compatible API, as a JSON object (see below).
+        metrics_token: Bearer token for ``/metrics``, which scrapers on any machine must then send.
         operator_token: Bearer token with which operators read the usage of all callers at ``/usage``.
-        prices: Prices of models, as a JSON object with a member for each ``PROVIDER:MODEL`` (see below). They override the prices
-            that ``tailrace[prices]`` installs.
+        prices: Prices of models, as a JSON object with a member for each ``PROVIDER:MODEL`` (see below). They override those of
+            ``tailrace[prices]``.
         budgets: Limits on tokens or costs of callers, as a JSON list of objects (see below).
         trace_content: Whether to record messages, and the arguments and results of tools, in spans.
         log_format: ``text``, or ``json``: one object per line, with the ids of the task, the context and the trace.
@@ -514,11 +500,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the usual sources, and after each source another one for values that are set under former names.
+        """Return the usual sources, each followed by one for the former names of its settings.
 
         Raises:
-            ConfigurationError: A source sets a former setting that was replaced, or sets a member of ``bounds`` outside of
-                ``bounds``.
+            ConfigurationError: A source sets a former setting that was replaced, or a member of ``bounds`` outside of ``bounds``.
         """
         values_of_sources = [
             (source, _values(source)) for source in (init_settings, env_settings, dotenv_settings)

@@ -49,7 +49,7 @@ from tailrace.wrappers import TailraceError
 logger = logging.getLogger("tailrace.server")
 
 LoadConfig = Callable[[Settings], ServerConfig]
-"""Function that reads the configuration file. Its argument is the settings of the running server."""
+"""Reads the configuration file. Its argument is the settings of the running server."""
 
 
 @dataclass(eq=False)
@@ -70,10 +70,7 @@ class _Agent:
         return f"agents/{self.name}/"
 
     def is_unchanged(self, config: AgentConfig) -> bool:
-        """Return whether a configuration describes the same agent.
-
-        Agents with filter files always count as changed, because these files may have changed.
-        """
+        """Return whether a configuration describes the same agent; False if it has filter files, which may have changed."""
         own = self.config
         has_files = config.settings.filters or config.settings.input_filters
         return not has_files and (own.settings, own.fallbacks) == (config.settings, config.fallbacks)
@@ -89,9 +86,8 @@ def create_several_agents_app(
 
     Args:
         config: The content of the file.
-        load_config: Reads the file again on SIGHUP, in a thread; None to leave the handling of SIGHUP unchanged. Streams
-            continue: a running turn completes with the agent that began it. If the file is not valid, one line is logged, and
-            nothing changes.
+        load_config: Reads the file again on SIGHUP, in a thread; None to leave the handling of SIGHUP unchanged. A running turn
+            completes with the agent that began it. If the file is not valid, nothing changes.
         tracer_provider: As for `tailrace.server.create_app`.
 
     Raises:
@@ -128,7 +124,7 @@ class _SeveralAgents:
         self.app = create_application(router, config.settings, tracer_provider)
 
     def _prepare(self, config: ServerConfig, current: Sequence[_Agent]) -> list[_Agent]:
-        """Create the agents of a configuration. Reuse each current agent if its configuration has not changed."""
+        """Create the agents of a configuration, or reuse them if their configuration has not changed."""
         by_name = {agent.name: agent for agent in current}
         found: list[_Agent] = []
         for each in config.agents:
@@ -207,7 +203,7 @@ class _SeveralAgents:
             return
         before = signal.getsignal(signal.SIGHUP)
         try:
-            # Receive the signal until everything has ended. A signal that is not received would end the process.
+            # A signal that is not received would end the process.
             requests, receiver = anyio.create_memory_object_stream[None](1)
             async with requests, receiver, anyio.create_task_group() as group:
                 await group.start(_receive_signals, requests)
@@ -282,7 +278,7 @@ class _RootOperations(Operations):
         self._agents = agents
 
     def capabilities_for(self, caller: Caller) -> Capabilities:
-        """Return the capabilities of the selected agent. Before an agent is selected, return the general capabilities."""
+        """Return the capabilities of the selected agent, or the general capabilities before an agent is selected."""
         agent = self._agents.get(caller.agent)
         return agent.prepared.served.capabilities if agent is not None else self.capabilities
 

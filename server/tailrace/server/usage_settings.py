@@ -12,7 +12,7 @@ class ModelPrice(BaseModel):
     Attributes:
         input: Price of input tokens.
         output: Price of output tokens.
-        cached: Price of input tokens that the provider reads from its cache; the price of ``input`` if None.
+        cached: Price of input tokens that the provider reads from its cache; if None, the price of ``input``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,8 +29,7 @@ class Budget(BaseModel):
         tokens: Input and output tokens. Set either ``tokens`` or ``usd``.
         usd: US dollars, for models whose price is known.
         period: ``minute``, ``hour``, ``day`` or ``month``, in UTC.
-        caller: The caller to whom the budget applies. If None, the budget applies to each caller separately, unless ``shared`` is
-            set.
+        caller: The caller to whom the budget applies. None: each caller separately, unless ``shared`` is set.
         shared: Whether all callers share one budget.
     """
 

@@ -20,11 +20,11 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
     """Return a function that decides whether a caller may use an agent.
 
     Args:
-        callers: Names of callers with API keys, or entries for bearer tokens: ``subject:NAME``, ``scope:NAME`` or
-            ``role:NAME``. None to permit all callers.
+        callers: Names of callers with API keys, or ``subject:NAME``, ``scope:NAME`` or ``role:NAME`` for bearer tokens. None to
+            permit all callers.
 
     Raises:
-        ConfigurationError: An entry contains a colon, but has none of these forms.
+        ConfigurationError: An entry has none of these forms.
     """
     if callers is None:
         return lambda _: True
@@ -40,7 +40,7 @@ def parse_callers(callers: Sequence[str] | None) -> Permission:
 
 
 class AgentAuthenticator(Authenticator):
-    """Accepts only callers who may use an agent. Tasks of the same caller at different agents are separate.
+    """Accepts only callers who may use an agent. The tasks of a caller at different agents are separate.
 
     Args:
         authenticator: Authenticates the callers.

@@ -1,9 +1,7 @@
 """The interface of authenticators, and an authenticator for API keys.
 
-An `Authenticator` maps the credentials of each request to an `Identity`. Other code of the server only checks the tokens of
-operators (`Credentials.has_bearer`). The authenticator for bearer tokens (JWT) is in `tailrace.server.auth.bearer`. To support
-another scheme, write a subclass of `Authenticator`. `tailrace.server.auth.authenticator_factory` creates an authenticator from
-the settings.
+An `Authenticator` maps the credentials of each request to an `Identity`. To support another scheme, write a subclass of
+`Authenticator`. The authenticator for bearer tokens (JWT) is in `tailrace.server.auth.bearer`.
 """
 
 import hmac
@@ -34,14 +32,12 @@ logger = logging.getLogger("tailrace.server")
 class Credentials:
     """The credentials of a request, independent of the protocol.
 
-    Credentials in a cookie or in the query authenticate only requests that read data. The reason is that browsers add cookies to
-    requests of any page, and that queries appear in links. Therefore, `bearer` and `api_key` ignore the cookie and the query if
-    ``reads`` is False. An authenticator that reads the cookie header itself must do the same, or must prevent forged requests in
-    another way.
+    Browsers add cookies to requests of any page, and queries appear in links. `bearer` and `api_key` therefore ignore the cookie
+    and the query if ``reads`` is False. An authenticator that reads cookies itself must prevent forged requests, too.
 
     Attributes:
         headers: The headers by lower-case name.
-        query: The query parameters. Some clients, such as an ``EventSource`` in a browser, cannot set headers.
+        query: The query parameters.
         reads: True if the method is GET or HEAD. Such a request changes nothing (RFC 9110, section 9.2.1).
     """
 
@@ -75,8 +71,7 @@ class Credentials:
 def _cookie(header: str, name: str) -> str:
     """Return the value of a cookie; empty if the header does not contain the cookie.
 
-    The header is a list of pairs (RFC 6265, section 5.4). Each pair is parsed separately, because other programs on the same host
-    may set cookies that violate the grammar of the standard.
+    Each pair (RFC 6265, section 5.4) is parsed separately, because other programs on the same host may set invalid cookies.
     """
     for pair in header.split(";"):
         cookie_name, _, value = pair.strip().partition("=")
@@ -92,10 +87,10 @@ class Identity:
     """An authenticated caller.
 
     Attributes:
-        user: The name of the caller. The tasks that the caller creates belong to this name. Empty for an anonymous caller.
+        user: The name of the caller, to which its tasks belong; empty for an anonymous caller.
         claims: Further data about the caller, for handlers and extended cards.
-        namespace: On a server with several agents, the name of the agent to which the tasks belong. Empty on a server with one
-            agent, and for access to the tasks of all agents.
+        namespace: On a server with several agents, the name of the agent to which the tasks belong; empty for the tasks of all
+            agents. Always empty on a server with one agent.
     """
 
     user: str = ""
@@ -120,7 +115,7 @@ class Authenticator(ABC):
         """Return the security schemes for the agent card, by name, in the format of A2A 1.0. A caller must use one of them."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Run background work during the block. The server runs inside the block. By default, there is no background work."""
+        """Run background work during the block, in which the server runs. By default, there is none."""
         return nullcontext()
 
 
@@ -140,8 +135,7 @@ class ApiKeys(Authenticator):
     """Authenticates callers by API keys.
 
     Args:
-        keys: The API keys by the name of the caller. During a key rotation, a caller may have several keys. Only digests of the
-            keys are stored.
+        keys: The API keys by the name of the caller. A caller may have several keys.
 
     Raises:
         ConfigurationError: There are no keys, a name or a key is empty, or two callers have the same key.
@@ -152,8 +146,7 @@ class ApiKeys(Authenticator):
         for user, user_keys in keys.items():
             for key in (user_keys,) if isinstance(user_keys, str) else user_keys:
                 if not user:
-                    # Unauthenticated callers have the empty name. A caller with a key and this name would own the tasks of these
-                    # callers.
+                    # A caller with the empty name would own the tasks of anonymous callers.
                     raise ConfigurationError("TAILRACE_CALLER_KEYS: a name is empty; write NAME:KEY")
                 if not key:
                     raise ConfigurationError(f"TAILRACE_CALLER_KEYS: the key of {user!r} is empty")
@@ -167,7 +160,7 @@ class ApiKeys(Authenticator):
         self._users = list(users.items())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the caller who has the API key. All keys are compared, so that the duration discloses no key."""
+        """Return the caller who has the API key. The duration discloses no key."""
         api_key = credentials.api_key
         digest = _digest(api_key)
         found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
@@ -184,9 +177,8 @@ class ApiKeys(Authenticator):
 class CombinedAuthenticator(Authenticator):
     """Accepts callers that any of several authenticators accepts.
 
-    If all authenticators reject a caller, the first of these errors is raised: an error that reports insufficient permissions, an
-    error about credentials that were present, the error of the first authenticator. The challenge of the error lists the schemes
-    of all authenticators.
+    If all reject a caller, the raised error is the first one about insufficient permissions; otherwise, the first one about
+    credentials that were present; otherwise, the first one. Its challenge lists the schemes of all authenticators.
 
     Args:
         authenticators: The authenticators; at least one.
@@ -236,7 +228,7 @@ class LoggingAuthenticator(Authenticator):
         self._authenticator = authenticator
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity from the wrapped authenticator. Log an error of this authenticator, and raise it again."""
+        """Return the identity from the wrapped authenticator, or log its error and raise it again."""
         try:
             return await self._authenticator.authenticate(credentials)
         except AuthError as error:

@@ -10,7 +10,7 @@ def create_authenticator(settings: Settings, keys: Authenticator | None = None) 
 
     Args:
         settings: The settings.
-        keys: An authenticator that replaces the API keys of the settings; None to use the keys of the settings.
+        keys: Replaces the API keys of the settings; None to use them.
 
     Raises:
         ConfigurationError: A setting is invalid.
@@ -20,7 +20,7 @@ def create_authenticator(settings: Settings, keys: Authenticator | None = None) 
     if keys is not None:
         authenticators.append(keys)
     if settings.caller_jwt.jwks_url:
-        # Imported here, because only servers with bearer tokens need the library for signatures.
+        # Only servers with bearer tokens need the library for signatures.
         from tailrace.server.auth.bearer import JwtBearer
 
         tokens = settings.caller_jwt
@@ -42,10 +42,10 @@ def create_keys(settings: Settings) -> ApiKeys | None:
 
 
 def _read_caller_keys(setting: str) -> dict[str, list[str]]:
-    """Parse ``NAME:KEY,NAME:KEY`` into keys by name. During a key rotation, a name may occur several times.
+    """Parse ``NAME:KEY,NAME:KEY`` into keys by name. A name may occur several times.
 
     Raises:
-        ConfigurationError: An entry is not a pair. The error message does not contain the entry, which may be a key.
+        ConfigurationError: An entry is not a pair. The message does not contain the entry, which may be a key.
     """
     keys: dict[str, list[str]] = {}
     entries = setting.split(",")

@@ -23,10 +23,10 @@ class JwtBearer(Authenticator):
     """Authenticates callers by signed tokens (JWT, RFC 7519). The issuer publishes the keys of its signatures (RFC 7517).
 
     Args:
-        jwks_url: The URL of the issuer's keys. `tailrace.server.auth.jwks` describes when they are fetched.
+        jwks_url: The URL of the issuer's keys.
         issuer: The required value of the claim ``iss``; empty to accept all issuers.
         audience: The required value of the claim ``aud``; empty to accept all audiences.
-        scopes: The required scopes. The claim ``scope`` or ``scp`` of a token must contain all of them.
+        scopes: The required scopes, in the claims ``scope`` and ``scp``.
 
     Raises:
         ConfigurationError: The URL is not an HTTP URL.
@@ -55,8 +55,7 @@ class JwtBearer(Authenticator):
         except jwt.PyJWTError as error:
             raise _not_valid(str(error)) from None
         except (TypeError, ValueError, ArithmeticError, RecursionError):
-            # PyJWT raises these errors for values that are out of range, and for a signature that does not fit the type of the
-            # key.
+            # Raised for values that are out of range, and for a signature that does not fit the type of the key.
             raise _not_valid("it cannot be read, or its signature does not fit the type of its key") from None
         missing = set(self._scopes) - _scopes_of(claims)
         if missing:
@@ -74,7 +73,7 @@ class JwtBearer(Authenticator):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fetch keys in the background before they expire. At the start, log which claims are not checked."""
+        """Log which claims are not checked, and fetch keys in the background before they expire."""
         warning = unchecked_claims(self._issuer, self._audience)
         if warning:
             logger.warning("%s", warning)
@@ -111,7 +110,7 @@ def unchecked_claims(issuer: str, audience: str) -> str:
 
 
 def _user(claims: Mapping[str, Any]) -> str:
-    """Return the user name for a token. It contains issuer and subject, so that names of different issuers are different.
+    """Return the user name for a token. It contains the issuer, so that the names of different issuers are different.
 
     Raises:
         AuthError: The issuer or the subject is too long, or has characters that a name cannot have.
@@ -126,7 +125,7 @@ def _user(claims: Mapping[str, Any]) -> str:
 
 
 def _key_of(token: str) -> tuple[str, str]:
-    """Return the key id and the algorithm in a token's header. No other part of an unverified token is used.
+    """Return the key id and the algorithm in a token's header.
 
     Raises:
         PyJWTError: The text is not a token, the token has no key id, or its algorithm is not accepted.
@@ -142,7 +141,7 @@ def _key_of(token: str) -> tuple[str, str]:
 
 def _not_valid(reason: str) -> AuthError:
     challenge = f'{_CHALLENGE}, error="invalid_token"'
-    # PyJWT's messages may contain unverified values of the token, for example its ``crit`` header.
+    # PyJWT's messages may contain unverified values of the token.
     return AuthError(
         f"the bearer token is not valid: {printable(reason, _MAX_REASON)}",
         challenge=challenge,

@@ -1,7 +1,7 @@
 """Fetches and caches the public keys of a token issuer (a JWK Set, RFC 7517).
 
 Concurrent requests share one fetch. If the issuer is unavailable, slow or returns an invalid set, cached keys are used until they
-reach `MAX_AGE`. Without cached keys, the caller receives an error and can try again.
+reach `MAX_AGE`. Without cached keys, the caller receives an error.
 
 ==============  ======  =============================================================================================
 constant        value   meaning
@@ -48,12 +48,12 @@ _ALGORITHMS_BY_TYPE: Mapping[tuple[object, object], tuple[str, ...]] = {
 """The algorithms by type and curve of a key (RFC 7518, section 3.1; RFC 8037, section 3.1)."""
 
 ALGORITHMS = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
-"""Accepted signature algorithms. Algorithms with a shared secret (HS256) are rejected, because the keys are public."""
+"""Accepted signature algorithms. With a shared secret (HS256), the public keys would be the secret."""
 
 SigningKeys = Mapping[tuple[str, str], jwt.PyJWK]
 """Keys by id and algorithm. A key with the member ``alg`` is used only for this algorithm (RFC 8725, section 3.1)."""
 
-_MAX_BYTES = 1024 * 1024  # maximum size of a key set; even large key sets have only about 10,000 bytes
+_MAX_BYTES = 1024 * 1024  # maximum size of a key set; a large set has about 10,000 bytes
 
 logger = logging.getLogger("tailrace.server")
 
@@ -66,7 +66,7 @@ def read_keys(body: bytes) -> SigningKeys:
     """Return the signature keys of a JWK Set by key id and algorithm.
 
     A key without ``alg`` is returned once for each algorithm of its type. Encryption keys, keys of unknown types and keys without
-    an id are ignored (RFC 7517, section 5). If several keys have the same id and algorithm, the first key is used.
+    an id are ignored (RFC 7517, section 5). Of several keys with the same id and algorithm, the first is returned.
 
     Args:
         body: The JWK Set as JSON.
@@ -91,7 +91,7 @@ def read_keys(body: bytes) -> SigningKeys:
 
 
 def _read_member(member: Any) -> Iterator[jwt.PyJWK]:
-    """Yield the key in a member of a JWK Set, once for each algorithm for which it may be used."""
+    """Yield the key in a member of a JWK Set, once for each of its algorithms."""
     if not isinstance(member, dict):
         return
     fields = cast("dict[str, Any]", member)
@@ -122,8 +122,6 @@ def _algorithms_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 class IssuerKeys:
     """The keys of one issuer.
-
-    While `running` is active, a background task fetches the keys again. Otherwise, `find` fetches them.
 
     Args:
         url: The URL of the JWK Set. Redirects are not followed.
@@ -157,7 +155,7 @@ class IssuerKeys:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fetch keys in background tasks during the block. A fetch then continues if the request that caused it is cancelled."""
+        """Fetch keys in background tasks during the block. Outside the block, `find` fetches them."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
@@ -170,12 +168,11 @@ class IssuerKeys:
     async def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
         """Return the key with an id and an algorithm; None if the issuer publishes no such key.
 
-        An unknown key id causes a fetch, because the issuer may have published a new key. There is at most one such fetch in
-        `PAUSE` seconds, so that clients cannot cause load with invented ids. While `running` is active, cancellation of this
-        method ends the wait, but not the fetch.
+        An unknown key id causes a fetch, but at most once in `PAUSE` seconds, so that clients cannot cause load with invented
+        ids. While `running` is active, a cancellation does not end the fetch.
 
         Raises:
-            OverloadedError: The issuer is unavailable. The error contains the time to wait before a retry.
+            OverloadedError: The issuer is unavailable. The error has the time to wait.
         """
         before = self._fetches
         age = self._age
@@ -247,7 +244,7 @@ class IssuerKeys:
         except Exception as error:  # cached keys remain in use
             self._failing_until = self._clock() + PAUSE
             self._fetches += 1
-            # For other errors, only the class name is logged, because the messages of libraries may contain the complete URL.
+            # The messages of libraries may contain the complete URL.
             reason = str(error) if isinstance(error, UnusableKeysError) else type(error).__name__
             logger.warning(
                 "the keys of the token issuer at %s cannot be fetched: %s",

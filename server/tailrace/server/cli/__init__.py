@@ -1,7 +1,7 @@
 """The command line: ``tailrace serve``, ``record``, ``convert``, ``ask``, ``demo``, ``doctor`` and ``providers``.
 
-A `TailraceError` ends a command: the error is printed in one line on stderr, and the exit status is 2. Exit status 130: the
-command was interrupted before it had a result. ``tailrace COMMAND --help`` lists the other exit statuses of a command.
+A `TailraceError` is printed in one line on stderr; the exit status is 2. Exit status 130: the command was interrupted before it
+had a result. ``tailrace COMMAND --help`` lists other exit statuses.
 """
 
 import signal
@@ -25,8 +25,7 @@ def main() -> None:
 
         if not isinstance(error, TailraceError):
             raise
-        # `diagnosis` has details for operators. Callers must not see these details, which may contain text of a provider or of
-        # the server of a tool.
+        # `diagnosis` has details for operators.
         print(f"tailrace: {printable(getattr(error, 'diagnosis', '') or error)}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     finally:

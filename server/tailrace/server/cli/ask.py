@@ -59,13 +59,13 @@ def ask(
         prompt: The text of the message; ``-`` to read the text from standard input; empty to send no prompt.
         context: The id of the conversation; a new conversation if empty.
         task: The id of the task that the message continues; a new task if empty.
-        resume: The id of a task to subscribe to, without sending a message; otherwise empty.
-        approve: The digest of a tool call of the task, to approve the call instead of sending a prompt; otherwise empty.
-        reject: The digest of a tool call of the task, to reject the call instead of sending a prompt; otherwise empty.
+        resume: The id of a task to subscribe to instead of sending a message; otherwise empty.
+        approve: The digest of a tool call to approve instead of sending a prompt; otherwise empty.
+        reject: The digest of a tool call to reject instead of sending a prompt; otherwise empty.
         reason: The reason for the rejection, which the model receives.
         arguments: A JSON object that replaces the arguments of the approved call; empty to leave them unchanged.
         history: True to print the earlier messages of the conversation first.
-        markdown: Whether to render Markdown; if None, it is rendered on a terminal.
+        markdown: Whether to render Markdown; None: on a terminal.
         token: As for `AgentClient`.
         allow_origin: As for `AgentClient`.
         as_json: True to print each event as a line of JSON.
@@ -121,8 +121,7 @@ def ask(
 async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
     """Run a function until it ends or Ctrl-C is pressed.
 
-    Ctrl-C cancels an anyio scope, so that every later ``await`` in the scope is cancelled too. asyncio's own handler would cancel
-    only once, and code that is about to end could catch this one ``CancelledError``.
+    Ctrl-C cancels an anyio scope. asyncio's own handler would cancel only once, and code could catch this ``CancelledError``.
     """
     if sys.platform == "win32":
         return await request()  # event loops on Windows do not support signal handlers
@@ -186,8 +185,7 @@ async def ask_agent(
 ) -> int:
     """Send a message, print the response, and return the exit status.
 
-    When this function is cancelled while a task is running, it sends a request to cancel the task, and waits up to two seconds
-    for the result of this request.
+    If this function is cancelled while a task is running, it also cancels the task, within two seconds.
 
     Args:
         url: The URL of the agent.
@@ -195,7 +193,7 @@ async def ask_agent(
         screen: Prints the response.
         context_id: As ``context`` of `ask`.
         task_id: As ``task`` of `ask`.
-        resume: The id of a task to subscribe to, without sending a message; otherwise empty.
+        resume: As for `ask`.
         history: As for `ask`.
         token: As for `AgentClient`.
         allowed_origins: As for `AgentClient`.
@@ -286,7 +284,7 @@ def _concludes(state: TaskState) -> bool:
 
 
 async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -> None:
-    """Cancel the task, because a user who presses Ctrl-C expects that the agent stops working."""
+    """Cancel the task, unless it has ended."""
     if not transcript.task_id or (transcript.status and transcript.status.state.terminal):
         return
     with anyio.move_on_after(_CANCEL_SECONDS, shield=True):

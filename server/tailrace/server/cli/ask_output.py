@@ -12,10 +12,10 @@ from tailrace.server.cli.transcript import RESPONSE_CHANNEL, Item, Remark, Text,
 
 
 class Screen:
-    """Prints the text of a response, unchanged, on one stream, and everything else on another stream.
+    """Prints the text of a response on one stream, and everything else on another stream.
 
     Args:
-        out: The output for the text of the response. On a terminal, control characters are escaped.
+        out: The output for the text, which is unchanged, except that control characters are escaped on a terminal.
         notes: The output for everything else.
     """
 
@@ -58,7 +58,7 @@ class Screen:
             self._notes_open = self._is_response_open
 
     def json_line(self, value: object) -> None:
-        """Print a JSON value as one line of ASCII, which is safe for terminals and for line-based readers."""
+        """Print a JSON value as one line of ASCII."""
         self._out.write(json.dumps(value, ensure_ascii=True) + "\n")
         self._out.flush()
 
@@ -94,7 +94,7 @@ class Screen:
 class MarkdownScreen(Screen):
     """Renders the Markdown of a response while the response grows.
 
-    Each delta renders only the last block again, so that the cost of a delta does not depend on the length of the response.
+    Each delta renders only the last block again.
 
     Args:
         out: As for `Screen`.
@@ -124,7 +124,7 @@ class MarkdownScreen(Screen):
             if self._live is None:
                 self._live = Live(console=self._drawing, auto_refresh=False, vertical_overflow="visible")
                 self._live.start()
-            # The output ends with an empty line. The terminal echoes input (^C) there, and the rendered text does not move.
+            # In an empty last line, an echo of input (^C) does not move the text.
             self._live.update(Group(TerminalMarkdown(self._block), ""), refresh=True)
 
     def note(self, text: str, style: str) -> None:
@@ -163,8 +163,7 @@ class MarkdownScreen(Screen):
 def _split_blocks(text: str) -> tuple[str, str]:
     """Split Markdown into final blocks and the rest, at the last blank line outside a code fence.
 
-    Lists and quotes can continue after a blank line. The text is therefore not split before a line that begins with a space or
-    with the marker of a list or a quote.
+    Lists and quotes can continue after a blank line, so the text is not split before a line that may be part of them.
     """
     cut, at, fence = 0, 0, ""
     lines = text.split("\n")

@@ -1,6 +1,6 @@
 """The commands of ``tailrace`` and their options.
 
-A command imports its module only when it runs. ``--help`` and ``--version`` therefore do not import the server.
+A command imports its module when it runs, so that ``--help`` is fast.
 """
 
 from collections.abc import Iterator
@@ -49,12 +49,12 @@ def _tailrace(
 
 
 def _complete_provider(incomplete: str) -> list[str]:
-    """Complete the name of a provider; aliases are included only if the text is not empty."""
+    """Complete the name of a provider, or an alias if the text is not empty."""
     return list(_provider_names(incomplete))
 
 
 def _complete_model(incomplete: str) -> list[str]:
-    """Complete the provider in front of the name of a model. The names of models are unknown here."""
+    """Complete the provider in front of the name of a model."""
     return [f"{name}:" for name in _provider_names(incomplete)]
 
 

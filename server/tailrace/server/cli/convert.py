@@ -43,7 +43,7 @@ def convert(
 
     Args:
         file: The recorded body; ``-`` for standard input.
-        provider: The provider of the stream; detected from the bytes of the stream if None.
+        provider: The provider of the stream; detected if None.
         to: The output format.
         think_tags: True to separate reasoning in ``<think>`` tags at the beginning of a text from the text.
         version: The version of A2A to write.
@@ -83,7 +83,7 @@ def _write_all(conversion: StreamConversion, body: BinaryIO, to: Target, version
 
 
 def _events(conversion: StreamConversion, body: BinaryIO) -> Iterator[Event]:
-    """Yield the events of a stream. If the input is not a stream, raise an error, and yield no events."""
+    """Yield the events of a stream. If the input is not a stream, raise an error."""
     while data := body.read(_READ_BYTES):
         yield from conversion.feed(data)
     events = conversion.close()

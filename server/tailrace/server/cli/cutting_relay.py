@@ -15,11 +15,11 @@ _LOST = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError
 
 
 class CuttingRelay(anyio.AsyncContextManagerMixin):
-    """Forwards connections to a server, and closes the connection of the first response that reaches a number of bytes.
+    """Forwards connections to a server, and closes the connection of the first long response.
 
     Args:
         base_url: The base URL of the server.
-        cut_after: The number of bytes of a response after which the relay closes its connection, once.
+        cut_after: The number of bytes of a response after which its connection is closed, once.
 
     Attributes:
         base_url: The base URL of the relay; empty before the context is entered.

@@ -77,7 +77,7 @@ def demo(
 def _signals() -> Generator[None]:
     """Handle SIGTERM like Ctrl-C, so that the process of the model ends, too.
 
-    Both signals get a handler, because a shell starts background jobs with SIGINT ignored.
+    SIGINT gets a handler, because it is ignored in background jobs of a shell.
     """
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -139,7 +139,7 @@ async def _run(
 
 @contextmanager
 def _without_warnings() -> Generator[None]:
-    """Log no warnings while the block runs. The view shows the continuation, and log lines would divide its text."""
+    """Log no warnings during the block, because they would divide the text of the view."""
     logger = logging.getLogger("tailrace.server")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -169,7 +169,7 @@ async def _show_response(view: DemoView, url: str, prompt: str) -> bool:
 async def _start_model(
     stack: AsyncExitStack, console: Console, view: DemoView, *, recorded: bool
 ) -> LocalModel | ReplayModel:
-    """Start the local model, or the replay of a recording if the model cannot run or is not wanted. Print the reason."""
+    """Start the local model, or, with a reason, the replay of a recording."""
     reason = "--recorded was given" if recorded else await _missing(view)
     if reason is None:
         began = time.monotonic()
@@ -199,7 +199,7 @@ async def _missing(view: DemoView) -> str | None:
 
 
 class _Loading:
-    """A progress bar that disappears when the model is ready. Without a terminal, only one line is printed."""
+    """A progress bar that disappears when the model is ready. Without a terminal, it is one line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -282,6 +282,6 @@ def _program() -> str:
     if not program.is_file():
         return "tailrace"
     if program.is_relative_to(Path.cwd()):
-        # Under `uv run` and `make`, the program is on the PATH of this process, but not on the PATH of another terminal.
+        # The program may be only on the PATH of this process, for example under `uv run`.
         return shlex.quote(str(program.relative_to(Path.cwd())))
     return "tailrace" if shutil.which("tailrace") else shlex.quote(str(program))

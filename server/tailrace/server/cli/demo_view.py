@@ -1,7 +1,4 @@
-"""The output of the demo: events with their numbers, the text as it arrives, and figures at the end.
-
-Without a terminal, the output is plain lines.
-"""
+"""The output of the demo: events with their numbers, the text as it arrives, and figures at the end."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +39,7 @@ class DemoView:
         self._console = console
         self._pace = Pace()
         self._open: _ArtifactPrinter | None = None
-        # Names of artifacts by id, because only the first event of an artifact has the name.
+        # Names of artifacts by id. Only the first event of an artifact has the name.
         self._names: dict[str, str] = {}
 
     def title(self, text: str) -> None:
@@ -55,7 +52,7 @@ class DemoView:
         self._print(Styled(f"  {label:<{_LABEL}}", "dim"), Styled(for_terminal(value), style))
 
     def begin_events(self) -> None:
-        """Print an empty line, and start the clock. Call this method immediately before the message is sent."""
+        """Print an empty line, and start the clock. Call this immediately before the message is sent."""
         self._print()
         self._pace = Pace()
 
@@ -94,7 +91,7 @@ class DemoView:
             self.row("finish reason", str(reason))
 
     def fetched_again(self, seen: Transcript, fetched: Transcript) -> bool:
-        """Compare the streamed task with the result of GetTask, print the comparison, and return whether they are equal."""
+        """Compare the streamed task with the result of GetTask, and return whether they are equal."""
         state = in_words(fetched.status.state) if fetched.status else "unknown"
         self.row("GetTask", f"{fetched.task_id}  {state}, {len(fetched.response_text):,} characters")
         same = {
@@ -209,7 +206,7 @@ class _ArtifactPrinter:
 
 
 def _continuation(event: StreamEvent) -> str:
-    """Describe the attempt to continue an interrupted response that an event announces; empty for any other event."""
+    """Describe the attempt to continue a response that an event announces; empty for any other event."""
     update = event.response.status_update
     metadata = extension_metadata(update.metadata).get("continuation") if update is not None else None
     if not isinstance(metadata, dict):

@@ -1,6 +1,6 @@
 """``tailrace doctor``: checks whether a server can run here with the current settings, and prints advice.
 
-The checks do not create or migrate a store. The model receives one short prompt, unless ``--no-ask`` is given.
+The checks do not create or migrate a store.
 """
 
 import json
@@ -287,7 +287,7 @@ async def _database(settings: Settings) -> list[Finding]:
 
 
 async def _broker(settings: Settings) -> list[Finding]:
-    """Check the broker, if the settings name one: its connection, and whether its settings prevent data loss."""
+    """Check the connection to the broker, and whether its settings prevent data loss."""
     if not settings.events:
         return []
     parts = urlsplit(settings.events)

@@ -1,7 +1,7 @@
 """``--env-file``: reads settings from a file that the user names.
 
-No file is read automatically, because a file in the current folder may be part of a download. Settings can start programs
-(``TAILRACE_TOOLS``), and can send keys to another server (``TAILRACE_BASE_URL``).
+No file is read automatically: a file in the current folder may be part of a download, and settings can start programs
+(``TAILRACE_TOOLS``) or send keys to another server (``TAILRACE_BASE_URL``).
 """
 
 import sys
@@ -13,7 +13,7 @@ from tailrace.wrappers.redaction.log_escaping import printable
 
 
 def announce_env_file(env_file: Path | None) -> None:
-    """Print the path of the file. Without a file, print a warning if a ``.env`` in the current folder has settings.
+    """Print the path of the file, or a warning if an unread ``.env`` has settings.
 
     Raises:
         ConfigurationError: The file cannot be read, or is not text in UTF-8.

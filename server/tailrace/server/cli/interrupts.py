@@ -1,4 +1,4 @@
-"""Ends the process at Ctrl-C while modules are imported, because an import may catch the `KeyboardInterrupt`."""
+"""Ends the process at Ctrl-C while modules are imported. An import may catch a `KeyboardInterrupt`."""
 
 import os
 import signal

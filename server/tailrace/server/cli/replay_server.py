@@ -1,8 +1,7 @@
-"""An OpenAI-compatible server that replays a recorded response, for a demo where the model cannot run.
+"""An OpenAI-compatible server that replays a recorded response, for a demo without the local model.
 
-The stream was recorded from `tailrace.server.cli.local_model`. It is replayed with the average number of tokens per second of the
-recording. Every chunk has the model name ``smollm2-135m-instruct (recorded)``. All requests get the same response, which was
-recorded for `PROMPT`.
+The stream was recorded from `tailrace.server.cli.local_model`. All requests get the same response, to `PROMPT`, at the average
+speed of the recording.
 """
 
 import json
@@ -31,10 +30,10 @@ RECORDED_MODEL = f"{MODEL} (recorded)"
 """The model name in requests and in every chunk of the replayed stream."""
 
 TOKENS_PER_SECOND = 90.0
-"""The pace of a recording that does not contain the speed of the model."""
+"""The speed of a recording without the speed of the model."""
 
 MAX_REQUEST_BYTES = 10 * 1024 * 1024
-"""Maximum size of a request in bytes: enough for a long conversation with images."""
+"""Maximum size of a request in bytes."""
 
 
 class _StreamOptions(msgspec.Struct):
@@ -51,7 +50,7 @@ class _Request(msgspec.Struct):
 class _Frame(NamedTuple):
     data: bytes
     only_usage: bool
-    """True if the chunk has no choices. Such a chunk is sent only if ``stream_options.include_usage`` is set."""
+    """True if the chunk has no choices. It is sent only with ``stream_options.include_usage``."""
 
 
 class Recording:
@@ -62,8 +61,7 @@ class Recording:
 
     Attributes:
         frames: The events in order, each with the model name `RECORDED_MODEL`.
-        tokens_per_second: The speed of the model, from llama.cpp's ``timings`` in the recording; `TOKENS_PER_SECOND` if there are
-            none.
+        tokens_per_second: The speed of the model, from llama.cpp's ``timings`` in the recording, or `TOKENS_PER_SECOND`.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -92,16 +90,15 @@ def create_replay_app(
 ) -> Starlette:
     """Create an ASGI app that responds to ``POST /v1/chat/completions`` with the recording.
 
-    The app also has ``GET /v1/models`` and ``GET /health``. A request that is not a JSON object, or does not request a stream, is
-    rejected with status 400 and an error object in OpenAI's format.
+    A request that does not request a stream is rejected with status 400.
 
     Args:
         recording: The recording.
-        tokens_per_second: Events per second; the pace of the recording if None.
+        tokens_per_second: Events per second; the speed of the recording if None.
         closing: An event that ends open streams early; None to send all streams completely.
 
     Raises:
-        ConfigurationError: The pace is not positive.
+        ConfigurationError: ``tokens_per_second`` is not positive.
     """
     pace = recording.tokens_per_second if tokens_per_second is None else tokens_per_second
     if not pace > 0:
@@ -139,7 +136,7 @@ def create_replay_app(
 async def _paced(frames: list[bytes], pace: float, stop: anyio.Event) -> AsyncIterator[bytes]:
     start = anyio.current_time()
     for number, frame in enumerate(frames):
-        # The deadline is relative to the start, so that delays do not add up.
+        # Relative to the start, so that delays do not add up.
         with anyio.CancelScope(deadline=start + number / pace):
             await stop.wait()
             return
@@ -154,15 +151,13 @@ def _refused(message: str) -> Response:
 class ReplayModel(anyio.AsyncContextManagerMixin):
     """Runs a server that replays a recorded response while the context is open.
 
-    It is used like `tailrace.server.cli.local_model.LocalModel`.
-
-    The server runs in this process and event loop, on a free port of the loopback interface. Exiting the context, or cancelling
-    it, ends open streams and closes the port.
+    It is used like `tailrace.server.cli.local_model.LocalModel`, but runs in this process and event loop. Exiting the context, or
+    cancelling it, ends open streams.
 
     Args:
         on_progress: Called once, when the server is ready; None to report nothing.
         recording: The recording; the recording of the package if None.
-        tokens_per_second: Events per second; the pace of the recording if None.
+        tokens_per_second: Events per second; the speed of the recording if None.
 
     Attributes:
         model: The model name for requests.
@@ -170,7 +165,7 @@ class ReplayModel(anyio.AsyncContextManagerMixin):
         base_url: The base URL for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when the server is not running.
 
     Raises:
-        ConfigurationError: The pace is not positive.
+        ConfigurationError: ``tokens_per_second`` is not positive.
     """
 
     def __init__(

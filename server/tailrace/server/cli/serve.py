@@ -50,7 +50,7 @@ CLOSE_TIMEOUT = 5
 """Seconds within which a client must receive the rest of a response on a connection that is being closed."""
 
 STOP_TIMEOUT = 8
-"""Seconds within which connections must end when the server stops, after all tasks have ended."""
+"""Seconds within which connections must end after all tasks have ended, when the server stops."""
 
 
 def serve(env_file: Path | None, config_file: Path | None = None, **options: Any) -> None:
@@ -68,7 +68,7 @@ def serve(env_file: Path | None, config_file: Path | None = None, **options: Any
     """
     announce_env_file(env_file)
     if config_file is not None and hasattr(signal, "SIGHUP"):  # not on Windows
-        # The application unblocks the signal when it can handle it. At the end of the process, the signal is ignored.
+        # The application unblocks the signal when it can handle it.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     read = partial(_read, env_file, config_file, options)
@@ -77,13 +77,13 @@ def serve(env_file: Path | None, config_file: Path | None = None, **options: Any
     _refuse_open_access(settings)
     with closing_all(listen(settings)) as listeners:
         _export_spans()
-        # With several processes, this application is not served. It is created so that invalid settings are reported only once.
+        # With several processes, this application only reports invalid settings once.
         app = _create_app(config, read)
         on_start = partial(print_summary, settings, listeners[0], config.agents)
         if settings.workers == 1:
             run_app(app, settings, listeners, on_start=on_start)
             return
-        # uvicorn configures logging only in the worker processes.
+        # In the worker processes, uvicorn configures logging.
         logging.config.dictConfig(log_config(settings.log_format))
         on_start()
         reload = (lambda: partial(_work, read(running=settings), read)) if config.agents else None
@@ -115,11 +115,10 @@ def closing_all(listeners: Sequence[socket.socket]) -> Generator[Sequence[socket
 
 
 def listen(settings: Settings) -> list[socket.socket]:
-    """Open the listening sockets. They are opened first, so that connections wait until the server accepts them.
+    """Open the listening sockets, on which connections wait until the server accepts them.
 
     Returns:
-        One socket. For ``localhost``, two sockets with the same port, on 127.0.0.1 and ::1, because some clients try ::1 first.
-        If this machine has no IPv6, only 127.0.0.1.
+        One socket. For ``localhost``, two sockets with the same port, on 127.0.0.1 and (if the machine has IPv6) on ::1.
 
     Raises:
         ConfigurationError: The server cannot listen on the address.
@@ -158,7 +157,7 @@ def _work(config: ServerConfig, read: LoadConfig, listeners: Sequence[socket.soc
 
 
 def _refuse_open_access(settings: Settings) -> None:
-    """Raise an error if `is_open_to_others` returns True, because every client could then read all tasks."""
+    """Raise an error if every client could read all tasks."""
     if is_open_to_others(settings):
         raise ConfigurationError(
             f"{settings.host} can be reached by other machines: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWT to "
@@ -222,7 +221,7 @@ def run_app(
     """Serve an application until SIGINT or SIGTERM. The process then exits with status 0.
 
     After the first signal, the server accepts no further requests, and running tasks have ``settings.shutdown_grace`` seconds to
-    end. A second signal ends the process immediately, like a crash. In both cases, published events are persisted.
+    end. A second signal ends the process immediately, like a crash.
 
     Args:
         app: The application.
@@ -251,8 +250,8 @@ def run_app(
     server = _Server(config, limits, on_start)
 
     def end(number: int, _frame: FrameType | None) -> None:
-        # uvicorn has its own handlers while it serves. After its shutdown, uvicorn raises the signal again, and this handler only
-        # ends the process. A signal before uvicorn serves ends the process immediately, because nothing is open yet.
+        # uvicorn has its own handlers while it serves. After its shutdown, it raises the signal again. Before it serves, nothing
+        # is open yet, and the process ends immediately.
         if server.should_exit:
             sys.exit(0)
         os._exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -274,7 +273,7 @@ def run_app(
 class _Start:
     """Reports a failed start of an application, and counts its requests.
 
-    The command line prints the reason for a failed start in one line. uvicorn would print a traceback between its log lines.
+    The command line prints the reason in one line, where uvicorn would print a traceback.
 
     Args:
         app: The application.
@@ -297,7 +296,7 @@ class _Start:
         refuse = self._limits.begin_request(scope)
         if refuse is not None:
             return refuse(scope, receive, send)
-        # Copy the scope, so that changes by the application do not reach uvicorn's scope, even for a deferred response.
+        # Changes by the application must not reach uvicorn's scope.
         scope = {**scope, "extensions": {**scope.get("extensions", {})}}
         return with_deferral(self._app, scope, receive, send)
 
@@ -329,9 +328,8 @@ class _Start:
 def _settle() -> None:
     """Freeze the objects created at startup (`gc.freeze`), trim the heap, and collect garbage less often.
 
-    Each full collection would traverse these objects, and pause all streams for tens of milliseconds. The heap has unused memory
-    after the imports, which glibc returns only on request. Fewer collections are enough, because tokens create no reference
-    cycles.
+    Each full collection would pause all streams for tens of milliseconds to traverse these objects. Fewer collections are enough,
+    because tokens create no reference cycles.
     """
     gc.collect()
     gc.freeze()
@@ -351,10 +349,9 @@ def _tailrace_error(error: Exception) -> TailraceError | None:
 
 
 class _Server(uvicorn.Server):
-    """Ends immediately after a second signal. Aborts a connection that is being closed if the client receives no data.
+    """A server that ends immediately after a second signal, and aborts stalled connections that are being closed.
 
-    uvicorn closes a connection when all data has been sent. If the client receives nothing, the data is never sent, and the
-    socket would remain open without limit.
+    uvicorn closes a connection when all data has been sent, which never happens if the client receives nothing.
     """
 
     def __init__(
@@ -366,14 +363,14 @@ class _Server(uvicorn.Server):
         self._closing: dict[Any, int] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, and accept connections. Then lower the log level of uvicorn from warnings to info."""
+        """Start the application, and accept connections."""
         await super().startup(sockets)
         if self.started:
             self._on_start()
             logging.getLogger("uvicorn.error").setLevel(logging.INFO)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle SIGINT and SIGTERM. The operating system handles the next signal, so that it ends even a process that hangs."""
+        """Handle SIGINT and SIGTERM. The next signal ends even a process that hangs."""
         super().handle_exit(sig, frame)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The lines that ``tailrace serve`` prints when it accepts connections: addresses, model, store, and permitted callers."""
+"""The lines that ``tailrace serve`` prints when it accepts connections."""
 
 import logging
 import socket

@@ -13,8 +13,7 @@ from rich.markdown import Markdown
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
-# `\(` is an escape in Markdown, but also a delimiter of formulas. While the text is parsed, a character of the private use area
-# replaces the backslash.
+# `\(` is an escape in Markdown, but also a delimiter of formulas. A private character replaces the backslash during parsing.
 _MATH = re.compile(r"\\(?=[()\[\]])")
 _BACKSLASH = "\ue05c"
 

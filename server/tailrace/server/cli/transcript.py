@@ -14,9 +14,9 @@ from tailrace.wrappers import ContentPartText
 from tailrace.wrappers.conversion.text_joining import BLANK_LINE, belong_to_one_text
 
 RESPONSE_CHANNEL = "text"
-"""The channel of the response itself. Artifacts of agents without the stream extension also count as this channel."""
+"""The channel of the response itself, also of artifacts without a channel."""
 
-# C0 and C1 control characters, except tab and line feed. They are escaped, because a text must not control the terminal.
+# C0 and C1 control characters, except tab and line feed. A text must not control the terminal.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 
@@ -89,7 +89,7 @@ class Transcript:
 
     @property
     def response_text(self) -> str:
-        """The text of the response so far. The texts of several artifacts are joined with a line feed."""
+        """The text of the response so far."""
         responses = (
             texts for source, texts in self._texts.items() if self._channels[source] == RESPONSE_CHANNEL
         )
@@ -117,7 +117,7 @@ class Transcript:
         self.metadata |= extension_metadata(task.metadata)
         items: list[Item] = []
         for artifact in task.artifacts:
-            # Some servers return a part for each delta of a text, so that consecutive parts are one text.
+            # Some servers return a part for each delta of a text.
             items += self._read_artifact(artifact, append=False, is_joined=True)
         return items + self._read_status(task.status)
 
@@ -156,7 +156,7 @@ class Transcript:
         items: list[Item] = []
         for part, text in shown_texts(parts, is_joined=is_joined):
             if part.text:
-                # Without the separator, because `_replace` compares this text with copies of the artifact.
+                # Without the separator: `_replace` compares this text with copies of the artifact.
                 texts.append(part.text)
                 items.append(Text(source, channel, text))
             else:
@@ -167,7 +167,7 @@ class Transcript:
     def _replace(self, source: str, parts: tuple[Part, ...]) -> list[Item]:
         """Compare a copy of an artifact with its known text.
 
-        Return the text after the known text, or the complete text if the copy does not begin with the known text.
+        Return the text after the known text, or the complete text if it begins differently.
         """
         printed = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
@@ -176,7 +176,7 @@ class Transcript:
         items: list[Item] = [remark for remark in found if remark not in self._remarks]
         self._remarks.update(found)
         more, again = (text[len(printed) :], False) if text.startswith(printed) else (text, True)
-        # The arguments of a tool call arrive as text deltas, and finally in the call. The remark for the call is enough.
+        # The arguments of a tool call also arrive as text deltas. The remark for the call is enough.
         if more or (again and not found):
             items.insert(0, Text(source, self._channels[source], more, again))
         return items
@@ -247,10 +247,10 @@ def _to_json(value: object) -> str:
 
 
 class Pace:
-    """The speed of a response, measured by the client. The clock starts when the object is created.
+    """The speed of a response, measured by the client.
 
     Args:
-        live: Whether the response begins after the object is created; otherwise the speed is unknown.
+        live: Whether the response begins when the object is created; otherwise, the speed is unknown.
     """
 
     def __init__(self, *, live: bool = True) -> None:

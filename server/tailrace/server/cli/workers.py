@@ -1,11 +1,10 @@
 """``tailrace serve --workers N``: several processes that serve one address; each process is a node of the cluster.
 
-The listening sockets are opened before the processes start, and all processes accept connections on these sockets. A process that
-ends unexpectedly is started again. If the first process that ends could not start, all processes end.
+All processes accept connections on the same sockets. A process that ends unexpectedly is started again. If the first process that
+ends could not start, all processes end.
 
-On SIGHUP, the parent process reads the configuration again and forwards the signal to all worker processes. A terminal sends
-Ctrl-C to all processes, but only the parent handles it: it sends SIGTERM to the workers. A second signal ends all processes
-immediately.
+On SIGHUP, the parent process reads the configuration again and forwards the signal to all workers. Ctrl-C reaches all processes,
+but only the parent handles it: it sends SIGTERM to the workers. A second signal ends all processes immediately.
 """
 
 import logging
@@ -45,15 +44,14 @@ def run_workers(
     count: int,
     reload: Callable[[], Work] | None = None,
 ) -> None:
-    """Run processes until SIGTERM or SIGINT. After either signal, the processes receive SIGTERM.
+    """Run processes until SIGTERM or SIGINT.
 
     Args:
         work: The function of each process.
         listeners: The sockets on which the processes listen.
         count: The number of processes.
-        reload: Function that is called on SIGHUP. It reads the configuration again and returns the function for processes that
-            start later. If the configuration is valid, the running processes receive the signal. None to leave the handling of
-            SIGHUP unchanged.
+        reload: Called on SIGHUP: reads the configuration again, and returns the function for processes that start later. If it is
+            valid, the running processes receive the signal. None to leave the handling of SIGHUP unchanged.
 
     Raises:
         SystemExit: The first process that ended could not start. The exit status is that of the process.
@@ -170,7 +168,7 @@ def _signals_blocked() -> Generator[None]:
 def _run(work: Work, listeners: Sequence[socket.socket], reloads: bool) -> None:
     """Run the function in a worker process, which ends when the parent process ends."""
     if reloads:
-        # The application unblocks the signal when it can handle it. `SIG_IGN` would discard a signal that has arrived before.
+        # `SIG_IGN` would discard a signal that arrives before the application unblocks it.
         signal.signal(signal.SIGHUP, _ignore)
     else:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})

@@ -1,9 +1,9 @@
-"""The connections of a node to Valkey or Redis, with timeouts and a health state.
+"""The connections of a node to Valkey or Redis.
 
 While a task runs, most of its events are stored only in the broker.
 
-Every failure raises a `BrokerError`, and the next request reconnects. After `Broker.fail`, `Broker.is_usable` is False until a
-probe of `Broker.watch` succeeds, so that writers do not wait for a failed broker.
+Every failure raises a `BrokerError`. The next request reconnects. After `Broker.fail`, `Broker.is_usable` is False until a probe
+of `Broker.watch` succeeds, so that writers do not wait for a failed broker.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Broker:
 
     Args:
         url: The URL of the broker in the format of redis-py: ``redis://``, ``rediss://`` or ``unix://``.
-        timeout: Seconds within which a connection must be established, and within which a command must get a reply.
+        timeout: Seconds to open a connection, and to wait for the reply to a command.
 
     Attributes:
         writing: The connection for writes.
@@ -68,7 +68,7 @@ class Broker:
         self._works = True
 
     def create_connection(self) -> BrokerConnection:
-        """Create another connection. It is opened at its first use."""
+        """Create another connection."""
         link = BrokerConnection(self._address, self._timeout)
         self._connections.add(link)
         return link
@@ -76,7 +76,7 @@ class Broker:
     def subscriber(
         self, on_subscribed: Callable[[bytes], None], on_message: Callable[[bytes, bytes], None]
     ) -> Subscriber:
-        """Create another connection, for published messages. The arguments are as for `Subscriber`."""
+        """Create another connection, for published messages."""
         subscriber = Subscriber(self._address, on_subscribed, on_message, self._timeout)
         self._connections.add(subscriber)
         return subscriber
@@ -88,7 +88,7 @@ class Broker:
 
     @property
     def is_usable(self) -> bool:
-        """True if the broker can be used: no failure was recorded since the last successful probe."""
+        """True if no failure was recorded since the last successful probe."""
         return self._works
 
     def fail(self, error: BrokerError) -> None:
@@ -107,7 +107,7 @@ class Broker:
             )
 
     async def watch(self) -> None:
-        """Probe the broker at intervals after a failure, until it works again. This method runs until it is cancelled."""
+        """Probe the broker at intervals after a failure, until this method is cancelled."""
         probe = self.create_connection()
         try:
             while True:
@@ -125,7 +125,7 @@ class Broker:
                 await probe.close()
 
     async def is_available(self) -> bool:
-        """Return True if the broker accepts requests now. For example, it rejects requests while it loads its data."""
+        """Return True if the broker accepts requests now."""
         return await _does(self.reading, (b"PING",))
 
     async def durability_risks(self) -> list[tuple[str, str]]:
@@ -190,10 +190,10 @@ def parse_address(url: str) -> Address:
     except ImportError:
         raise ConfigurationError("TAILRACE_EVENTS needs a client: pip install 'tailrace[redis]'") from None
     try:
-        # This connection is never opened. Its attributes are the parsed parts of the URL.
+        # This connection only parses the URL. It is never opened.
         parts: Any = cast("Any", ConnectionPool).from_url(url, protocol=2).make_connection()
     except (ValueError, TypeError) as error:
-        # The message does not contain the URL, because the URL may contain a password.
+        # The URL may contain a password.
         raise ConfigurationError(
             f"TAILRACE_EVENTS: the address cannot be used ({type(error).__name__})"
         ) from None

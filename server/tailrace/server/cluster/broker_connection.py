@@ -2,8 +2,8 @@
 
 Each connection is an asyncio protocol on a transport. The client library (redis-py with hiredis) only parses URLs and replies,
 and encodes commands. A command is written immediately, even while earlier commands wait for replies. The broker replies in the
-order of the commands. A request therefore does not wait for the round trip of another request, during which the broker may
-write to its disk. All timeouts of a connection share one timer.
+order of the commands. A request therefore does not wait for the reply to another request, which may include a write to the
+broker's disk.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from tailrace.wrappers import StoreError
 logger = logging.getLogger("tailrace.server")
 
 TIMEOUT = 2.0
-"""Seconds within which a connection must be established, and within which a command must get a reply.
+"""Seconds to open a connection, and to wait for the reply to a command.
 
-With a shorter limit, a short pause of a busy machine would count as a failure.
+With a shorter limit, a pause of a busy machine would count as a failure.
 """
 
 PING_INTERVAL = 1.0
@@ -38,7 +38,7 @@ class Address(NamedTuple):
     """The address of a broker.
 
     Attributes:
-        connect: Function that opens a connection to the broker. Its argument is a function that creates the asyncio protocol.
+        connect: Opens a connection with the asyncio protocol that its argument creates.
         greeting: The first commands of each connection: authentication, client name, and selection of the database.
     """
 
@@ -81,8 +81,8 @@ class _BrokerProtocol(asyncio.Protocol):
     """The asyncio protocol of one connection.
 
     Attributes:
-        closed: A future. When the connection ends, the result of the future is the error.
-        on_message: Function that receives every reply of a connection for channels; None for a connection for commands.
+        closed: A future. Its result is the error that ended the connection.
+        on_message: Receives every reply of a connection for channels; None for a connection for commands.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class _BrokerProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def send_request(self, data: bytes, count: int, seconds: float) -> asyncio.Future[list[Any]]:
-        """Write commands, and return a future with their replies. A reply may be a `ReplyError`, which is not raised.
+        """Write commands, and return a future with their replies. A `ReplyError` is returned, not raised.
 
         Raises:
             BrokerError: The connection is closed.
@@ -144,7 +144,7 @@ class _BrokerProtocol(asyncio.Protocol):
             self.end(error)
 
     def drop_buffer(self) -> None:
-        """Release the buffer of the parser, because it contains earlier replies. Do nothing if a reply is incomplete."""
+        """Release the buffer of the parser with earlier replies, unless a reply is incomplete."""
         if not self._reader.has_data():
             self._reader = self._create_reader()
 
@@ -206,7 +206,7 @@ async def _open(address: Address, seconds: float) -> _BrokerProtocol:
 
 
 class BrokerConnection:
-    """One connection to the broker. The connection is opened at its first use, and reopened after an error.
+    """One connection to the broker. It is opened at its first use, and at the first use after an error.
 
     Args:
         address: The address of the broker.
@@ -220,9 +220,9 @@ class BrokerConnection:
         self._opening = anyio.Lock(fast_acquire=True)
 
     async def run(self, *commands: Command, waits: float = 0.0) -> list[Any]:
-        """Run commands in one round trip, and return their replies. A reply may be a `ReplyError`, which is not raised.
+        """Run commands in one round trip, and return their replies. A `ReplyError` is returned, not raised.
 
-        After a cancellation, it is unknown whether the commands ran. Commands of other callers are not affected.
+        After a cancellation, it is unknown whether the commands ran.
 
         Args:
             commands: The commands, at least one.
@@ -277,8 +277,7 @@ class Script:
         Args:
             link: The connection.
             calls: The key and the arguments of each call.
-            accept: Function that is called with each error. If it returns True, the error becomes the result of its call. The
-                first other error is raised.
+            accept: Called with each error. If it returns True, the error becomes the result of its call; otherwise, it is raised.
 
         Raises:
             ReplyError: A call failed with an error that ``accept`` does not accept. The other calls ran.
@@ -306,8 +305,8 @@ class Subscriber:
 
     Args:
         address: The address of the broker.
-        on_subscribed: Function that is called with a channel when its subscription is confirmed.
-        on_message: Function that is called with the channel and a published message.
+        on_subscribed: Called with a channel when its subscription is confirmed.
+        on_message: Called with the channel and a published message.
         timeout: As for `tailrace.server.cluster.broker.Broker`.
     """
 
@@ -344,7 +343,7 @@ class Subscriber:
         """Receive messages until the connection breaks.
 
         Args:
-            channels: Function that returns the initial channels. It is called when the connection is open.
+            channels: Returns the initial channels. Called when the connection is open.
 
         Raises:
             BrokerError: The connection failed. Messages that are published before the next connection are lost.

@@ -1,4 +1,4 @@
-"""Claims: names that at most one node holds at a time, for example the name of a conversation while a turn of it runs."""
+"""Claims: names that at most one node holds at a time."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -31,7 +31,7 @@ class Claims:
 
     @asynccontextmanager
     async def holding(self, owner: str, name: str) -> AsyncGenerator[None]:
-        """Hold a claim until the block ends. No other request on any node can hold the same claim."""
+        """Hold a claim until the block ends."""
         async with self._locks.setdefault((owner, name), anyio.Lock()):
             await self.acquire(owner, name)
             try:
@@ -73,5 +73,5 @@ class Claims:
             self._failed_releases.discard(claim)
 
     def forget_failed_releases(self) -> None:
-        """Forget the claims whose release failed, because the node has another id, to which they do not belong."""
+        """Forget the claims whose release failed, because they belong to an earlier id of the node."""
         self._failed_releases.clear()

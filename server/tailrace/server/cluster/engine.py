@@ -1,10 +1,10 @@
-"""Engine of a cluster node. In addition to the engine of a single server, it handles tasks that run on other nodes.
+"""Engine of a cluster node. It also handles tasks that run on other nodes.
 
-Each task is written by one node until the task or the node ends. PostgreSQL records this node. The node executes every write
-operation on the task (message, cancellation, webhook); other nodes forward such operations to it. All nodes can read a task: they
-follow the events of the task in the broker and in PostgreSQL.
+Each task is written by one node until the task or the node ends. PostgreSQL records this node. Other nodes forward every write
+operation on the task (message, cancellation, webhook) to it. All nodes can read a task: they follow its events in the broker and
+in PostgreSQL.
 
-A claim is a name that only one node can have at a time, for example the name of a conversation (`ClusterStore.claim`).
+A *claim* is a name that only one node can hold at a time, for example the name of a conversation (`ClusterStore.claim`).
 """
 
 import logging
@@ -183,8 +183,8 @@ class ClusterEngine(Engine):
     async def _locate(self, task_id: str, owner: str) -> TaskLocation | None:
         """Return the location of a task that another node writes.
 
-        Return None for a task that this node writes, that has ended, or that does not exist. If the task waits for input and its
-        node is dead, this node claims the task, and the method returns None.
+        Return None if this node can execute the operation: it writes the task, or the task has ended or does not exist. If the
+        task waits for input on a dead node, this node claims the task first.
 
         Raises:
             OverloadedError: The node of the task is dead, and no other node has taken over the task yet.
@@ -223,7 +223,7 @@ class ClusterEngine(Engine):
             command_of: Returns the command for the task with the given id.
 
         Returns:
-            The reply of that node; None if no other node writes the task, so that this node can execute the operation.
+            The reply of that node; None if this node can execute the operation.
 
         Raises:
             OverloadedError: That node does not reply, or the task moves repeatedly.
@@ -293,8 +293,7 @@ class ClusterEngine(Engine):
     async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
         """See `TasksOfOtherProcesses.fetch_snapshot`.
 
-        The snapshot comes from the node that writes the task. If no node writes the task, the snapshot comes from the store, and
-        may lack the content of some deleted events.
+        If no other node writes the task, the snapshot comes from the store, and may lack the content of some deleted events.
         """
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
@@ -341,7 +340,7 @@ class ClusterEngine(Engine):
         owner, name = active.owner, conversation_claim(active.record.context_id)
         async with self._conversation_locks.of(active):
             try:
-                # A new conversation needs no claim here: the claim is written together with the first event.
+                # The claim of a new conversation is written together with the first event.
                 if not active.holds_conversation_lock:
                     await self._claims.acquire(owner, name, active.record.id)
                     active.holds_conversation_lock = True
@@ -349,7 +348,7 @@ class ClusterEngine(Engine):
             finally:
                 state = active.record.state
                 has_ended = active.record.number and (state.terminal or state.interrupted)
-                # If the turn has ended, the write of its last event has released the claim.
+                # The write of the last event of the turn has released the claim.
                 is_released = has_ended and active.holds_conversation_lock
                 active.holds_conversation_lock = False
                 # The node that takes over a suspended turn (`ActiveTask.suspended`) also takes over its claim.
@@ -360,7 +359,7 @@ class ClusterEngine(Engine):
         return self._claims.holding(owner, f"placing:{key}")
 
     async def _is_written_here(self, active: ActiveTask) -> bool:
-        # If this machine was paused, other nodes may have declared this node dead. The node then does not know this yet.
+        # If this machine was paused, other nodes may have declared this node dead.
         try:
             location = await self._shared.locate(active.record.id, active.owner)
         except StoreError:
@@ -416,11 +415,11 @@ class ClusterEngine(Engine):
                 group.cancel_scope.cancel()
 
     async def _beat(self) -> None:
-        """Write heartbeats until cancelled. If other nodes have declared this node dead, restart it under a new id."""
+        """Write heartbeats until cancelled. If other nodes have declared this node dead, restart it."""
         while True:
             await anyio.sleep(self._interval)
             try:
-                # Wait for a slow database, but leave time for a second attempt.
+                # Leave time for a second attempt.
                 with anyio.fail_after(max(self._interval, self._node.ttl / 2)):
                     is_alive = await self._node.beat(self._shared.database)
                 if not is_alive:
@@ -431,7 +430,7 @@ class ClusterEngine(Engine):
                 logger.exception("the heartbeat of this node failed")
 
     async def _restart(self) -> None:
-        """Fail and remove the tasks of this node, because other nodes have taken them over. Then join under a new id."""
+        """Fail the tasks of this node, because other nodes have taken them over. Then join under a new id."""
         logger.error(
             "other nodes declared this node dead and took over its tasks: it continues under a new name"
         )
@@ -481,7 +480,7 @@ class ClusterEngine(Engine):
         self._known_nodes = present
 
     async def _recover_orphans(self) -> None:
-        # The recovery of a task may have failed before. Since then, another node may have taken over the task.
+        # Since a failed recovery, another node may have taken over a task.
         owned = await self._shared.owned(self._orphans)
         self._orphans = {each: owner for each, owner in self._orphans.items() if each in owned}
         orphans = dict(self._orphans)
@@ -501,9 +500,9 @@ class ClusterEngine(Engine):
             raise
 
     def _without_orphans(self) -> Iterator[tuple[str, str]]:
-        """Remove the tasks from `_orphans` one by one, and yield them.
+        """Remove the tasks from `_orphans` one by one, and yield their ids and callers.
 
-        After the removal, this node no longer treats the task as a task of another node.
+        A removed task no longer counts as a task of another node.
         """
         for task_id, owner in list(self._orphans.items()):
             self._orphans.pop(task_id, None)

@@ -1,17 +1,15 @@
 """The streams of events in the broker, one for each task. Only the node that writes a task can add entries to its stream.
 
-Every entry is signed (`message_authentication`). Entries that are not authentic, or cannot be read, are skipped. The scripts
-below run at the broker, which does not have the key for signatures and therefore cannot verify entries. The only effect of a
-forged entry is that a script refuses an addition. `ClusterStore` then checks in PostgreSQL whether this node still writes the
-task.
+Every entry is signed (`message_authentication`). Entries that are not authentic, or cannot be read, are skipped. The broker has
+no key, so its scripts cannot verify entries: after a forged entry, they may refuse an addition. `ClusterStore` then checks in
+PostgreSQL whether this node still writes the task.
 
 An entry has one or more consecutive events. Its id is ``<number of its last event>-0``, so that a subscriber that has received
-event *n* continues after ``n-0``. An entry also has the id of the node that wrote it. After its first addition to a stream, a
-node can only add after an entry of its own. A node that takes over a running turn first writes an entry without events, a fence
+event *n* continues after ``n-0``. An entry also has the id of its node. After its first addition to a stream, a node can only add
+after an entry of its own. A node that takes over a running turn first adds a *fence*: an entry without events
 (`TaskStreams.fence`). From then on, the broker refuses additions of the previous node.
 
-Added entries are also published on a channel with the same name as the stream. The broker does not store published messages, so a
-node that was not connected reads the stream.
+Added entries are also published on a channel with the same name as the stream. A node that was not connected reads the stream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +38,7 @@ class Page(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         events: The events in order, without duplicates. There may be gaps.
-        is_full: True if the read returned the maximum number of entries, so that the stream may have more.
+        is_full: True if the stream may have more entries.
     """
 
     events: list[Event]
@@ -53,8 +51,7 @@ class Addition(msgspec.Struct, frozen=True):
     Attributes:
         task_id: The id of the task.
         events: The events in order.
-        is_first: True for the first addition of this node, and after the broker has lost the stream. Any other addition fails if
-            the stream is empty, or ends with an entry of another node.
+        is_first: True for the first addition of this node, and after the broker has lost the stream.
         ttl: Seconds after which the stream expires; 0 to leave its expiry unchanged.
     """
 
@@ -100,10 +97,7 @@ return tonumber(top)
 
 
 def stream_key(task_id: str) -> bytes:
-    """Return the key of a task's stream.
-
-    Because of the braces, a Valkey or Redis cluster stores all keys of a task on one server.
-    """
+    """Return the key of a task's stream. The braces assign all keys of a task to one server of a Valkey or Redis cluster."""
     return b"tailrace:{%b}:events" % task_id.encode("utf-8", "surrogatepass")
 
 
@@ -130,7 +124,7 @@ def _numbered(last: int, items: list[bytes | tuple[bytes, str]]) -> list[Event]:
     return events
 
 
-# Errors of one key, because another program has written a value to it. All other errors concern the broker.
+# Errors of one key, to which another program has written. All other errors concern the broker.
 _KEY_ERRORS = (
     "WRONGTYPE",
     "ERR The ID specified in XADD",
@@ -164,14 +158,14 @@ class TaskStreams:
         self._authentication = authentication
 
     async def add(self, node: str, additions: Sequence[Addition]) -> list[Outcome]:
-        """Add events to several streams in one round trip. The broker has the added events when this method returns.
+        """Add events to several streams in one round trip.
 
         Args:
             node: The id of this node.
             additions: The additions, at most one for each task.
 
         Returns:
-            The result of each addition. It is `Outcome.REFUSED` also if the key is not a stream.
+            The result of each addition; also `Outcome.REFUSED` if the key is not a stream.
         """
         writer = node.encode()
         calls: list[Command] = []
@@ -193,9 +187,9 @@ class TaskStreams:
         return self._authentication.sign("event", body, *context)
 
     async def fence(self, node: str, task_id: str) -> None:
-        """Take over the stream of a task, so that the node that wrote to it before can no longer add to it.
+        """Take over the stream of a task, so that the previous node can no longer add to it.
 
-        If the key cannot be used, no fence is needed, because other nodes cannot add to the key either.
+        If another program has written to the key, no fence is needed: no node can add to the key.
         """
         key = stream_key(task_id)
         call = (key, node, WORKING_TTL)

@@ -1,13 +1,12 @@
 """Authentication of all entries and messages that nodes exchange through the broker.
 
 Without authentication, a program with write access to the broker could add events to any task, and send commands to any node.
-Each entry and message therefore begins with a format version and an authentication tag: an HMAC-SHA256 with a key of the
-installation (`SecretKeys`). The tag covers the body and its context: the name of the stream or channel and, for events, their
-position and the writing node. If an entry is moved to another task or position, or its node is changed, the tag no longer
-matches.
+Each entry and message therefore begins with a format version and an HMAC-SHA256 with a key of the installation: the tag. The tag
+covers the body and its context: the name of the stream or channel and, for events, their position and the writing node. If one of
+them is changed, the tag no longer matches.
 
-Entries with a wrong tag are counted, logged and skipped. If such an entry prevents a node from adding events, the node writes the
-events to PostgreSQL, where subscribers read them.
+Entries with a wrong tag are counted, logged and skipped. If such an entry prevents a node from adding events to a stream, the
+node writes them to PostgreSQL.
 """
 
 import hmac
@@ -46,8 +45,7 @@ class Authentication:
     """Signs the entries that this node sends, and verifies those that it receives.
 
     Args:
-        keys: The keys of the installation, which are read at each use, because the store may load the secret after this object is
-            created.
+        keys: The keys of the installation, which are read at each use, because the store may load the secret later.
         observer: The observer that is notified of rejected entries.
     """
 
@@ -63,16 +61,13 @@ class Authentication:
         Args:
             purpose: The kind of entry. Each kind has its own key.
             body: The content.
-            context: The location of the entry. `verify` must be called with the same context. All contexts of a purpose have the
-                same number of parts.
+            context: The location of the entry. `verify` must be called with the same context.
         """
         key = self._keys.derive(f"broker {purpose}")
         return b"".join((_HEADER, _tag(key, body, context), body))
 
     def verify(self, purpose: Purpose, signed: bytes, *context: bytes) -> bytes:
         """Return the body of an entry.
-
-        `sign` must have created the entry for the same purpose and context, with any accepted key.
 
         Raises:
             EntryRejected: The version or the tag does not match.
@@ -89,7 +84,7 @@ class Authentication:
         )
 
     def reject(self, purpose: Purpose, name: bytes, reason: object) -> None:
-        """Count a rejected entry. Log it, but at most once in `LOG_INTERVAL`.
+        """Count and log a rejected entry. The log has at most one line in `LOG_INTERVAL`.
 
         Args:
             purpose: The expected kind of entry.
@@ -112,5 +107,5 @@ class Authentication:
 
 
 def _tag(key: bytes, body: bytes, context: tuple[bytes, ...]) -> bytes:
-    # MessagePack encodes the length of each part, so that different contexts and bodies always have different encodings.
+    # MessagePack encodes the length of each part, so that no two contexts and bodies have the same encoding.
     return hmac.digest(key, _encode((FORMAT, context, body)), "sha256")[:TAG_BYTES]

@@ -1,9 +1,8 @@
 """A node of a cluster: its registration, and its heartbeat.
 
-A node has a row in the table ``nodes``, and regularly updates the time in this row (the heartbeat). A node without a row is dead.
-Another node removes the row if the heartbeat is too old; the node itself removes it when it stops. Every write transaction of a
-node checks its row (`Node.check`), so that a dead node cannot write. In addition, a node stops writing when, by its own clock,
-its last heartbeat is older than its time to live.
+A node has a row in the table ``nodes``, and regularly updates the time in this row (the heartbeat). Other nodes remove the row if
+the heartbeat is older than the time to live. A node without a row is dead, and cannot write: every write transaction checks the
+row (`Node.check`).
 """
 
 import asyncio
@@ -40,7 +39,7 @@ class Node:
     Attributes:
         id: The id of the node. Each `join` creates a new id. Empty before `join` and after `unregister`.
         ttl: Seconds without a heartbeat after which a node is dead.
-        renamed: An `anyio.Event` that is set when the node gets another id. A new object then replaces it.
+        renamed: An `anyio.Event` that is set, and replaced, when the node gets another id.
     """
 
     def __init__(self, ttl: float) -> None:
@@ -51,7 +50,7 @@ class Node:
 
     @property
     def may_write(self) -> bool:
-        """True if the last heartbeat is so recent, by this node's clock, that no other node can have removed this node."""
+        """True if no other node can have removed this node, because its last heartbeat is recent enough by its own clock."""
         return bool(self.id) and time.monotonic() - self._beat < self.ttl
 
     async def join(self, database: "NodeDatabase") -> None:
@@ -88,7 +87,7 @@ class Node:
             StoreError: The database is not available.
         """
         oldest = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, self.ttl)
-        # A node with a running transaction has its row locked. The row is skipped, and a later call removes it.
+        # A running transaction of a node locks its row. A later call removes the row.
         dead = select(nodes.c.id).where(nodes.c.beat < oldest).with_for_update(skip_locked=True)
         gone = delete(nodes).where(nodes.c.id.in_(dead.scalar_subquery())).returning(nodes.c.id)
         return list(await database.write_in_parallel(lambda connection: connection.scalars(gone).all()))
@@ -97,7 +96,7 @@ class Node:
         """Remove the row of this node, so that other nodes can take over its tasks immediately.
 
         Raises:
-            StoreError: The database is not available. Other nodes will detect the end of this node by the age of its heartbeat.
+            StoreError: The database is not available. Other nodes will remove the row later.
         """
         name, self.id = self.id, ""
         await database.write_in_parallel(
@@ -109,7 +108,7 @@ class Node:
 
         Raises:
             NotOwnedError: Another node has removed this node.
-            StoreError: The last heartbeat is too old, so another node may have removed this node.
+            StoreError: The last heartbeat is too old (see `may_write`).
         """
         if not self.may_write:
             raise StoreError(
@@ -151,8 +150,7 @@ class NodeDatabase(PostgresqlDatabase):
                 return await connection.run_sync(work)
 
     def _session(self) -> dict[str, str]:
-        # If a node hangs during a transaction, the database ends the transaction after this time. This releases the lock of the
-        # node's row, so that other nodes can remove the row.
+        # If a node hangs during a transaction, the database ends the transaction. Other nodes can then remove the node's row.
         idle = str(max(1, round(self._node.ttl * 500)))
         return {**super()._session(), "idle_in_transaction_session_timeout": idle}
 

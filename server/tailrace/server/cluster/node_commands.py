@@ -2,13 +2,12 @@
 
 Each node receives messages on its own channel of the broker. A reply is published on the channel of the requester.
 
-The broker does not store these messages, so they do not wait for its disk. If no node receives a message, it is published again.
-After a limited time without a reply, the requester raises a retryable error. Each request is executed at most once: a node stores
-the ids of recent requests, and ignores repeated requests. A node also ignores old requests, because the requester no longer waits
-for the reply. The age is measured by the clock of the broker, because the clock of a machine that was paused may be wrong.
+The broker does not store these messages. If no node receives a message, it is published again. After a limited time without a
+reply, the requester raises a retryable error. Each request is executed at most once: a node ignores repeated requests, by their
+ids, and old requests, by the clock of the broker.
 
 Messages are signed (`message_authentication`) together with their channel and the time at which they were sent. If a third party
-publishes a recorded message again, nodes reject the message because of its id or its age.
+publishes a recorded message again, nodes ignore it because of its id or its age.
 """
 
 import logging
@@ -38,19 +37,16 @@ REQUEST_TIMEOUT = 5.0
 """Seconds within which another node must reply."""
 
 MAX_AGE = 4.0
-"""Seconds after the first publication of a request during which its execution may begin.
-
-The value is less than `REQUEST_TIMEOUT`, so that the requester still waits.
-"""
+"""Seconds after the first publication of a request during which its execution may begin: less than `REQUEST_TIMEOUT`."""
 
 REPEAT_INTERVAL = 1.0
-"""Seconds after which a request without a reply is published again, because it may have been lost."""
+"""Seconds after which a request without a reply is published again."""
 
 ABSENCE_PAUSE = 0.05
 """Seconds after which a message without a receiver is published again, because the node may be reconnecting."""
 
 MAX_REQUESTS = 1_000
-"""Maximum number of waiting and running requests. Further requests are ignored; their requesters publish them again."""
+"""Maximum number of waiting and running requests. Further requests are ignored, and published again."""
 
 MAX_REQUEST_IDS = 10_000
 """Number of request ids that a node stores."""
@@ -73,9 +69,7 @@ class Send(msgspec.Struct, tag=True, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The start of the stream for a message.
-
-    The stream consists of the event ``first``, if any, and the events after the number ``after``.
+    """The start of the stream for a message: the event ``first``, if any, and the events after the number ``after``.
 
     Attributes:
         repeated_key: As for `Subscription`. None in replies of older nodes, which lack this field.
@@ -161,7 +155,7 @@ _WRONG_NODE = "NotHere"
 
 
 class NoReply(OverloadedError):
-    """The node that runs the task is dead, or did not reply in time. It is then unknown whether it executed the request."""
+    """The node that runs the task is dead, or did not reply in time. It may have executed the request."""
 
 
 ExecuteCommand = Callable[[Command], Awaitable[bytes]]
@@ -298,7 +292,7 @@ class Commands:
             )
 
     async def _now(self) -> float:
-        """Return the time in seconds by the clock of the broker, because all nodes share this clock."""
+        """Return the time in seconds by the clock of the broker."""
         seconds, microseconds = await self._run((b"TIME",))
         return int(seconds) + int(microseconds) / 1e6
 

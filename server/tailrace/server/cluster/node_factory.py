@@ -24,7 +24,7 @@ class Cluster:
     """The connected parts of a node.
 
     Args:
-        settings: The settings. ``events`` has the URL of the broker.
+        settings: The settings.
         retention: The retention of events, tasks and usage.
         keys: The keys of the installation, which must be the same on all nodes.
         observer: The observer that is notified of rejected entries of the broker.

@@ -1,9 +1,8 @@
 """The store of a node: PostgreSQL for the authoritative state, and the streams of the broker for most events.
 
-A write that has more than events (a snapshot, messages, webhooks, an idempotency key or usage) is written to PostgreSQL, with its
-events. The events of all writes are added to the streams of the tasks. A write to PostgreSQL is complete before its events are
-added to the stream. If the node dies between these two steps, every subscriber reads the events from PostgreSQL. While the broker
-is not available, all events are written to PostgreSQL, and subscribers read them there.
+A write that has more than events (a snapshot, messages, webhooks, an idempotency key or usage) is first written to PostgreSQL
+with its events. Then the events of all writes are added to the streams of the tasks. If the node dies between these two steps,
+every subscriber reads the events from PostgreSQL. While the broker is not available, all events are written to PostgreSQL.
 """
 
 from collections.abc import Collection, Sequence
@@ -79,7 +78,7 @@ class ClusterStore(Store):
         node: This node.
         streams: The events of tasks in the broker.
         retention: As for `Store`.
-        stream_ttl: Seconds from the end of a task until its stream expires. The events of the stream then count as deleted.
+        stream_ttl: Seconds from the end of a task until its stream, with its events, expires.
 
     Attributes:
         database: The PostgreSQL database.
@@ -103,13 +102,12 @@ class ClusterStore(Store):
         self._node = node
         self.streams = streams
         self._stream_ttl = max(1, round(stream_ttl))
-        # For each task whose turn this node runs: whether this node has added to the task's stream.
+        # For each task whose turn this node runs, whether this node has added to the task's stream.
         self._own_tasks: dict[str, bool] = {}
         # For retries of a batch: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._persisted: list[TaskWrite] = []
         self._taken_over_tasks: set[str] = set()
-        # Tasks that began while this node had an earlier id, and had no persisted event when the id changed. Their writes are
-        # refused.
+        # Tasks of an earlier id of this node, without persisted events. Their writes are refused.
         self._abandoned: set[str] = set()
 
     # --- writing ------------------------------------------------------------------------------------------------
@@ -118,8 +116,8 @@ class ClusterStore(Store):
         """Persist writes like `Store.commit`.
 
         Raises:
-            TasksNotWrittenError: The writes of some tasks were not persisted: other nodes have taken over these tasks, or
-                PostgreSQL failed temporarily (``temporary``). The writes of the other tasks are persisted.
+            TasksNotWrittenError: The writes of some tasks were not persisted, because other nodes have taken over these tasks, or
+                because PostgreSQL failed temporarily (``temporary``).
             StoreError: It is unknown whether any write was persisted.
         """
         if not self._node.may_write:
@@ -163,10 +161,7 @@ class ClusterStore(Store):
             raise TasksNotWrittenError(refused)
 
     async def _write_to_database(self, writes: list[TaskWrite]) -> None:
-        """Write the writes of a batch that must be in PostgreSQL, in one transaction.
-
-        If the batch is retried, skip writes that PostgreSQL already has.
-        """
+        """Write a batch in one transaction. Skip writes that an earlier attempt has persisted."""
         persisted = set(map(id, self._persisted))
         missing = [write for write in writes if id(write) not in persisted]
         if missing:
@@ -224,7 +219,7 @@ class ClusterStore(Store):
 
         Args:
             additions: The events to add.
-            refused: Errors by task id. The method adds an error for each task that another node has taken over.
+            refused: Receives an error for each task, by its id, that another node has taken over.
             are_persisted: True if PostgreSQL already has the events.
         """
         if not additions:
@@ -241,7 +236,7 @@ class ClusterStore(Store):
                 for each, outcome in zip(additions, outcomes, strict=True):
                     self._own_tasks[each.task_id] = True
                     if outcome is Outcome.REFUSED:
-                        # Either another node took the task over, or the last entry is forged. PostgreSQL has the owner.
+                        # Another node took the task over, or the last entry is forged.
                         contested.append(each)
                     elif outcome is Outcome.MISSING:
                         missing.append(each)
@@ -252,7 +247,7 @@ class ClusterStore(Store):
                     unpersisted = contested + missing
         if unpersisted:
             await self._add_to_database(unpersisted, refused)
-        for each in missing:  # the broker has lost its data; the next addition may start a new stream
+        for each in missing:  # the broker has lost its data; the next addition starts a new stream
             self._own_tasks[each.task_id] = False
 
     async def _add_to_database(self, additions: list[Addition], refused: dict[str, StoreError]) -> None:
@@ -268,7 +263,7 @@ class ClusterStore(Store):
             foreign = ids - _owned_ids(connection, ids, node)
             mine = [row for row in rows if row["task_id"] not in foreign]
             if mine:
-                # An earlier attempt may have succeeded, although its reply was lost.
+                # The reply to an earlier, successful attempt may have been lost.
                 connection.execute(insert(events).on_conflict_do_nothing(), mine)
             return foreign
 
@@ -290,8 +285,8 @@ class ClusterStore(Store):
         """Forget the tasks of this node, because it has a new id.
 
         Args:
-            unpersisted: Tasks without persisted events. Their turns no longer run. Later writes of these tasks are refused: otherwise,
-                the first persisted event would assign the task to this node under its new id.
+            unpersisted: Tasks without persisted events, whose later writes are refused. Otherwise, these tasks would belong to
+                the new id.
         """
         self._own_tasks.clear()
         self._abandoned.update(unpersisted)
@@ -304,7 +299,7 @@ class ClusterStore(Store):
         return is_deleted
 
     async def drop_expired(self) -> bool:
-        """Delete expired rows like `Store.drop_expired`, and the stream of a deleted task. One node deletes at a time."""
+        """Delete expired rows like `Store.drop_expired`, and the stream of a deleted task."""
         now = datetime.now(UTC)
         deleted = await self._database.read(pending_deletion)  # the deleting node may have ended
         if deleted is not None:
@@ -323,7 +318,7 @@ class ClusterStore(Store):
     async def load_events(
         self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]:
-        """Return events like `Store.load_events`, from the stream, or from PostgreSQL if the stream lacks them.
+        """Return events like `Store.load_events`, from the stream or from PostgreSQL.
 
         Raises:
             EventsDropped: Neither the stream nor PostgreSQL has the next event.
@@ -332,8 +327,8 @@ class ClusterStore(Store):
         failure: BrokerError | None = None
         first = 0
         for attempt in range(2):
-            # Events may be added between the two reads. PostgreSQL may then have event 6, while event 5 is only in the stream.
-            # The second attempt finds event 5.
+            # If events are added between the two reads, PostgreSQL may have event 6, and only the stream event 5. The second
+            # attempt finds event 5.
             try:
                 found = await self._read_stream(task_id, after, limit, max_bytes)
             except BrokerError as error:
@@ -353,7 +348,7 @@ class ClusterStore(Store):
         raise EventsDropped(first)
 
     def _has_expired(self, ended_at: datetime) -> bool:
-        """Return True if the stream of a task that ended at ``ended_at`` has expired."""
+        """Return True if the stream of a task that ended at this time has expired."""
         return datetime.now(UTC) - ended_at > timedelta(seconds=self._stream_ttl)
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
@@ -416,7 +411,7 @@ class ClusterStore(Store):
         return {row.id: row.last for row in await self._read(query)}
 
     async def load_unfinished(self) -> list[tuple[str, str]]:
-        """Return an empty list. Unfinished tasks belong to a living node, or `take_over` returns them."""
+        """Return an empty list: `take_over` returns the unfinished tasks of dead nodes."""
         return []
 
     # --- ownership of tasks -------------------------------------------------------------------------------------
@@ -472,7 +467,7 @@ class ClusterStore(Store):
         def work(connection: Connection) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
             rows = [(row.id, row.owner) for row in connection.execute(taken_over)]
             connection.execute(delete(claims).where(claims.c.node.not_in(select(nodes.c.id)), ~_is_claimed()))
-            # Webhooks are claimed together with their task, because only the node that runs the task is notified of its events.
+            # Only the node that runs a task is notified of its events, so it also claims the webhooks.
             of_tasks = push_configs.c.task_id.in_([task_id for task_id, _ in rows])
             return rows, self._assign_webhooks(connection, open_push_configs().where(of_tasks), node)
 
@@ -490,17 +485,17 @@ class ClusterStore(Store):
     # --- claims -------------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, name: str, task_id: str | None = None) -> bool:
-        """Claim a name for this node. Return False if another living node, or another task (see ``task_id``), has the claim.
+        """Claim a name for this node. Return False if another living node or another task has the claim.
 
         Args:
             owner: The caller. Different callers can have claims with the same name.
             name: The claimed name.
-            task_id: The task that needs the claim, if the name is a conversation; otherwise None. A task loses its claim only
-                when its turn ends. A turn that was interrupted by the death of its node has not ended.
+            task_id: The task that needs the claim of a conversation; otherwise None. The task keeps the claim until its turn
+                ends, even if its node dies.
         """
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node, task_id=task_id)
-        # NOT IN instead of EXISTS, because SQLAlchemy would not correlate EXISTS with the existing row.
+        # SQLAlchemy would not correlate EXISTS with the existing row.
         is_claimable = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
         if task_id is not None:
             is_claimable &= (claims.c.task_id == task_id) | ~_is_claimed()
@@ -522,13 +517,13 @@ class ClusterStore(Store):
         await self._database.write(lambda connection: self._webhook_rows.put(connection, config, node))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
-        """Return an empty list. `take_over_webhooks` returns webhooks that no living node delivers."""
+        """Return an empty list: `take_over_webhooks` returns the webhooks of dead nodes."""
         return []
 
     async def take_over_webhooks(self) -> list[tuple[PushConfig, bool]]:
-        """Claim the open webhooks that no living node delivers. Return them in the format of `load_open_push_configs`.
+        """Claim the open webhooks of dead nodes, and return them in the format of `load_open_push_configs`.
 
-        Webhooks of tasks with a running turn are excluded, because `take_over` claims them with the task.
+        `take_over` claims the webhooks of tasks with a running turn.
         """
         node = self._node.id
         orphaned = or_(push_configs.c.node.is_(None), ~exists().where(nodes.c.id == push_configs.c.node))
@@ -549,7 +544,7 @@ class ClusterStore(Store):
 
 
 def conversation_claim(context_id: str) -> str:
-    """Return the name of the claim that a node has during a turn of a conversation."""
+    """Return the name of the claim of a conversation."""
     return f"conversation:{context_id}"
 
 

@@ -1,10 +1,10 @@
 """The follower of tasks that other nodes run. All tasks and subscribers share one connection to the broker.
 
-A followed task is an `ActiveTask`. The events that the broker delivers are added to the record and the log of this task. When the
-broker confirms the subscription to the channel of a task, the stream of the task is read once for earlier events. The stream is
-read again when an event is missing, or when the connection was lost. Events that the stream lacks are read from PostgreSQL:
-immediately if an event is missing, and also at intervals, because a node that cannot reach the broker writes only to PostgreSQL.
-A task without subscribers is no longer followed.
+The events that the broker delivers are added to the record and the log of a followed task. When the broker confirms the
+subscription to the channel of a task, the stream of the task is read once for earlier events. The stream is read again when an
+event is missing, or when the connection was lost. Events that the stream lacks are read from PostgreSQL. PostgreSQL is also read
+at intervals, because a node that cannot reach the broker writes only to PostgreSQL. A task without subscribers is no longer
+followed.
 """
 
 import logging
@@ -59,8 +59,7 @@ class TaskFollower:
     Args:
         store: The store, which has the events that a stream lacks.
         streams: The streams of the tasks.
-        on_gap: Function that is called with a task if its next event exists nowhere, so that its record must be loaded
-            again.
+        on_gap: Called with a task whose next event exists nowhere, so that its record must be loaded again.
     """
 
     def __init__(self, store: ClusterStore, streams: TaskStreams, on_gap: Any) -> None:
@@ -121,7 +120,7 @@ class TaskFollower:
         if followed is None or active is None:
             self._drop(key)
             return
-        # A large entry is read from the stream instead, because `TaskStreams` then verifies it in a thread.
+        # A large entry is read from the stream, because `TaskStreams` then verifies it in a thread.
         if len(message) > LARGE_ENTRY or not feed(active, self._streams.read_message(key, message)):
             self._read_soon(followed)
         elif active.log.ended:
@@ -147,8 +146,7 @@ class TaskFollower:
             await self._read_batch(batch)
 
     async def _read_batch(self, batch: Sequence[_Followed]) -> None:
-        # A separate function, because its local variables refer to tasks, and must not keep these tasks alive until the next
-        # read.
+        # A separate function, so that no local variable keeps a task alive until the next read.
         in_memory = [(followed, active) for followed in batch if (active := followed.task()) is not None]
         positions = [(active.record.id, active.record.number) for _, active in in_memory]
         if not positions:
@@ -232,7 +230,7 @@ class TaskFollower:
 
 
 def feed(active: ActiveTask, events: Sequence[Event]) -> bool:
-    """Add received events to a followed task. Events that the task already has are skipped.
+    """Add received events to a followed task.
 
     Returns:
         False if there is a gap before or between the events. Events after the gap are not added.

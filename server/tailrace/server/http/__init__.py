@@ -1,1 +1,1 @@
-"""HTTP code that all protocols share: request checks, bodies, connections, SSE responses, caching, static pages."""
+"""HTTP code that all protocols share."""

@@ -1,4 +1,4 @@
-"""On a server with several agents: a page with links to the agents, and a catalog of the agents for programs (RFC 9727)."""
+"""A page with links to the agents of a server, and a catalog of the agents for programs (RFC 9727)."""
 
 import base64
 import json
@@ -42,12 +42,12 @@ class ListedAgent:
 
 
 class AgentsPage:
-    """Serves the page and the catalog. Redirects the path of an agent without a final slash to the agent's path.
+    """Serves the page and the catalog, and redirects paths of agents without a final slash.
 
     Args:
         agents: The agents.
-        origin_guard: Returns the host of the URLs if there is no public URL.
-        public_url: The public URL of the server. If it is empty, the URLs have the host of the request.
+        origin_guard: Checks the host of a request.
+        public_url: The public URL of the server; empty for the host of the request.
     """
 
     def __init__(self, agents: Sequence[ListedAgent], origin_guard: OriginGuard, public_url: str) -> None:

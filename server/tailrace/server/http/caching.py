@@ -10,7 +10,7 @@ MAX_AGE = 60
 """Seconds for which a client may use a cached response (``Cache-Control: max-age``)."""
 
 MAX_AGE_OF_VERSION = 365 * 24 * 3600
-"""Seconds for which a client may use a cached response if the URL contains the version of the response."""
+"""Seconds for which a client may use a cached response whose URL contains its version."""
 
 
 def this_second() -> datetime:
@@ -37,10 +37,10 @@ def cached_response(
     Args:
         request: The request.
         body: The body of the response.
-        vary: The value of ``Vary``: the names of request headers on which the body depends; empty if it depends on none.
+        vary: The value of ``Vary``: the request headers on which the body depends; empty for none.
         private: True if only the cache of this client may store the response.
         since: The time of the last change of the body, rounded by `this_second`.
-        immutable: True if the URL contains the version of the body. The response then never changes.
+        immutable: True if the URL contains the version of the body, which therefore never changes.
         headers: Additional headers.
         media_type: The media type of the body.
     """
@@ -59,7 +59,7 @@ def cached_response(
 
 
 def version_of(body: bytes) -> str:
-    """Return a hash of a body, which is used in entity tags and URLs."""
+    """Return a hash of a body, for entity tags and URLs."""
     return sha256(body).hexdigest()[:16]
 
 

@@ -1,19 +1,16 @@
 """Limits of ``tailrace serve`` for connections: their number, and the time and size of request headers.
 
-Each connection needs a file descriptor of the server. If a client connects when the maximum number of connections is open, the
-server closes another connection: the one that has been idle (without a running request) longest. Idle connections therefore never
-block new clients. If all connections have a running request, the server accepts `RESERVED` additional connections for health
-probes. It rejects other requests on these connections with 503.
+If a client connects when the maximum number of connections is open, the server closes the connection that has been idle (without
+a running request) longest. If all connections have a running request, the server accepts `RESERVED` additional connections for
+health probes. It rejects other requests on these connections with 503.
 
-A client may send requests before it has received the responses to earlier requests (HTTP pipelining). These requests wait in
-memory. The server therefore closes a connection that has more than `MAX_QUEUED_REQUESTS` waiting requests.
+A client may send requests before it has received the responses to earlier requests (HTTP pipelining). Because these requests wait
+in memory, the server closes a connection with more than `MAX_QUEUED_REQUESTS` waiting requests.
 
-The size of headers, of chunk extensions and of the trailers of a chunked body is limited. Trailers are discarded, so that they
-never become headers of a request.
+The size of headers, of chunk extensions and of trailers is limited. Trailers are discarded.
 
-The operating system limits the number of file descriptors (``ulimit -n``). Without a free descriptor, a server cannot accept
-connections, open its database, or call a model. The default maximum of connections therefore leaves a quarter of the descriptors
-free.
+Without a free file descriptor (``ulimit -n``), a server cannot open its database or call a model. The default maximum of
+connections therefore leaves a quarter of the descriptors free.
 """
 
 import asyncio
@@ -41,7 +38,7 @@ RESERVED = 16
 """Number of additional connections for health probes."""
 
 MAX_HEADER_BYTES = 256 * 1024
-"""Maximum bytes of a request header, and of the data between two parts of a chunked body."""
+"""Maximum bytes of a request header, of a chunk extension, and of trailers."""
 
 MAX_QUEUED_REQUESTS = 32
 """Maximum number of waiting requests of one connection."""
@@ -54,7 +51,7 @@ _CONNECTION: ContextVar["_Connection | None"] = ContextVar("tailrace_connection"
 
 
 def default_max_connections() -> int:
-    """Return three quarters of the process's limit of file descriptors, minus `RESERVED`; 0 (no limit) without such a limit."""
+    """Return three quarters of the limit of file descriptors, minus `RESERVED`; 0 if there is no limit."""
     if resource is None:
         return 0
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -62,15 +59,14 @@ def default_max_connections() -> int:
 
 
 class _Connection:
-    """The state of one connection. The object is small, because the contexts of requests keep it in memory.
+    """The state of one connection. It is small, because the contexts of requests keep it in memory.
 
     Attributes:
         transport: The transport; None after the connection is closed.
         requests: The number of running requests.
         queued: The number of requests whose header is complete, but that have not begun.
         in_body: True if the header of the last request is complete, but its body is not.
-        pending_bytes: The number of bytes that have arrived since the last complete header, the last part of a body, or the last
-            complete request.
+        pending_bytes: The number of bytes since the last complete header, part of a body, or request.
         since: The time (`time.monotonic`) at which the connection began to wait for a request or for the rest of a header.
     """
 
@@ -95,14 +91,14 @@ class ConnectionLimits:
     Args:
         max_connections: The maximum number of open connections; 0 for no limit.
         header_timeout: Seconds for which a connection may be open without a running request. The timeout restarts when the last
-            running request of the connection ends, and when the first byte of the next header arrives.
+            running request ends, and when the first byte of the next header arrives.
     """
 
     def __init__(self, max_connections: int, header_timeout: float) -> None:
         self._max = max_connections
         self._timeout = header_timeout
         self._open = 0
-        # Connections without a running request. The connection that has been idle longest comes first.
+        # Connections without a running request, the one that has been idle longest first.
         self._waiting: dict[_Connection, None] = {}
 
     def protocol(self) -> type[asyncio.Protocol]:
@@ -125,7 +121,7 @@ class ConnectionLimits:
 
             def _parse(self, data: bytes) -> None:
                 limits.received(self._connection, len(data))
-                # In this call, uvicorn creates the asyncio tasks of requests. The tasks inherit the context variable.
+                # In this call, uvicorn creates the asyncio tasks of requests, which inherit the context variable.
                 token = _CONNECTION.set(self._connection)
                 try:
                     super().data_received(data)
@@ -176,8 +172,8 @@ class ConnectionLimits:
     def received(self, connection: _Connection, size: int) -> None:
         """Count received bytes before they are parsed. The first byte of a header restarts the timeout.
 
-        The rest of the body of a rejected request does not restart the timeout. Most clients read the response only after they
-        have sent the complete body, so the connection remains open until the timeout expires.
+        The rest of the body of a rejected request does not restart the timeout. The connection remains open meanwhile, because
+        most clients read the response only after they have sent the body.
         """
         if connection.transport is None:
             return
@@ -191,7 +187,7 @@ class ConnectionLimits:
             self._abort(connection)
 
     def queue_request(self, connection: _Connection) -> None:
-        """Count a request that waits, because its header is complete, but the request has not begun.
+        """Count a request whose header is complete, but that has not begun.
 
         Raises:
             TooManyQueuedError: More than `MAX_QUEUED_REQUESTS` requests wait. The connection is closed.
@@ -207,14 +203,14 @@ class ConnectionLimits:
         raise TooManyQueuedError
 
     def closed(self, connection: _Connection) -> None:
-        """Stop counting a connection. If this was already called for the connection, do nothing."""
+        """Stop counting a connection. Further calls do nothing."""
         if connection.transport is not None:
             self._open -= 1
             self._waiting.pop(connection, None)
             connection.transport = None
 
     def begin_request(self, scope: Scope) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
-        """Count a request that begins. The request ends when the current asyncio task ends.
+        """Count a request that begins. It ends when the current asyncio task ends.
 
         Returns:
             An application that rejects the request; None if the request is accepted.
@@ -232,7 +228,7 @@ class ConnectionLimits:
         return None
 
     def close_expired(self) -> None:
-        """Close connections whose timeout has expired. This method must be called several times per second."""
+        """Close connections whose timeout has expired. Must be called several times per second."""
         latest = time.monotonic() - self._timeout
         for connection in list(self._waiting):
             if connection.since <= latest:
@@ -260,7 +256,7 @@ class ConnectionLimits:
 
     def _abort(self, connection: _Connection) -> None:
         transport = connection.transport
-        # Stop counting the connection now, because the transport reports its end only later.
+        # The transport reports its end only later.
         self.closed(connection)
         if transport is not None:
             transport.abort()

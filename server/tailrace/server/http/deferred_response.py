@@ -1,9 +1,8 @@
 """An ASGI extension with which the body of a response is sent after the application has returned.
 
-About 18 coroutines (middleware, routing, tracing) are active between the server and an endpoint. While a stream is open, the
-stack frames of these coroutines, the request and its scope would remain in memory: a fifth of the memory of a subscriber. With
-this extension, the coroutines return after the head of the response is sent. A server that supports the extension sets
-``scope["extensions"]["tailrace.deferred"]``. Only ``tailrace serve`` does this.
+The coroutines of middleware and routing then return after the head of the response is sent. While a stream is open, their stack
+frames and the request would need a fifth of the memory of a subscriber. Only ``tailrace serve`` supports the extension: it sets
+``scope["extensions"]["tailrace.deferred"]``.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,7 +21,7 @@ async def with_deferral(app: ASGIApp, scope: Scope, receive: Receive, send: Send
 
     Args:
         app: The ASGI application.
-        scope: The ASGI scope. The calling function must not keep a reference to the scope.
+        scope: The ASGI scope. The calling function must not reference it afterwards.
         receive: The ASGI receive function.
         send: The ASGI send function.
     """
@@ -47,8 +46,8 @@ def defer(scope: Scope, rest: Rest) -> bool:
         rest: Sends the body.
 
     Returns:
-        False if the application must send the body itself. This is the case if the server does not support deferral, or if a
-        span is recorded for the request, because the span must last as long as the response.
+        False if the application must send the body itself: the server does not support deferral, or a span is recorded, which
+        must last as long as the response.
     """
     deferred: list[Rest] | None = scope.get("extensions", {}).get(_EXTENSION)
     if deferred is None or trace.get_current_span().is_recording():

@@ -1,4 +1,4 @@
-"""Serves an ASGI application inside another program. The signal handlers and the logging of the program do not change."""
+"""Serves an ASGI application inside another program. Its signal handlers and logging do not change."""
 
 import socket
 from collections.abc import AsyncGenerator, Generator
@@ -17,8 +17,8 @@ STOP_TIMEOUT = 1
 async def serving(app: Starlette, listener: socket.socket) -> AsyncGenerator[None]:
     """Serve an application on a listening socket during the block.
 
-    At the end of the block, the lifespan of the application ends first, so that open streams can send their last events. Then the
-    server stops and closes the socket. Both steps have a time limit, and are also executed after a cancellation.
+    At the end of the block, also after a cancellation, the lifespan of the application ends first, so that open streams can send
+    their last events. Then the server stops. Both steps have a time limit.
 
     Args:
         app: The application. If its lifespan fails at the start, the error is raised here.
@@ -31,7 +31,7 @@ async def serving(app: Starlette, listener: socket.socket) -> AsyncGenerator[Non
             await tasks.start(_serve, app, listener, stop)
             yield
         except (Exception, SystemExit) as error:
-            failure = error  # raised below, because the task group would wrap the error in an exception group
+            failure = error  # the task group would wrap the error in an exception group
         finally:
             stop.set()
     if failure is not None:
@@ -61,11 +61,11 @@ async def _serve(
         app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=STOP_TIMEOUT
     )
     server = _Server(config)
-    # asyncio does not set TCP_NODELAY for connections of this listener. Without TCP_NODELAY, a small write waits up to 40 ms for
-    # the acknowledgement of the previous write.
+    # asyncio does not set TCP_NODELAY for connections of this listener. Without it, a small write waits up to 40 ms for the
+    # acknowledgement of the previous write.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     failure: Exception | None = None
-    # Shielded from cancellation, so that uvicorn closes its sockets and the application completes its shutdown.
+    # Shielded, so that the application completes its shutdown.
     with anyio.CancelScope(shield=True), listener:
         async with anyio.create_task_group() as tasks:
             try:

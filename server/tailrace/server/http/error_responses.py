@@ -30,7 +30,7 @@ class Problem:
         message: The message.
         details: Typed details, as in ``google.rpc.Status``.
         headers: Headers of the response.
-        rpc_code: The JSON-RPC code for an error that A2A defines; None for other errors, such as failed authentication.
+        rpc_code: The JSON-RPC code for an error that A2A defines; None for other errors.
     """
 
     code: int
@@ -72,7 +72,7 @@ class Problem:
 
 
 def encode_ascii(value: object) -> bytes:
-    """Encode JSON as one line of ASCII. Text from a client may contain characters that UTF-8 cannot encode."""
+    """Encode JSON as one line of ASCII, because text from a client may contain characters that UTF-8 cannot encode."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
@@ -82,7 +82,7 @@ def error_headers(error: A2AError) -> dict[str, str]:
 
 
 def as_a2a_error(error: Exception) -> A2AError:
-    """Convert an exception to an error of A2A, and report it to the observer. Log errors that the server caused."""
+    """Convert an exception to an error of A2A, report it to the observer, and log it if the server caused it."""
     OBSERVER.get().error_occurred(error)
     if not isinstance(error, A2AError | ProtocolError | StoreError):
         logger.exception("a request failed", exc_info=error)
@@ -100,8 +100,8 @@ def as_a2a_error(error: Exception) -> A2AError:
 def drop_frames(error: BaseException) -> None:
     """Remove the tracebacks of a handled error and of its causes.
 
-    A frame in a traceback can reference the error itself. Only the garbage collector frees such a cycle. Until then, the body of
-    the rejected request (up to tens of megabytes) would remain in memory.
+    A frame in a traceback can reference the error. Until the garbage collector frees such a cycle, the body of the rejected
+    request would remain in memory.
     """
     seen: BaseException | None = error
     while seen is not None and seen.__traceback__ is not None:

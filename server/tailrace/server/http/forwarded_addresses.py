@@ -1,8 +1,7 @@
 """Reads the addresses of clients in the headers that proxies add to requests.
 
-The connection of a request through a proxy has the address of the proxy. Three headers contain the addresses of clients:
-``Forwarded`` (RFC 7239), ``X-Forwarded-For`` (each proxy appends an address), and ``X-Real-IP``. Any client can send these
-headers. They can therefore prove that a request is not local, but not that a request is local.
+The headers are ``Forwarded`` (RFC 7239), ``X-Forwarded-For`` and ``X-Real-IP``. Any client can send them, so they can prove that
+a request is not local, but not that it is local.
 """
 
 from collections.abc import Iterable
@@ -11,13 +10,12 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 _HEADERS = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
 _MAX_PROXIES = 32  # maximum addresses in a header; a request with more addresses is not local
-_MAX_ADDRESS = 64  # maximum characters; longer addresses are not cached, because they would fill the memory
+_MAX_ADDRESS = 64  # maximum characters; longer addresses would fill the cache
 
 
 def names_remote_client(headers: Iterable[tuple[str, str]]) -> bool:
     """Return whether a header names a client on another machine.
 
-    All addresses in all headers are checked, because a proxy may forward a header of the client unchanged and add another header.
     An obfuscated, unknown or missing address (RFC 7239, sections 6.2 and 6.3) counts as the address of another machine.
 
     Args:

@@ -25,10 +25,9 @@ class OperatorEndpoints:
 
     Args:
         health: Checks the health of the server.
-        authenticator: Authenticates requests for metrics if ``token`` is None.
+        authenticator: Authenticates requests for metrics without ``token``.
         metrics: The metrics; None to disable ``/metrics``.
-        token: The bearer token for ``/metrics``. If it is None, only callers on this machine may read the metrics, and
-            ``authenticator`` must accept them.
+        token: The bearer token for ``/metrics``. None: only callers on this machine that ``authenticator`` accepts.
         origin_guard: Checks whether a request comes from this machine.
     """
 
@@ -62,7 +61,7 @@ class OperatorEndpoints:
 
     @exempt_from_origin_guard
     async def _live(self, _request: Request) -> Response:
-        """Return 200. Other components are not checked, because a restart of this process would not repair them."""
+        """Return 200. Other components are not checked: a restart would not repair them."""
         return _json({"status": "ok"}, 200)
 
     @exempt_from_origin_guard

@@ -1,20 +1,17 @@
 """Rejects requests from other machines, for unknown hosts, and from web pages of other sites.
 
-Each request (except health probes) and each gRPC call is checked before its route runs. A server without authentication accepts
-only local programs. It rejects a request with 403 in these cases:
+Each request (except health probes) and each gRPC call is checked before its route runs. A server without authentication rejects a
+request with 403 in these cases:
 
-1. The request comes from another machine: its connection uses neither loopback nor a Unix socket, or a proxy on this machine
-   forwards it for a client on another machine (`tailrace.server.http.forwarded_addresses`). If a public URL is configured, a
-   proxy on this machine may forward requests for the host of this URL.
-2. The ``Host`` header is neither a loopback name, nor configured, nor the local address of the connection. This prevents DNS
-   rebinding attacks: a web page uses a domain that resolves to 127.0.0.1, and the browser sends this domain as ``Host``.
-3. The request comes from a web page of another site: ``Origin`` is neither this server nor in ``allowed_origins``, or
-   ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some requests, such as forms, without a CORS preflight. Links that open a
-   page of this server are permitted.
+1. The request comes from another machine, directly or through a proxy (`tailrace.server.http.forwarded_addresses`). A proxy on
+this machine may forward requests for the host of the public URL, if one is configured. 2. The ``Host`` header is neither a
+loopback name, nor configured, nor the local address of the connection. This prevents DNS rebinding: a web page uses a domain that
+resolves to 127.0.0.1. 3. The request comes from a web page of another site: ``Origin`` is neither this server nor in
+``allowed_origins``, or ``Sec-Fetch-Site`` is ``cross-site``. Links that open a page of this server are permitted.
 
 With ``allow_anonymous`` or with authentication, rule 1 does not apply, and rule 2 applies only if ``allowed_hosts`` is set. With
-authentication, rule 3 applies only to requests without a bearer token and without an API key in a header. A page of another site
-cannot send these headers.
+authentication, rule 3 applies only to requests without a bearer token or an API key in a header, which a page of another site
+cannot send.
 """
 
 import logging
@@ -46,14 +43,14 @@ EXEMPT = "__tailrace_exempt_from_guard__"
 
 
 class _Authority(NamedTuple):
-    """A parsed ``host[:port]``. The host is in lower case. An IPv6 address has no brackets."""
+    """A parsed ``host[:port]``. The host is in lower case, and has no brackets."""
 
     host: str
     port: int | None
 
 
 def exempt_from_origin_guard(endpoint: _Endpoint) -> _Endpoint:
-    """Exempt an endpoint from all checks. Health probes need this, because they use the IP address of a pod as the host."""
+    """Exempt an endpoint from all checks. Health probes use the IP address of a pod as the host."""
     setattr(endpoint, EXEMPT, True)
     return endpoint
 
@@ -75,8 +72,7 @@ class OriginGuard:
     """Checks requests. The module docstring lists the rules.
 
     Args:
-        settings: The settings ``allow_anonymous``, ``allowed_hosts``, ``allowed_origins``, ``public_url`` and ``grpc_url`` are
-            used.
+        settings: The settings.
         authenticated: True if the server authenticates callers.
     """
 
@@ -99,7 +95,7 @@ class OriginGuard:
         """Check one HTTP request.
 
         Raises:
-            AuthError: The request is rejected with 403. The message names the setting that permits the request.
+            AuthError: The request is rejected with 403.
         """
         host: bytes | None = None
         origin: bytes | None = None
@@ -107,7 +103,7 @@ class OriginGuard:
         has_header_credentials = False
         for name, value in scope["headers"]:
             if name == b"host":
-                # A request with two Host headers is rejected, because a proxy may have checked only one of them.
+                # A proxy may have checked only one of two Host headers, so both are rejected.
                 host = value if host is None else b""
             elif name == b"origin":
                 origin = value if origin is None else b"null"
@@ -131,8 +127,7 @@ class OriginGuard:
             return
         if self._any_origin or (origin is not None and self._is_allowed_origin(origin, authority)):
             return
-        # A link on another site may open a page of this server. This is safe: GET changes nothing, and the site cannot read the
-        # response.
+        # A link on another site may open a page: GET changes nothing, and the site cannot read the response.
         is_navigation = (
             mode == b"navigate" and destination == b"document" and scope["method"] in ("GET", "HEAD")
         )
@@ -142,8 +137,8 @@ class OriginGuard:
     def check_call(self, peer: str, metadata: Mapping[str, str]) -> None:
         """Check one gRPC call.
 
-        The host name of a call is not checked, because gRPC does not provide it. Web pages cannot exploit this: browsers do not
-        open HTTP/2 connections without TLS, and gRPC-Web proxies forward ``origin``, which is checked.
+        gRPC does not provide the host name of a call. Web pages cannot exploit this: browsers do not open HTTP/2 connections
+        without TLS, and gRPC-Web proxies forward ``origin``.
 
         Args:
             peer: The address of the client in gRPC's format: ``ipv4:127.0.0.1:50000``, ``ipv6:%5B::1%5D:50000``, ``unix:…``.
@@ -187,12 +182,12 @@ class OriginGuard:
     def _is_local(self, scope: Scope, authority: _Authority | None) -> bool:
         """Return whether a connection uses loopback or a Unix socket, directly or through a proxy on this machine.
 
-        If uvicorn trusts a proxy, it takes ``client`` from ``X-Forwarded-For``. uvicorn does not change ``server``, which is the
-        local address of the connection. A connection to a loopback address always comes from this machine.
+        If uvicorn trusts a proxy, ``client`` is from ``X-Forwarded-For``. ``server`` is always the local address of the
+        connection. A connection to a loopback address always comes from this machine.
         """
         client, server = scope.get("client"), scope.get("server")
         address = parse_address(server[0]) if server else None
-        # ``server`` is None for a Unix socket, and if a test client calls the application directly.
+        # ``server`` is None for a Unix socket and for some test clients.
         is_loopback_server = server is not None and (address is None or address.is_loopback)
         peer = parse_address(client[0]) if client is not None else None
         is_remote = peer is not None and not peer.is_loopback
@@ -216,7 +211,7 @@ class OriginGuard:
         if authority.host in self._hosts or is_loopback(authority.host):
             return True
         server = scope.get("server")
-        # The address of the server is safe, because DNS rebinding needs a name.
+        # An address is safe, because DNS rebinding needs a name.
         return server is not None and authority.host == server[0].lower()
 
     def _is_allowed_origin(self, origin: bytes, named: _Authority | None) -> bool:
@@ -274,7 +269,7 @@ def _header(scope: Scope, name: bytes) -> bytes:
 
 
 def _parse_authority(value: bytes) -> _Authority | None:
-    # Longer values are not cached, because they would fill the memory.
+    # Longer values would fill the cache.
     return _parse_short(value) if len(value) <= _MAX_AUTHORITY else None
 
 

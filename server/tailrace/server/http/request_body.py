@@ -1,11 +1,11 @@
 """Reads and decodes the JSON bodies of requests, with limits on size, time and number of JSON values.
 
-`JsonScan` counts the values of a body while the body arrives. A request with too many values is rejected as soon as it exceeds
-the limit, before the rest of the body is received and before the body is decoded.
+`JsonScan` counts the values of a body while it arrives. A request with too many values is rejected before the rest of its body is
+received.
 
-Objects, arrays and their members count as one value each. A number counts as one more value for each 20 characters, because long
-numbers take longer to convert. A string counts as one more value for each 32 escapes. JSON in a string (for example the arguments
-of a tool call) counts like other JSON, because it is decoded later.
+Objects, arrays and their members count as one value each. Long numbers and escapes count as further values (`_CHARACTERS`,
+`_ESCAPES`), because they take longer to decode. JSON in a string, for example the arguments of a tool call, counts like other
+JSON, because it is decoded later.
 """
 
 import json
@@ -33,14 +33,14 @@ MAX_DEPTH = 200
 MEDIA_TYPES = ("application/json", "application/a2a+json")
 
 _SLOWEST = 64 * 1024  # minimum upload rate in bytes per second
-_SLICE = 64 * 1024  # bytes in one scan; other tasks can run between two scans
+_SLICE = 64 * 1024  # bytes in one scan; other tasks run between two scans
 
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b",[{"))
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _WHITE_SPACE = b" \t\r\n"
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _CHARACTERS = 20  # number of characters in a number that count as one value
-_ESCAPES = 32  # number of escapes that count as one value; an escape takes as long as 20 other characters
+_ESCAPES = 32  # number of escapes that count as one value
 
 # Line separators in UTF-8. They count as escapes, because responses escape them (`tailrace.streaming.a2a.json_encoding`).
 _SEPARATORS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
@@ -52,8 +52,8 @@ _OVERLAP = 24  # last bytes of a slice that are scanned again, because a number 
 # Bytes that may precede JSON in a string: white space and quotes, with or without escapes.
 _BEFORE_JSON = b' \t\r\n\\"ntru029aAdD'
 
-# Matches escapes, such as \u007b, of characters that have a meaning in JSON. They could hide JSON in a string from the scan. No
-# common encoder writes these escapes. HTML-safe encoders escape other characters.
+# Matches escapes, such as \u007b, of characters that have a meaning in JSON, which could hide JSON in a string from the scan. No
+# common encoder writes these escapes.
 _HIDDEN = re.compile(rb"\\u00(?:2[cC]|3[0-9]|[46][1-9a-fA-F]|5[0-9a-cA-C]|7[0-9abAB])")
 _HIDDEN_OVERLAP = 5  # bytes; one less than the length of an escape
 
@@ -70,8 +70,7 @@ class JsonBody:
     Attributes:
         value: The decoded JSON. Strings have no lone surrogates. Integers that exceed 64 bits are floats.
         raw: The body as bytes.
-        cost: The cost of processing the body: the number of JSON values, and an amount for the size. `run_bounded` uses this
-            number to decide whether to process the body in a thread.
+        cost: The cost of processing the body, for `run_bounded`.
     """
 
     value: object
@@ -96,8 +95,8 @@ async def read_json(request: Request, settings: Settings, *, optional: bool = Fa
 
     Args:
         request: The request.
-        settings: The limits ``max_request_bytes`` and ``max_request_values`` are used.
-        optional: True to accept a request without a body. The value is then an empty object.
+        settings: The settings, with the limits ``max_request_bytes`` and ``max_request_values``.
+        optional: True to accept a request without a body, as an empty object.
 
     Raises:
         RequestMediaTypeError: The request's media type is not JSON.
@@ -143,7 +142,7 @@ async def _read(request: Request, settings: Settings, scan: "JsonScan") -> bytes
 class JsonScan:
     """Counts the values and the nesting depth of a JSON text without decoding it.
 
-    If the text is not valid JSON, the count is correct up to the first error. A decoder also stops there.
+    If the text is not valid JSON, the count is correct up to the first error.
 
     Args:
         limit: The maximum number of values; 0 for no limit.
@@ -196,7 +195,7 @@ class JsonScan:
             self._scan_structure(outside)
 
     def feed_string(self, text: bytes) -> None:
-        """Count the values of JSON in a string. The string is part of a message that is not JSON.
+        """Count the values of JSON in a string of a message that is not JSON.
 
         Raises:
             RequestTooLargeError: There are too many values.
@@ -284,7 +283,7 @@ def _read_float(number: str) -> float:
 
 
 def _read_int(number: str) -> int | float:
-    """Convert an integer. An integer beyond 64 bits becomes the nearest float, because most JSON parsers do not support it."""
+    """Convert an integer. An integer beyond 64 bits becomes a float, because most JSON parsers do not support it."""
     value = int(number) if len(number) <= _MAX_INT_DIGITS else _read_float(number)
     return value if -(2**63) <= value < 2**63 else _read_float(number)
 
@@ -295,7 +294,7 @@ def _has_surrogates(text: bytes) -> bool:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """Apply `join_surrogates` to all strings of a JSON value. A string with lone surrogates could not be encoded later."""
+    """Apply `join_surrogates` to all strings of a JSON value. Lone surrogates could not be encoded later."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, dict):

@@ -34,7 +34,7 @@ def requested_version(request: Request) -> str:
 
 
 def major_minor(version: str) -> str:
-    """Return a version without its patch number. A2A ignores patch numbers (A2A 1.0, section 3.6)."""
+    """Return a version without its patch number. A2A ignores it (A2A 1.0, section 3.6)."""
     return ".".join(version.strip().split(".")[:2])
 
 
@@ -100,5 +100,5 @@ def extension_headers(request: Request, activated: tuple[str, ...]) -> dict[str,
 
 
 def accepts(request: Request, media_type: str) -> bool:
-    """Return whether a request accepts a media type. All ``Accept`` headers of the request are searched."""
+    """Return whether a request accepts a media type."""
     return any(media_type in accepted for accepted in request.headers.getlist("accept"))

@@ -1,7 +1,7 @@
-"""Handles SIGTERM and SIGINT before the HTTP server handles them. Streams can then end while their connections are still open.
+"""Handles SIGTERM and SIGINT before the HTTP server handles them.
 
-uvicorn waits until all connections are closed before it ends the lifespan of the application. Open streams keep their connections
-open. This module therefore calls ``stop``, which ends the streams, before it calls the signal handler of the server.
+uvicorn ends the lifespan of the application only after all connections are closed, and open streams keep their connections open.
+This module therefore calls ``stop``, which ends the streams, before it calls the signal handler of the server.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _HANDLERS = ("handle_exit", "handle_quit")
 def handle_signals(stop: Callable[[], object]) -> Generator[None]:
     """On SIGTERM and SIGINT during the block, call ``stop``, and then the previous handler of the signal.
 
-    A signal is intercepted only if its handler is a method of uvicorn's server or gunicorn's worker, and only in the main thread.
+    Only in the main thread, and only if the handler is a method of uvicorn's server or gunicorn's worker.
 
     Args:
         stop: Called in the running event loop. It may be called several times.
@@ -59,7 +59,7 @@ class _SignalInterceptor:
     @classmethod
     def before(cls, number: signal.Signals, stop: Callable[[], object]) -> "_SignalInterceptor | None":
         handler = signal.getsignal(number)
-        # The handler may also be a function of another application in this process.
+        # Another application in this process may have its own handler.
         if not (inspect.ismethod(handler) and handler.__name__ in _HANDLERS):
             return None
         interceptor = cls(number, handler, stop)
@@ -73,6 +73,6 @@ class _SignalInterceptor:
 
     def remove(self) -> None:
         self._stop = None
-        # An interceptor that was added later still calls this one. Only the newest interceptor restores its previous handler.
+        # A newer interceptor still calls this one.
         if signal.getsignal(self._number) == self.handle_exit:
             signal.signal(self._number, self._handler)

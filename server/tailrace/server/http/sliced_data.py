@@ -1,18 +1,18 @@
-"""Passes the received data of a connection to the parser in slices, so that other tasks can run between two slices."""
+"""Passes the received data of a connection to the parser in slices."""
 
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
 
 SLICE_BYTES = 16 * 1024
-"""Maximum bytes of a slice. With a body of one-byte chunks, a slice takes about 3 ms, and a slice of 64 KiB would take 15 ms."""
+"""Maximum bytes of a slice, which takes at most about 3 ms (with one-byte chunks)."""
 
 
 class SlicedData:
     """Passes at most `SLICE_BYTES` of a connection to the parser in each iteration of the event loop.
 
-    The event loop reads up to 256 KB at a time. While data waits to be parsed, reading from the transport is paused, so that at
-    most one read waits. uvicorn's flow control pauses this object instead of the transport, so that parsing is paused, too.
+    The event loop reads up to 256 KB at a time, which is too much to parse at once. While data waits to be parsed, the transport
+    is paused. uvicorn's flow control pauses this object instead of the transport, so that parsing is paused, too.
 
     Args:
         transport: The transport of the connection.
@@ -40,7 +40,7 @@ class SlicedData:
             self._parse_slice()
 
     def close(self) -> None:
-        """Delete waiting data and the reference to the parser. The reference would form a reference cycle with the protocol."""
+        """Delete waiting data, and the reference to the parser, which would be part of a cycle."""
         self._waiting.clear()
         self._parse = _discard
 

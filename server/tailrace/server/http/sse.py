@@ -1,7 +1,7 @@
 """Sends the events of a task as server-sent events (SSE).
 
-Each event is encoded once, when it is created. `EventFrames` adds the SSE fields, and converts the event if the client uses
-another version of A2A. `EventResponse` sends all available frames in one write.
+`EventFrames` adds the SSE fields to stored events, and converts an event if the client uses another version of A2A.
+`EventResponse` sends all available frames in one write.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ class EventFrames:
     r"""An async iterator over the SSE frames of one stream.
 
     A frame consists of the line ``id: NUMBER``, the line ``data: HEAD BODY TAIL``, and an empty line. Each item of the iterator
-    contains all available frames, so that they are sent in one write. The iterator ends after the event that closes the stream.
-    If the store fails, the iterator ends after a frame with the error. Users of this object must call `aclose`.
+    contains all available frames. The iterator ends after the event that closes the stream, or after a frame with an error of the
+    store. Users of this object must call `aclose`.
 
     Args:
         stream: The events.
         dialect: The version of A2A in whose format the events are written.
         write_error: Encodes an error of the store for the last frame.
-        stopping: Set when the server stops. If a stream ends afterwards, its last frame asks the client to reconnect.
+        stopping: Set when the server stops. The last frame of a stream then asks the client to reconnect.
         head: Bytes before the body of each event, for example the beginning of a JSON-RPC response.
         tail: Bytes after the body of each event.
-        ends: True to send a last event of type ``end``, after which the page can close its ``EventSource``.
+        ends: True to send a last event of type ``end``, so that a page can close its ``EventSource``.
     """
 
     __slots__ = (
@@ -138,27 +138,24 @@ def frame_data(data: bytes) -> bytes:
 
 
 def shutdown_frame() -> bytes:
-    """Return the last frame of a stream that ends because the server stops. The frame asks clients to reconnect later."""
+    """Return the last frame of a stream that ends because the server stops. It asks clients to reconnect later."""
     return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 
 class EventResponse(StreamingResponse):
     """The HTTP response for one stream. It sends frames, and disconnects stalled clients.
 
-    On ``tailrace serve``, the body is sent after the application has returned (`tailrace.server.http.deferred_response`). Other
-    ASGI servers do not support this; there, `tailrace.server.http.sse_fallback` sends the frames.
+    On ``tailrace serve``, the body is sent after the application has returned (`tailrace.server.http.deferred_response`). On
+    other ASGI servers, `tailrace.server.http.sse_fallback` sends the frames.
 
-    Two asyncio tasks serve a stream. The first asyncio task reads and sends frames. The second is the asyncio task of the
-    request: it waits for the client's disconnect, sends ping comments, and checks the duration of writes, so that a write needs
-    no timer of its own.
+    One asyncio task reads and sends frames. The asyncio task of the request waits for the client's disconnect, sends ping
+    comments, and checks the duration of writes.
 
     Args:
         frames: The frames. The iterator is closed at the end.
-        settings: The ping interval and ``bounds.send_timeout`` are used. A client that receives no bytes for ``send_timeout``
-            seconds is disconnected.
+        settings: The settings. A client that receives no bytes for ``bounds.send_timeout`` seconds is disconnected.
         headers: Additional headers.
-        streams: The registry of open streams. When the server stops, the registry cancels the streams that do not end in time
-            (`STOP_TIMEOUT`).
+        streams: The registry of open streams.
     """
 
     def __init__(
@@ -179,7 +176,7 @@ class EventResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response. ASGI interface."""
         if not can_defer(scope):
-            # Imported here, because `tailrace serve` does not need this module.
+            # `tailrace serve` does not need this module.
             from tailrace.server.http.sse_fallback import EventSource
 
             source = EventSource(self._frames, self._streams, self._settings, self.raw_headers)
@@ -194,16 +191,15 @@ class EventResponse(StreamingResponse):
         self._sent_at = asyncio.get_running_loop().time()
         with anyio.CancelScope() as stream:
             self._streams.add(stream)
-            # Frames are sent by a separate asyncio task. Without deferral, the coroutines of the middleware and of the routing
-            # are still active, and each resumption of this coroutine would resume all of them. There is no task group, because a
-            # task group would need a fifth of the memory of a stream. The asyncio task is awaited below.
+            # A separate asyncio task sends the frames: without deferral, each resumption of this coroutine would resume all
+            # coroutines of the middleware. A task group would need a fifth of the memory of a stream.
             sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
             try:
                 await self._watch(receive, send, stream)
             finally:
                 self._streams.discard(stream)
                 with anyio.CancelScope(shield=True):
-                    # The asyncio task must begin before it is cancelled. Otherwise, its cleanup would not close the frames.
+                    # The asyncio task must begin before it is cancelled, because its cleanup closes the frames.
                     await anyio.lowlevel.checkpoint()
                     sending.cancel()
                     await asyncio.wait([sending])
@@ -222,7 +218,7 @@ class EventResponse(StreamingResponse):
                     self._sends_since = self._sent_at = clock()
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                     self._sends_since = math.inf
-                    data = b""  # frees the memory before the wait for the next frames
+                    data = b""  # frees the memory
             self._is_complete = True
         except Exception as error:
             self._error = error
@@ -235,7 +231,7 @@ class EventResponse(StreamingResponse):
         """Send ping comments, and cancel the stream when the client disconnects or stalls."""
         clock = asyncio.get_running_loop().time
         while True:
-            # The sleep is not longer than the send timeout. A write may begin during the sleep, and its timeout must be detected.
+            # A write may begin during the sleep, and its timeout must be detected.
             due = min(self._sent_at + self._ping_interval, clock() + self._send_timeout)
             if self._sends_since < math.inf:
                 due = self._sends_since + self._send_timeout
@@ -248,7 +244,7 @@ class EventResponse(StreamingResponse):
             is_stalled = now >= self._sends_since + self._send_timeout
             if self._sends_since == math.inf and now >= self._sent_at + self._ping_interval:
                 self._sent_at = now
-                # The comment may also block, if the buffer of the connection is full.
+                # The comment may block, too.
                 with anyio.move_on_after(self._send_timeout) as comment:
                     await send({"type": "http.response.body", "body": PING, "more_body": True})
                 is_stalled = comment.cancelled_caught

@@ -1,7 +1,6 @@
-"""The SSE response for ASGI servers other than ``tailrace serve``. It is based on sse-starlette.
+"""The SSE response for ASGI servers other than ``tailrace serve``, which do not support deferred responses.
 
-`tailrace.server.http.sse` uses this response if the server does not support deferred responses. This module is separate, because
-the import of sse-starlette patches a method of uvicorn's server.
+It is based on sse-starlette, whose import patches a method of uvicorn's server.
 """
 
 import logging
@@ -23,15 +22,13 @@ class EventSource(EventSourceResponse):
     """The HTTP response for one stream.
 
     The stream ends after its last frame, when the client disconnects, when the client receives no bytes for
-    ``bounds.send_timeout`` seconds, or when the server cancels the stream. sse-starlette would also end the stream when a
-    shutdown begins. This response sets a longer grace period, so that the stream can send its last events. sse-starlette also has
-    a global switch (`AppStatus.disable_automatic_graceful_drain`), but the switch would affect streams of the embedding
-    application.
+    ``bounds.send_timeout`` seconds, or when the server cancels the stream. When a shutdown begins, sse-starlette waits for a
+    grace period, so that the stream can send its last events.
 
     Args:
         frames: The frames. The iterator is closed at the end, even if no frame was read.
         streams: The registry of open streams.
-        settings: The ping interval and the send timeout are used.
+        settings: The settings, with the ping interval and the send timeout.
         raw_headers: The headers of the response.
     """
 
@@ -70,7 +67,7 @@ class EventSource(EventSourceResponse):
 
 
 class _Frames:
-    """An iterator over non-empty frames. `aclose` closes the wrapped iterator, even if no frame was read."""
+    """An iterator over non-empty frames. `aclose` also closes an iterator that was never read."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -87,8 +84,7 @@ class _Frames:
 
     async def aclose(self) -> None:
         if not self._has_started:
-            # An async generator that has not started does not run its cleanup. Therefore, it is started here in a cancelled
-            # scope.
+            # An async generator that has not started does not run its cleanup.
             with anyio.CancelScope(shield=True) as scope, suppress(StopAsyncIteration):
                 scope.cancel()
                 await self.__anext__()

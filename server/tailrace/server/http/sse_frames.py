@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 STOP_TIMEOUT = 6.0
-"""Seconds after ``shutdown_grace`` at which open streams are cancelled. Until then, streams can send their last events."""
+"""Seconds after ``shutdown_grace`` at which open streams are cancelled."""
 
 PING = b": ping\n\n"
 """An SSE comment. It keeps a connection open."""
 
 
 class Frames(Protocol):
-    """An async iterator of bytes. Each item is sent in one write. Async generators implement this interface."""
+    """An async iterator of bytes, for example an async generator. Each item is sent in one write."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 

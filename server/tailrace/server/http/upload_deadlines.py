@@ -1,7 +1,6 @@
 """Deadlines for the upload of request bodies.
 
-`tailrace.server.http.request_body` sets a deadline for each body. Slow clients then neither occupy memory for long nor delay the
-shutdown.
+Because of them, slow clients neither occupy memory for long nor delay the shutdown.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -17,7 +16,7 @@ STOP_TIMEOUT = 1.0
 """Seconds for the rest of a request body after the server has begun to stop."""
 
 SLOWEST = 64 * 1024
-"""Minimum upload rate in bytes per second. A body that arrives at this rate meets its deadline, even if it is large."""
+"""Minimum upload rate in bytes per second. A large body that arrives at this rate meets its deadline."""
 
 _EXTENSION = "tailrace.uploads"
 
@@ -68,10 +67,10 @@ class UploadDeadlines:
             raise RequestTimeoutError(self._timeout)
 
     async def discard(self, request: Request) -> None:
-        """Read and discard the body of a request that the endpoint does not need, for example of a GET request.
+        """Read and discard the body of a request , for example of a GET request.
 
-        The body is read, because the client might not receive the response if the server closed the connection with unread data.
-        Reading ends at the deadline, or when the client disconnects.
+        If the server closed the connection with unread data, the client might not receive the response. Reading ends at the
+        deadline, or when the client disconnects.
         """
         with suppress(RequestTimeoutError, OverloadedError, ClientDisconnect), self.receiving() as extend:
             async for chunk in request.stream():

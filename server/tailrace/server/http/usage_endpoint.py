@@ -1,4 +1,4 @@
-"""The endpoint ``GET /usage``. It returns the usage of model calls to operators and callers."""
+"""The endpoint ``GET /usage``."""
 
 import csv
 import io
@@ -63,8 +63,7 @@ class UsageEndpoint:
         self._authenticator = authenticator
         self._token = token
         self._origin_guard = origin_guard
-        # Only one request reads the ledger at a time. The sums of a large ledger occupy a thread for long, and other reads of the
-        # store also need threads.
+        # Only one request reads the ledger at a time. It may occupy a thread for long.
         self._lock = anyio.Lock()
 
     def add_to(self, router: APIRouter) -> None:
@@ -99,10 +98,10 @@ class UsageEndpoint:
         return Response(encode_ascii(body), headers=headers, media_type="application/json")
 
     async def _caller(self, request: Request) -> str | None:
-        """Return the caller whose usage a client may read. None for an operator, who may read the usage of all callers.
+        """Return the caller whose usage a client may read; None for an operator, who may read all usage.
 
         Raises:
-            AuthError: The client is neither an operator nor a caller, or is anonymous and not on this machine.
+            AuthError: The client is neither an operator nor a caller, or it is anonymous on another machine.
         """
         credentials = credentials_of(request)
         if self._token is not None and credentials.has_bearer(self._token):
@@ -146,7 +145,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
         raise InvalidParamsError(f"format must be json or csv, not {shortened(form)}")
     named = query.get("caller")
     if caller is not None and named not in (None, caller):
-        # The response is the same as for an unknown caller, so that it does not disclose the names of callers.
+        # The response does not disclose whether the caller exists.
         start = end
     usage_filter = UsageFilter(
         milliseconds(start),
@@ -159,7 +158,7 @@ def _read_query(request: Request, caller: str | None) -> tuple[UsageFilter, tupl
 
 
 def _parse_time(value: str, name: str) -> datetime | None:
-    """Parse a date or a time in ISO 8601. A time without an offset is in UTC. Return None for an empty value."""
+    """Parse a date or a time in ISO 8601, by default in UTC. Return None for an empty value."""
     if not value:
         return None
     try:

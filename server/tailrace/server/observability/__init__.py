@@ -1,6 +1,6 @@
 """Traces, metrics and logs; see docs/observability.md.
 
-The engine and the HTTP layer report turns, commits, streams and errors to an `Observer`. They do not report individual events.
+The engine and the HTTP layer report turns, commits, streams and errors to an `Observer`.
 """
 
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch

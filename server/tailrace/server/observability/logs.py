@@ -1,9 +1,7 @@
 """The format of the server's log: text, or one JSON object per line.
 
-A JSON object has the ids of the task, the conversation and the trace to which the record belongs. The content of messages and
-responses is never logged. Both formats escape control characters, and limit the length of a record's message
-(`tailrace.wrappers.redaction.log_escaping`). In the text format, a record is one line, followed by the indented lines of its
-traceback.
+The content of messages and responses is never logged. Both formats escape control characters, and limit the length of a record's
+message (`tailrace.wrappers.redaction.log_escaping`).
 """
 
 import json
@@ -39,7 +37,7 @@ class IdsFilter(logging.Filter):
 
 
 class TextFormatter(DefaultFormatter):
-    """Formats a record as one line with its level (coloured on a terminal). An indented traceback follows."""
+    """Formats a record as one line with its level (coloured on a terminal), followed by its indented traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""

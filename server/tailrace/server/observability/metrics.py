@@ -1,8 +1,7 @@
 """The metrics of a server, in the formats of Prometheus and OpenMetrics.
 
-Metrics that OpenTelemetry's conventions for generative AI define have the names and labels of the conventions. The names of all
-other metrics begin with ``tailrace_``. Callers cannot choose the values of labels, and so cannot increase the number of time
-series.
+Metrics that OpenTelemetry's conventions for generative AI define have their names and labels. The names of all other metrics
+begin with ``tailrace_``. Callers cannot choose the values of labels.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -29,7 +28,7 @@ from tailrace.server.store.writer import Distribution
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Bucket bounds in seconds. The conventions define the bounds from 0.01; smaller bounds are added for the time between chunks.
+# Bucket bounds in seconds. The conventions define the bounds from 0.01.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _CHUNK_SECONDS = (0.000625, 0.00125, 0.0025, 0.005, *_SECONDS)
 _TURN_SECONDS = (*_SECONDS, 163.84, 327.68, 655.36, 1310.72, 2621.44)
@@ -55,7 +54,7 @@ class _DistributionCollector(Collector):
 
 
 class Metrics:
-    """All metrics of one server. Each server has its own registry, so that several servers in one process are separate.
+    """All metrics of one server, in a separate registry.
 
     Attributes:
         registry: The Prometheus registry. Further metrics can be added to it.
@@ -154,7 +153,7 @@ class Metrics:
         self.failed_commits = counter("tailrace_store_failed_commits", "Failed attempts to commit")
 
     def count_usage(self, record: UsageRecord, provider: str) -> None:
-        """Count an attempt of a model call. The labels contain no name that a caller or a remote agent chooses."""
+        """Count an attempt of a model call. No label has a name that a caller or a remote agent chooses."""
         labels = (provider, record.model)
         self.usage_attempts.labels(*labels, record.state.value).inc()
         self.usage_tokens.labels(*labels, "input").inc(record.input_tokens)
@@ -174,8 +173,8 @@ class Metrics:
         """Return all metrics and their media type.
 
         Args:
-            accepted: The ``Accept`` header of the request. If it contains OpenMetrics, the result has this format, otherwise
-                the text format of Prometheus.
+            accepted: The ``Accept`` header of the request. If it contains OpenMetrics, this is the format; otherwise, the text
+                format of Prometheus.
         """
         if "application/openmetrics-text" in accepted:
             known: Any = openmetrics  # the library has no type annotations

@@ -1,4 +1,4 @@
-"""Redacts credentials in the query of a URL, so that they do not reach a log or a span."""
+"""Redacts credentials in the query of a URL."""
 
 from urllib.parse import parse_qsl, urlencode
 
@@ -7,7 +7,7 @@ from starlette.types import Scope
 from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY
 
 MAX_QUERY_BYTES = 8 * 1024
-"""Maximum bytes of the query of a URL. A longer query is rejected with 414, because parsing would take milliseconds."""
+"""Maximum bytes of the query of a URL. A longer query is rejected with 414."""
 
 _SECRETS = frozenset({API_KEY_QUERY, TOKEN_QUERY})
 _EXTENSION = "tailrace.query_string"
@@ -16,13 +16,13 @@ _EXTENSION = "tailrace.query_string"
 def redact_query(scope: Scope) -> str | None:
     """Redact credentials in the query of a request. `query_of` still returns the original query.
 
-    The scope is changed in place, because uvicorn reads it for the access log when the response starts.
+    uvicorn reads the scope for the access log when the response starts.
 
     Args:
         scope: The ASGI scope of the request, which is changed in place.
 
     Returns:
-        The redacted query; None if the query has no credentials. A query of more than `MAX_QUERY_BYTES` is replaced completely.
+        The redacted query; None if the query has no credentials. A query above `MAX_QUERY_BYTES` is replaced completely.
     """
     query: bytes = scope.get("query_string", b"")
     if not query:

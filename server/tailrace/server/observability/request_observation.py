@@ -16,8 +16,8 @@ from tailrace.server.runtime.observer import OBSERVER, Observer
 def observed_route(observer: Observer, base: type[APIRoute] = APIRoute) -> type[APIRoute]:
     """Return a route class that sets the observer and the trace of each request.
 
-    The trace is read from the headers of the request, unless FastAPI's instrumentation has already set the trace. Credentials in
-    the query are redacted in the span and in the access log of the server.
+    The trace is read from the headers of the request, unless FastAPI's instrumentation has set it. Credentials in the query are
+    redacted.
 
     Args:
         observer: The observer.

@@ -1,7 +1,4 @@
-"""The observer that records spans and metrics, and sets the ids of log records.
-
-`tailrace.server.server_core` creates one `Telemetry` for each server.
-"""
+"""The observer that records spans and metrics, and sets the ids of log records."""
 
 import logging
 from contextlib import AbstractAsyncContextManager
@@ -55,7 +52,7 @@ from tailrace.wrappers.request_options import RequestOptions
 _FAULTS = frozenset(map(str, UpstreamFault))
 logger = logging.getLogger("tailrace.server")
 
-_MAX_CODE = 64  # maximum characters of an error code; a longer code is probably a sentence
+_MAX_CODE = 64  # maximum characters of an error code
 
 _CANCELLED = "cancelled"  # the ``error.type`` of cancelled work
 
@@ -97,7 +94,7 @@ class Telemetry(Observer):
         self.attributes = {name: value for name, value in known.items() if value}
 
     def origin(self) -> SpanContext | None:
-        """Return the context of the current span, which is the span of the request; None if there is no span."""
+        """Return the context of the current span; None if there is none."""
         return current_trace()
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
@@ -211,7 +208,7 @@ class _Turn(TurnWatch, RunObserver):
         if metrics is not None:
             metrics.turns.labels(outcome).inc()
             metrics.turn_seconds.labels(self._agent, error_label).observe(seconds)
-        # Connections that the turn opened reference its context, and thereby this object, until they are closed.
+        # Open connections of the turn reference its context, and thereby this object.
         del self._active
         self.ending = None
 
@@ -246,7 +243,7 @@ class _Turn(TurnWatch, RunObserver):
         return _ObservedResponse(self._telemetry, self, model, options, turn)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
-        """Record the continuation of a response as an event of the turn's span and in a metric."""
+        """Record the continuation of a response in the turn's span and in a metric."""
         cause = error_type(attempt.error) if attempt.error is not None else ""
         provider, _, name = model.partition(":")
         metadata = {"route": str(route), "from": attempt.model, "model": model, "error.type": cause}
@@ -319,8 +316,7 @@ class _ObservedResponse(ResponseObservation):
         return AsyncResource(partial(self._sent, stream))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
-        # The context variable is set only while the request is sent, because a generator must not change the context of its
-        # consumer.
+        # A generator must not change the context of its consumer, so the variable is set only while the request is sent.
         token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
         try:
             with current(self._context):
@@ -433,8 +429,7 @@ class _Call(ToolCallObservation):
 def _facts_of(error: UpstreamError) -> str:
     """Describe an error of a provider for the log.
 
-    The description omits the message of the provider, which may contain content of the request. The description includes details
-    that callers do not receive, for example about rejected credentials and failed connections.
+    The message of the provider is omitted, because it may contain content of the request. Details for the operator are included.
     """
     status = f"HTTP {error.status}" if error.status else ""
     code = (error.code or "")[:_MAX_CODE]

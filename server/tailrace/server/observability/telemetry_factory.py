@@ -13,7 +13,7 @@ def create_telemetry(settings: Settings, tracer_provider: TracerProvider | None 
     """Create the observer.
 
     Args:
-        settings: Contains the names of the agent and the model, and whether metrics are enabled.
+        settings: The settings.
         tracer_provider: Records spans; None to use the tracer provider of the process.
     """
     provider, _, model = (settings.model or "").partition(":")

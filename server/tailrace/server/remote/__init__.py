@@ -1,6 +1,6 @@
 """Remote A2A agents: their agent cards, a client, and the handler, tools and proxy that use the client.
 
-`AgentClient` is the client. `RemoteAgent` is the client for use in a server: its error messages may be sent to callers.
+`AgentClient` is the client. `RemoteAgent` is the client for servers: its error messages may be sent to callers.
 `RemoteAgentHandler` forwards the turns of a server to a remote agent (``--agent``). `AgentTool` makes a remote agent available to
 a model as a tool.
 """

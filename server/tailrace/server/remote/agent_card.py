@@ -1,6 +1,6 @@
 """Reading of a remote agent's card (A2A 1.0 or 0.3): addresses, bindings, security schemes and skills.
 
-Invalid members are ignored if this client does not use them. `AgentCard`, the card of this server, is validated completely.
+Members that this client does not use are not validated.
 """
 
 import json
@@ -38,7 +38,7 @@ _MAX_URL = 200  # maximum characters of a URL in an error message
 _MAX_INTERFACES, _MAX_SKILLS = 100, 1000  # maximum numbers of interfaces and skills that are read from a card
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")  # a token of RFC 9110
-# Headers in which a card must not require the API key: they delimit, route or describe a request, or belong to the protocol.
+# Headers in which a card must not require the API key, because they have a meaning in HTTP or A2A.
 _RESERVED = re.compile(
     r"host|connection|keep-alive|te|trailer|upgrade|via|forwarded|expect|cookie|date|origin|referer|user-agent|range|pragma"
     r"|cache-control|traceparent|tracestate|idempotency-key|last-event-id"
@@ -57,8 +57,7 @@ class RemoteCard:
         input_modes: Media types that the agent accepts.
         output_modes: Media types that the agent returns.
         streaming: True if the card declares that the agent streams responses.
-        numbered: True if the agent supports `tailrace.streaming.a2a.stream_extension`: its streams can be resumed after any
-            event.
+        numbered: True if the agent supports `tailrace.streaming.a2a.stream_extension`.
         url: The URL of the chosen interface.
         binding: The protocol binding of that interface.
         version: The protocol version of that interface, such as ``1.0`` or ``0.3.0``.
@@ -85,7 +84,7 @@ class RemoteCard:
 
     @property
     def endpoint(self) -> str:
-        """The same value as ``url``."""
+        """The value of ``url``."""
         return self.url
 
     @property
@@ -108,7 +107,7 @@ class RemoteCard:
     def may_stream(self) -> bool:
         """True if the client should try a streaming request.
 
-        A card without the required member ``capabilities`` does not exclude streaming.
+        A card without ``capabilities`` does not exclude streaming.
         """
         return self.streaming or "capabilities" not in self.fields
 
@@ -134,20 +133,18 @@ def read_card(
 ) -> RemoteCard:
     """Read an agent card of A2A 1.0 or 0.3, and choose an interface.
 
-    The newest protocol version is preferred. Among interfaces of one version, the one whose binding is first in ``bindings`` is
-    preferred.
+    The newest protocol version is preferred, then the binding that is first in ``bindings``.
 
     Args:
         body: The response body with the card.
         card_url: The URL of the card. Relative URLs in the card are resolved against it, and error messages contain it.
         bindings: Allowed bindings in order of preference. gRPC is skipped if it is not installed.
         origins: The permitted origins; None to permit only the origin of the card.
-        powered_by: The ``X-Powered-By`` header of the response with the card; empty for none. Only this header shows which SDK
-            the agent uses.
+        powered_by: The ``X-Powered-By`` header of the response with the card; empty for none. The header identifies the SDK of
+            the agent.
 
     Raises:
-        UpstreamError: The body is not an agent card, or the card has no supported interface at a permitted origin. The message
-            contains the interfaces of the card.
+        UpstreamError: The body is not an agent card, or the card has no supported interface at a permitted origin.
     """
     try:
         card: Any = json.loads(body)
@@ -177,8 +174,8 @@ def read_card(
     capabilities = _object(fields.get("capabilities"))
     extensions = [_text(each.get("uri")) for each in _objects(capabilities.get("extensions"))]
     numbered = EXTENSION_URI in extensions
-    # Over HTTP+JSON, tailrace servers recognize this client and encode files once. Over gRPC, this client uses the SDK for
-    # Python, for which servers encode files twice.
+    # Over HTTP+JSON, only tailrace servers encode files once for this client. Over gRPC, this client uses the SDK for Python, for
+    # which servers encode files twice.
     encodes_twice = {"HTTP+JSON": not numbered, "GRPC": True}.get(chosen.binding, False)
     return RemoteCard(
         name=_text(fields.get("name")),
@@ -203,16 +200,15 @@ def read_card(
 def credentials(card: RemoteCard, token: str) -> dict[str, str]:
     """Return the header that contains a token, in the form that the card's security schemes require; empty without a token.
 
-    If all security schemes of the card are API keys, the token is sent in the first header or cookie that the schemes define.
-    Otherwise, the token is sent as a bearer token.
+    The token is sent in the first header or cookie of the security schemes if all of them are API keys; otherwise as a bearer
+    token.
 
     Args:
         card: The agent card.
         token: The token; empty for none.
 
     Raises:
-        UpstreamError: The card requires the API key in a header that is reserved, or in a header or cookie whose name is not
-            valid.
+        UpstreamError: The name of the header or cookie is reserved or not valid.
     """
     if not token:
         return {}
@@ -285,7 +281,7 @@ def _age(version: str) -> int | None:
 
 
 def _skills(skills: Iterable[dict[str, Any]]) -> Iterator[AgentSkill]:
-    """Yield the skills without their security requirements, and with defaults for members that `AgentSkill` requires."""
+    """Yield the skills without their security requirements, and with defaults for missing members."""
     for at, skill in enumerate(islice(skills, _MAX_SKILLS)):
         members = {key: value for key, value in skill.items() if value and key != "securityRequirements"}
         name = members.get("name") or members.get("id") or f"skill {at + 1}"

@@ -5,15 +5,14 @@ the agent's message::
 
     {"agent": "https://agent.example", "contextId": "…", "taskId": "…", "task": "…", "begun": 1}
 
-``contextId`` is the conversation at the remote agent. ``taskId`` is present while the remote task waits for input. ``task`` is
-then the id of the local task, and ``begun`` is the number of the turn that created the remote task. Because this data is in the
-store, a conversation can continue after a restart, on any node.
+``contextId`` is the conversation at the remote agent. The other members are present while a remote task waits for input:
+``taskId`` is its id, ``task`` is the id of the local task, and ``begun`` is the number of the turn that created the remote task.
 
 While a turn runs, the id of the remote task is in the metadata ``remoteTask`` of the local task. After a crash of this server,
-the turn subscribes to that remote task. If no id was recorded, the message is sent again only if the agent recognizes repeated
-messages or the handler was created with ``resend``.
+the turn subscribes to that remote task. If no id was recorded, the turn fails, unless the agent recognizes repeated messages, or
+the handler was created with ``resend``: the message is then sent again.
 
-For the remote agent, all requests come from one caller: this server. Therefore, the ids that callers choose are replaced with
+The remote agent cannot distinguish between callers. Ids that callers choose are therefore replaced with
 `Turn.external_context_id` and `Turn.external_message_id`, which are unique among all callers.
 """
 
@@ -62,11 +61,9 @@ from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost,
 class RemoteAgentHandler(Handler):
     """Forwards the message of each turn to a remote agent, and returns the agent's response.
 
-    The parts and metadata of the message are forwarded, except the metadata in which tailrace stores the request
-    (`REQUEST_METADATA_KEYS`). The ids of the message are replaced. If the remote agent does not have the conversation, a
-    transcript of the earlier messages precedes the parts. If the remote agent returns another id for the conversation, later
-    messages contain that id. If the turn is cancelled, the remote task is cancelled too. The local task ends in the same
-    state and with the same error message as the remote task.
+    If the remote agent does not have the conversation, a transcript of the earlier messages precedes the parts. If the turn is
+    cancelled, the remote task is cancelled too. The local task ends in the same state and with the same error message as the
+    remote task.
 
     Args:
         agent: The remote agent. Its connections are closed when `running` ends.
@@ -83,7 +80,7 @@ class RemoteAgentHandler(Handler):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Keep the connections to the agent open until the block ends."""
+        """Close the connections to the agent when the block ends."""
         async with self._agent:
             yield
 
@@ -138,7 +135,7 @@ class RemoteAgentHandler(Handler):
             known = msgspec.structs.replace(
                 known, task_id=converter.task_id, task=turn.task_id, begun=first_turn
             )
-        # If the agent sent no event, it may not have the conversation.
+        # Without an event, the agent may not have the conversation.
         metadata = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
         if metadata or converter.artifacts:
             for message in converter.messages(metadata):
@@ -156,8 +153,7 @@ class RemoteAgentHandler(Handler):
         """Send the message of a turn, and return a context manager with the events of the response.
 
         Raises:
-            UpstreamError: A crash interrupted the turn, and the message must not be sent again because the agent may have
-                received it.
+            UpstreamError: A crash interrupted the turn, and the agent may have received the message.
         """
         if turn.interrupted is None:
             await turn.persisted()  # after a crash, the server then knows that the message may have been sent
@@ -175,14 +171,14 @@ class RemoteAgentHandler(Handler):
             metadata=metadata,
             accepted_output_modes=turn.accepted_output_modes,
             extensions=turn.extensions,
-            # The key is the same after a restart, so that an agent that supports keys continues the existing task.
+            # The key is the same after a restart, so that the agent continues the existing task.
             key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
         )
 
     async def _waiting_task(
         self, state: "_RemoteState", turn: Turn
     ) -> tuple["_RemoteState", tuple[Artifact, ...]]:
-        """Return the state with the remote task that the message continues, and the artifacts of this remote task.
+        """Return the state and the artifacts of the remote task that the message continues.
 
         If the remote task has ended, the returned state has no task, and there are no artifacts.
         """
@@ -206,7 +202,7 @@ def _follows(task_id: str, turn: Turn) -> StatusUpdate:
 
 
 class _RemoteState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The metadata ``remote``, which is described in the module's docstring."""
+    """The metadata ``remote`` (see the module's docstring)."""
 
     agent: str
     context_id: str
@@ -243,11 +239,10 @@ def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) 
 
 
 def _is_callers_id(remote_id: str, context_id: str) -> bool:
-    """Return True if the id of a remote conversation is the id that the caller chose. Versions before 0.1 sent that id.
+    """Return True if the caller chose the id of a remote conversation. Versions before 0.1 sent such ids.
 
-    Other callers may have used the same id, so the remote conversation is not continued: the remote agent receives the transcript
-    in a new conversation. A branch of a conversation has the id of the original conversation, cut to 200 characters, and a
-    suffix.
+    Other callers may have used the same id, so the remote conversation is not continued. A branch of a conversation has the id of
+    the original conversation, cut to 200 characters, and a suffix.
     """
     return context_id == remote_id or context_id.startswith(f"{remote_id[:200]}~")
 
@@ -255,8 +250,7 @@ def _is_callers_id(remote_id: str, context_id: str) -> bool:
 def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[CommonMessage]) -> Message:
     """Return the message for the remote agent, with a transcript of the earlier messages that it did not receive.
 
-    The id that the caller chose for the message is replaced too, because an agent may treat messages with the same id as one
-    message.
+    The id of the message is replaced, because an agent may treat messages with the same id as one message.
     """
     transcript = _transcript(unsent)
     return turn.message.model_copy(
@@ -272,20 +266,14 @@ def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[Common
 
 
 def _request_metadata(turn: Turn) -> Mapping[str, Any]:
-    """Return the metadata of the request with the caller's options, and without the idempotency key.
-
-    The idempotency key is valid only for this server.
-    """
+    """Return the metadata of the request with the caller's options, and without the idempotency key."""
     fields = extension_metadata(turn.caller_options.to_metadata())
     metadata = without_extension_metadata(turn.metadata, "idempotencyKey")
     return with_extension_metadata(metadata, **fields) if fields else metadata
 
 
 def _idempotency_key(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
-    """Return the idempotency key of a request.
-
-    It is derived from the whole request, including the message id, which is unique among callers.
-    """
+    """Return the idempotency key of a request, derived from the whole request."""
     request = [message.to_dict(), metadata, turn.accepted_output_modes]
     return str(uuid5(NAMESPACE_URL, json.dumps(request, sort_keys=True)))
 

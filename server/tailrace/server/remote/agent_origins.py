@@ -1,8 +1,7 @@
-"""The origins to which calls to a remote agent are permitted. The agent's card cannot add origins.
+"""The origins to which calls to a remote agent are permitted.
 
-A card contains the URLs of its agent. A hostile or manipulated card could contain a URL in the internal network, or a URL of an
-attacker who collects credentials. Therefore, calls are permitted only to the origin (scheme, host and port) of the configured
-URL, and to the origins that the operator allows.
+A manipulated card could contain a URL in the internal network, or a URL of an attacker who collects credentials. Therefore, calls
+are permitted only to the origin (scheme, host and port) of the configured URL, and to the origins that the operator allows.
 """
 
 from collections.abc import Iterable
@@ -104,7 +103,7 @@ class AgentOrigins:
     def allows_grpc(self, target: str) -> bool:
         """Return True if calls to a gRPC address are permitted.
 
-        All ports of a permitted host are permitted. If the permitted origin uses TLS, calls without TLS are not permitted.
+        All ports of a permitted host are permitted. If the permitted origin uses TLS, the call must use it, too.
 
         Args:
             target: ``HOST:PORT``, optionally after ``http://`` or ``https://``.

@@ -31,7 +31,7 @@ def split_reasoning(artifact: Artifact) -> Sequence[Artifact]:
 
 
 def output_of_status(message: Message | None, metadata: Mapping[str, Any], turn: int) -> Artifact | None:
-    """Convert the message of a status to an artifact if the message is output; return None if it describes the task.
+    """Convert the message of a status to an artifact if the message is output; otherwise return None.
 
     Args:
         message: The message; None if the status has none.
@@ -60,11 +60,11 @@ def status_text_id(turn: int) -> str:
 def text_in_history(task: Task, published: Container[str] = ()) -> str:
     """Return the text that the agent sent in statuses after the caller's last message, from the history of a task.
 
-    Messages that contain other parts than text, such as thoughts, are omitted.
+    Messages with other parts than text are omitted.
 
     Args:
         task: The task.
-        published: Ids of messages that are omitted too, because they were published as messages of statuses.
+        published: Ids of messages that were published as messages of statuses, which are omitted, too.
     """
     messages = list(task.history)
     last = task.status.message if task.status.state is TaskState.WORKING else None
@@ -80,7 +80,7 @@ def text_in_history(task: Task, published: Container[str] = ()) -> str:
 
 
 def _thought(part: Part) -> str:
-    """Return the text of a thought. Its subject becomes a heading, as the model wrote it."""
+    """Return the text of a thought. Its subject becomes a heading."""
     data: object = part.data
     fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     subject, description = fields.get("subject"), fields.get("description")

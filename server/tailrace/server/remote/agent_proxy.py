@@ -19,13 +19,13 @@ CARD_TIMEOUT = 10.0
 """Timeout in seconds for fetching the card of the remote agent at the start."""
 
 DOUBLED_DELAYS = 8
-"""Number of increasing delays between attempts to subscribe to a remote task again. Further delays equal the last of them."""
+"""Number of increasing delays between attempts to subscribe to a remote task again. Further delays are equal."""
 
 
 class AgentProxy:
     """Settings, handler and capabilities of a server that forwards requests to a remote agent.
 
-    The constructor fetches the card of the agent, and blocks until the card arrives.
+    The constructor blocks until it has fetched the card of the agent.
 
     Args:
         settings: Settings of the server; ``agent`` is the URL of the remote agent.
@@ -41,7 +41,7 @@ class AgentProxy:
     """
 
     def __init__(self, settings: Settings, gate: UpstreamGate) -> None:
-        # Use another thread, because an event loop may already run in this thread.
+        # An event loop may already run in this thread.
         with ThreadPoolExecutor(1) as pool:
             self._card = pool.submit(anyio.run, _fetch_card, settings).result()
         named: dict[str, Any] = {}
@@ -57,8 +57,7 @@ class AgentProxy:
     def capabilities(self, capabilities: Capabilities) -> Capabilities:
         """Complete the capabilities of the server with those of the remote agent.
 
-        The input media types of the remote agent's card are not enforced, because they are often wrong. The remote agent accepts
-        or rejects each message.
+        The input media types of the card are not enforced, because they are often wrong.
         """
         return replace(
             capabilities,
@@ -81,7 +80,7 @@ async def _fetch_card(settings: Settings) -> RemoteCard:
 
 
 def _agent(settings: Settings, card: RemoteCard | None = None) -> RemoteAgent:
-    # Subscribing again costs no tokens. Therefore, only the deadline limits the number of attempts.
+    # Subscribing again costs no tokens, so only the deadline limits the number of attempts.
     continuation = settings.bounds.continuation
     delays = [max(continuation.pause(number), RETRY_DELAYS[0]) for number in range(DOUBLED_DELAYS)]
     return RemoteAgent(

@@ -26,10 +26,10 @@ from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_t
 from tailrace.wrappers.request_options import ToolDefinition
 
 DEFAULT_TIMEOUT = 600.0
-"""Timeout of one call in seconds. It is long because a remote agent may run tools itself."""
+"""Timeout of one call in seconds. A remote agent may run tools itself."""
 
 MAX_CONVERSATIONS = 10_000
-"""Maximum number of conversations whose state is kept in memory. The least recently used states are removed first."""
+"""Maximum number of conversations whose state is kept in memory."""
 
 _PARAMETERS = {
     "type": "object",
@@ -49,10 +49,9 @@ class AgentTool(Tool):
     """Tool that sends a message to a remote agent and returns its response.
 
     All messages of one local conversation belong to one conversation of the remote agent. The id of the remote conversation is
-    `ToolContext.external_context_id`, which is unique to the local conversation and its caller. An id that a caller chose is
-    never sent, because the remote agent cannot distinguish between callers. If `ToolContext.external_context_id` is empty
-    (without a server), each message starts a new conversation. If the remote agent requests input, its question is the result
-    of the tool, and the next message is the reply. If the call is cancelled, the remote task is cancelled too.
+    `ToolContext.external_context_id`, which is unique to the local conversation and its caller. Without a server, this id is
+    empty, and each message starts a new conversation. If the remote agent requests input, its question is the result of the tool,
+    and the next message is the reply. If the call is cancelled, the remote task is cancelled too.
 
     Args:
         agent: The remote agent. The tool does not close it.
@@ -85,7 +84,7 @@ class AgentTool(Tool):
 
         Returns:
             A text, or a list of A2A parts as JSON if the response contains files or data. The bytes of a file are replaced with
-            their number (``omitted``), because they would fill the context window of the model.
+            their number (``omitted``).
 
         Raises:
             ToolError: The argument is not valid, or the agent failed, rejected the message, requires credentials, or cannot
@@ -111,7 +110,7 @@ class AgentTool(Tool):
                 async for event in events:
                     converter.feed(event)
                     if converter.ending is not None and converter.ending.state is TaskState.AUTH_REQUIRED:
-                        # The model can tell the user about the request, but cannot wait for the credentials.
+                        # The model cannot wait for the credentials.
                         break
         except UpstreamError as error:
             raise ToolError(str(error)) from None
@@ -136,7 +135,7 @@ class AgentTool(Tool):
         status_message = _join_texts(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
             question = Part(text="The agent requests input. Send the reply as the next message:")
-            # Without a question, the response is complete: some agents never set the state COMPLETED.
+            # Some agents end complete responses with this state, but without a question.
             return _output(
                 [*_parts(converter.artifacts), *((question, *status_message) if status_message else ())]
             )
@@ -170,8 +169,7 @@ class _AgentTools(Toolset):
 def agent_tools(*urls: str, timeout: float | None = DEFAULT_TIMEOUT, **options: Any) -> Toolset:
     """Create a toolset of remote agents, with one tool for each agent.
 
-    The agent cards are fetched when the toolset is connected. The name of a tool is the name on the agent card, in which ``_``
-    replaces characters that providers reject.
+    The name of a tool is the name on the agent card, in which ``_`` replaces characters that providers reject.
 
     Args:
         urls: URLs of the agents; see `RemoteAgent`.
@@ -182,7 +180,7 @@ def agent_tools(*urls: str, timeout: float | None = DEFAULT_TIMEOUT, **options: 
 
 
 def _tool_name(name: str) -> str:
-    """Convert a name to one that all providers accept: at most 64 letters, digits, ``_`` and ``-``."""
+    """Convert a name to at most 64 letters, digits, ``_`` and ``-``."""
     made = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:64]
     return made if made and not made[0].isdigit() else f"agent_{made}"[:64]
 
@@ -237,7 +235,7 @@ def _to_json(part: Part) -> dict[str, Any]:
 
 
 def _to_text(parts: Sequence[Part]) -> str:
-    """Return the parts as one text. Parts without a text are included as JSON."""
+    """Return the parts as one text. Parts without text are JSON."""
     return " ".join(
         part.text if part.text is not None else json.dumps(_to_json(part), ensure_ascii=False)
         for part in parts

@@ -8,7 +8,7 @@
                 ...
 
 The client supports A2A 1.0 and 0.3 over JSON-RPC, HTTP+JSON and (with ``tailrace[grpc]``) gRPC. It chooses the version and the
-binding from the agent card.
+binding from the card.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model", bound=A2AModel)
 
 RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
-"""Delay in seconds before each attempt to resume a lost stream. If all attempts fail, the stream fails.
+"""Delay in seconds before each attempt to resume a lost stream.
 
-After an event with new content, the attempts are counted from the beginning.
+An event with new content resets the number of attempts. If all attempts fail, the stream fails.
 """
 
 POLL_DELAYS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Intervals in seconds at which a task is polled if the agent does not support subscriptions. The last interval is repeated."""
 
 COPY_INTERVAL = 1.0
-"""Minimum interval in seconds at which the artifacts of a task are fetched from an agent that does not number its events."""
+"""Minimum interval in seconds at which artifacts are fetched from an agent that does not number its events."""
 
 RESPONSE_TIMEOUT = 600.0
 """Timeout in seconds for the response of an agent that does not stream."""
@@ -77,7 +77,7 @@ class StreamEvent:
     """One event of a stream.
 
     Attributes:
-        response: The event. A ``task``, or an artifact without ``append``, is a full copy: it replaces earlier content.
+        response: The event. A ``task``, or an artifact without ``append``, replaces earlier content.
         id: The SSE id of the event, after which the stream can be resumed; empty if the agent sends no id.
         raw: The event as JSON of A2A 1.0, with all members that the agent sent.
     """
@@ -100,16 +100,14 @@ class AgentClient:
         card: The agent card; None to fetch it.
         bindings: Allowed bindings in order of preference.
         connect_timeout: Timeout for opening a connection in seconds.
-        read_timeout: Time in seconds after which a connection that delivers no data is considered lost. Most agents send
-            keep-alive comments about every 15 seconds.
+        read_timeout: Time in seconds after which a connection that delivers no data is considered lost.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
         retry_delays: See `RETRY_DELAYS`; empty to never resume a stream.
-        retry_deadline: Time in seconds after the loss of a connection within which attempts to resume the stream may begin. The
-            last delay is repeated. None to make one attempt for each delay.
-        on_reconnect: Function that is called before each attempt to resume a stream, with the error and the number of the attempt
-            (from 1); None for no function.
-        allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``. Credentials and
-            messages are not sent to other origins.
+        retry_deadline: Time in seconds after the loss of a connection during which the stream may be resumed; the last delay is
+            then repeated. None to make one attempt for each delay.
+        on_reconnect: Called before each attempt to resume a stream, with the error and the number of the attempt (from 1).
+        allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``. Nothing is sent
+            to other origins.
         answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
 
     Raises:
@@ -163,7 +161,7 @@ class AgentClient:
     def open(self) -> None:
         """Prepare the client for requests in the running event loop; for use without ``async with``."""
         if self._http is None:
-            # Connections are not limited here, because each connection belongs to a turn, and the number of turns is limited.
+            # Each connection belongs to a turn, and the number of turns is limited.
             connector = aiohttp.TCPConnector(limit=0)
             self._http = aiohttp.ClientSession(
                 connector=connector,
@@ -184,7 +182,7 @@ class AgentClient:
     # --- operations -------------------------------------------------------------------------------------------------
 
     async def card(self) -> RemoteCard:
-        """Return the agent card. It is fetched by the first call.
+        """Return the agent card. The first call fetches it.
 
         Raises:
             UpstreamError: The card does not exist, is not valid, or has no supported interface.
@@ -217,7 +215,7 @@ class AgentClient:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of every request. When the agent card is known, credentials have the form that the card requires."""
+        """Headers of every request."""
         bearer = {"authorization": f"Bearer {self._token}"} if self._token else {}
         credential_headers = bearer if self._card is None else credentials(self._card, self._token)
         return {**credential_headers, **self._headers, "accept-encoding": "identity"}
@@ -236,9 +234,8 @@ class AgentClient:
         """Send a message, and yield the events until the task ends or waits for input.
 
         If the connection is lost, the client resumes the stream after the last event. If the events have no ids, the stream
-        continues with full copies, which replace earlier content. If the agent does not stream, the client yields its response
-        and polls the task until it ends. If the generator is closed or cancelled, the connection is closed, but the task is not
-        cancelled.
+        continues with full copies, which replace earlier content. If the agent does not stream, the client polls the task until
+        it ends. If the generator is closed or cancelled, the task is not cancelled.
 
         Args:
             prompt: A text or a message.
@@ -247,9 +244,8 @@ class AgentClient:
             metadata: Metadata of the request; None for none.
             accepted_output_modes: Media types that the caller accepts; empty for any.
             extensions: URIs of further extensions that the request uses.
-            key: Idempotency key; empty for none. With a key, the client sends the message again if the connection is lost before
-                the first event, provided that the agent supports the stream extension. Without a key, the message is never sent
-                again.
+            key: Idempotency key; empty for none. If the agent supports the stream extension, a message with a key is sent again
+                if the connection is lost before the first event.
 
         Raises:
             A2AError: The agent returns an error of the protocol.
@@ -313,7 +309,7 @@ class AgentClient:
         return await _read(Task, await self._result(Operation.CANCEL_TASK, {"id": task_id}))
 
     async def conversation(self, context_id: str) -> tuple[Message, ...]:
-        """Return the messages of a conversation in chronological order. The operation belongs to the stream extension.
+        """Return the messages of a conversation in chronological order.
 
         Raises:
             MethodNotFoundError: The agent does not support the stream extension.
@@ -359,7 +355,7 @@ class AgentClient:
             delay = self._retry_delay(attempts, now - lost_at)
             if position.awaits_credentials and delay is None:
                 return  # the task waits for credentials, which does not need a connection
-            # Without the id of the task, the client cannot determine whether the agent received the message.
+            # Without a task id, the agent may or may not have received the message.
             if delay is None or not (position.task_id or repeatable):
                 raise failure
             attempts += 1
@@ -398,8 +394,8 @@ class AgentClient:
     async def _subscribe(self, position: "_Position") -> AsyncGenerator[StreamEvent]:
         """Yield the new events of a task. If the agent does not support subscriptions, poll the task.
 
-        If the events have no ids, the client cannot determine whether a full copy already contains a delta. It then ignores the
-        deltas of artifacts and fetches copies of the artifacts instead.
+        Without ids of events, it is unknown whether a full copy already contains a delta. The client then ignores deltas, and
+        fetches copies of the artifacts.
         """
         headers = {"a2a-extensions": EXTENSION_URI}
         if position.last_id:
@@ -422,7 +418,7 @@ class AgentClient:
                         yield event
             return
         except A2AError:
-            pass  # the task has ended, or the agent does not support subscriptions
+            pass  # the task has ended, or subscriptions are not supported
         except UpstreamError as error:
             if error.fault is not UpstreamFault.PROVIDER:
                 raise
@@ -488,10 +484,9 @@ class _Position:
         operation: The operation whose response is the current stream.
         task_id: The id of the task; empty until it is known.
         last_id: The id of the last event; empty if the events have no ids.
-        settled: True if the stream may end at this position without being resumed.
+        settled: True if the stream may end here.
         ended: True if the client expects no further event.
-        awaits_credentials: True if the task requires credentials. The agent may keep its stream open and continue it when the
-            credentials arrive.
+        awaits_credentials: True if the task requires credentials. The agent may continue the stream when it has them.
     """
 
     def __init__(self, task_id: str = "", last_id: str = "") -> None:
@@ -512,11 +507,10 @@ class _Position:
             self.settled = self.ended = True
         elif response.task is not None:
             self.task_id = response.task.id
-            # The task at the beginning of a stream may still have the state from before the message.
+            # The first task of a stream may still have the state from before the message.
             streamed = self.operation is Operation.SEND_STREAMING_MESSAGE
             self._enter(response.task.status.state, waits=not streamed)
-            # An agent may send the same task for each attempt and close the connection; that does not reset the count of
-            # attempts.
+            # An agent may send the same task for each attempt, and then close the connection.
             known, self._last_task = self._last_task, response.task
             return response.task != known
         elif update is not None and update.task_id != MISSING_ID:

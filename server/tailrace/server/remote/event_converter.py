@@ -1,7 +1,7 @@
-"""Conversion of the events of a remote agent to updates of the local task and to messages of the conversation. Sans-IO.
+"""Converts the events of a remote agent to updates of the local task, and to messages of the conversation. Sans-IO.
 
 After a lost connection, the stream may continue with full copies of the task or of an artifact. A copy replaces earlier content.
-If a copy only extends the content, only the new text is forwarded, so that no text is delivered twice.
+If it only extends the content, only the new text is forwarded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,16 +60,16 @@ MAX_ARTIFACTS = 1_000
 """Maximum number of artifacts of one response."""
 
 MAX_PARTS = 10_000
-"""Maximum number of parts in all artifacts of one response. Consecutive deltas of plain text count as one part."""
+"""Maximum number of parts in all artifacts of one response."""
 
 MAX_ARTIFACT_BYTES = 8 * 1024 * 1024
-"""Maximum size in bytes of an artifact without appended text, and of a message in a status. Each is encoded in one operation."""
+"""Maximum size in bytes of an artifact without appended text, and of a message in a status."""
 
 MAX_MESSAGE_PARTS = 2_000
 """Maximum number of parts of a message in a status."""
 
 _OF_THE_REMOTE = ("number", "received", "dialect")
-"""Extension metadata about the event log of the remote agent. It is not forwarded, because the local log has its own numbers."""
+"""Extension metadata about the log of the remote agent, which is not forwarded."""
 
 _TOOL_PARTS = (ContentPartToolCall, ContentPartToolResult)
 
@@ -94,14 +94,14 @@ class EventConverter:
     Args:
         known: Artifacts that the remote task had before this response.
         published: Artifacts of the local task that were published before a crash interrupted this response.
-        suffix: Suffix of all artifact ids, if the remote task is not the first remote task of the local task; otherwise empty.
+        suffix: Suffix of all artifact ids. Empty for the first remote task of the local task.
         turn: The number of the turn of the remote task, from 1.
         interrupted: The response that a crash interrupted and that these events continue; None for a new response.
 
     Attributes:
-        task_id: Id of the remote task; empty if it is not known yet or if the response has no task.
+        task_id: Id of the remote task; empty if it is not known yet, or if there is none.
         context_id: Id of the conversation at the remote agent; empty if it is not known yet.
-        ending: The status with which the response would end now; None if it has not reached such a status.
+        ending: The status with which the response would end now; None if there is none yet.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class EventConverter:
         self._is_incomplete = False  # True if text that the agent sent in a status may be missing
         self._is_resumed = interrupted is not None
         self._published_messages = set(interrupted.published_messages if interrupted is not None else ())
-        # Text of statuses that did not arrive, from a copy of the task. It becomes the response if there is no other output.
+        # Text of statuses from a copy of the task, which becomes the response if there is no other output.
         self._unreceived_text = ""
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
@@ -143,9 +143,8 @@ class EventConverter:
     def feed(self, event: RemoteEvent) -> list[Update]:
         """Convert an event to updates. The final status is not included; `close` returns it.
 
-        The status AUTH_REQUIRED is returned immediately, marked as a status after which the turn continues, because the agent may
-        wait for credentials that it receives in another way. If the response ends with this status, `close` returns it again as
-        the final status.
+        The status AUTH_REQUIRED is returned immediately with ``continues``, because the agent may wait for credentials that it
+        receives in another way. If the response ends with it, `close` returns it again.
 
         Raises:
             UpstreamError: The response has too many artifacts, parts or bytes.
@@ -164,14 +163,14 @@ class EventConverter:
             self._record_ids(event.task_id, event.context_id)
             return self._status(event.status, event.metadata)
         if isinstance(event, Task):
-            # The first copy of a task may contain texts of the previous turn.
+            # Only the first copy of a task may contain texts of the previous turn.
             self._is_resumed = self._is_resumed or bool(self.task_id)
             self._record_ids(event.id, event.context_id)
             updates: list[Update] = []
             if len(event.artifacts) > MAX_ARTIFACTS:
                 raise _too_large(f"{MAX_ARTIFACTS} artifacts")
             for artifact in [part for each in event.artifacts for part in split_reasoning(each)]:
-                # In a copy, a text may be divided into parts differently. Joined texts can be compared.
+                # In a copy, a text may be divided into parts differently.
                 complete = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
                 updates += self._replace(self._renamed(complete), last=event.status.state.terminal)
             return (
@@ -202,7 +201,7 @@ class EventConverter:
         updates: list[Update] = []
         message = ending.message
         if ending.state is TaskState.COMPLETED and message is not None and not self.artifacts:
-            # The agent sent no artifact, so its message becomes an artifact.
+            # Without artifacts, the message is the response.
             updates += self._message(message)
             message = None
         elif missed := self._unreceived_updates(ending):
@@ -246,7 +245,7 @@ class EventConverter:
         return status_text_id(self._turn) + self._suffix
 
     def _missed_text(self, task: Task) -> list[Update]:
-        """Return the updates for text of statuses that is in a copy of the task but did not arrive."""
+        """Return the updates for text of statuses that only a copy of the task has."""
         if not self._has_text_in_statuses:
             self._unreceived_text = (
                 text_in_history(task, self._published_messages) if self._is_resumed else ""
@@ -309,7 +308,7 @@ class EventConverter:
         return [StatusUpdate(TaskState.WORKING, message, fields)]
 
     def _authorization(self, message: Message | None, metadata: dict[str, Any] | None) -> list[Update]:
-        """Return the update that requests credentials; an empty list if this update was returned before."""
+        """Return the update that requests credentials, unless it was returned before."""
         known = self.ending
         if known is not None and known.message is not None and known.state is TaskState.AUTH_REQUIRED:
             if message is None or message.message_id == known.message.message_id:
@@ -398,7 +397,7 @@ class EventConverter:
     def messages(self, metadata: Mapping[str, Any] | None = None) -> list[Message]:
         """Return the messages for the conversation: the artifacts and the last status of this response.
 
-        Results of tools that the remote agent ran are separate messages between those of the agent, as for local agents.
+        Results of tools that the remote agent ran are separate messages.
 
         Args:
             metadata: Metadata for the last message of the agent; None for none.
@@ -408,7 +407,7 @@ class EventConverter:
             fields = extension_metadata(artifact.metadata)
             channel = fields.get("channel")
             if fields.get("choice") or channel == "output":
-                # The conversation contains only the first choice; a parsed value would repeat the text.
+                # The conversation has only the first choice, and a parsed value would repeat the text.
                 continue
             for item in _content_of(artifact.parts):
                 if channel in ("tool_call", "tool_result") and not isinstance(item, _TOOL_PARTS):
@@ -453,7 +452,7 @@ def _rest(known: Artifact, copy: Artifact) -> str | None:
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:
-    """Join adjacent plain texts. The boundaries between them have no meaning."""
+    """Join adjacent plain texts."""
     joined: list[Part] = []
     run: list[str] = []
     for part in parts:
@@ -468,7 +467,7 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 
 
 def _is_bare_text(part: Part) -> bool:
-    """Return True if a part is a text without metadata, file name and media type. Such texts can be joined."""
+    """Return True if a part is a text without metadata, file name and media type."""
     return part.text is not None and not (part.metadata or part.filename or part.media_type)
 
 
@@ -483,7 +482,7 @@ def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
 
 
 def _readable(part: Part) -> Part:
-    """Return the part unchanged if it can be converted. A tool call or result that is not valid is marked as data."""
+    """Mark a tool call or result that is not valid as data. Other parts are unchanged."""
     if part.data is None:
         return part
     try:
@@ -498,7 +497,7 @@ def _in_a_message(part: Part) -> Message:
 
 
 def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
-    """Remove repeated calls and results. A call may be in an artifact and in the status that requests its result."""
+    """Remove repeated calls and results. An artifact and a status may contain the same call."""
     seen: set[tuple[type, str]] = set()
     for item in content:
         if isinstance(item, _TOOL_PARTS):

@@ -46,7 +46,7 @@ class GrpcCalls:
         config = ClientConfig(supported_protocol_bindings=["GRPC"], grpc_channel_factory=channel)
         factory = ClientFactory(config)
         if card.is_v0_3:
-            # If a program imports `a2a.server` before `a2a.client`, the factory has no transport for A2A 0.3.
+            # If `a2a.server` is imported before `a2a.client`, the factory has no transport for A2A 0.3.
             factory.register("GRPC", CompatGrpcTransport.create)
         self._client = factory.create(card.raw)
         self._url = card.url
@@ -120,10 +120,7 @@ class GrpcCalls:
 
 
 def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
-    """Return a channel to ``host:port`` or to a URL.
-
-    TLS is used for ``https://``, and for port 443 if there is no scheme.
-    """
+    """Return a channel to ``host:port`` or to a URL. TLS is used for ``https://``, and for port 443 without a scheme."""
     scheme, _, target = url.rpartition("://")
     target = target.rstrip("/")
     if scheme == "https" or (not scheme and target.endswith(":443")):
@@ -136,7 +133,7 @@ def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
 
 
 class _Calls(UnaryUnaryClientInterceptor):
-    """Interceptor that removes the double encoding of files, for servers that do not expect it."""
+    """Removes the double encoding of files, for servers that do not expect it."""
 
     async def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
@@ -146,7 +143,7 @@ class _Calls(UnaryUnaryClientInterceptor):
 
 
 class _Streams(UnaryStreamClientInterceptor):
-    """The same as `_Calls`, for calls whose response is a stream."""
+    """Like `_Calls`, for streams."""
 
     async def intercept_unary_stream(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any

@@ -1,4 +1,4 @@
-"""HTTP requests to a remote agent. The size of responses is limited, and compressed responses are rejected."""
+"""HTTP requests to a remote agent."""
 
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -27,7 +27,7 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_EVENT_VALUES = 100_000
 """Maximum number of JSON values in one event, or in one response that is not a stream."""
 
-_SMALL = 16 * 1024  # bytes; the values of smaller events are not counted
+_SMALL = 16 * 1024  # bytes below which the values of an event are not counted
 
 _EVENTS = "text/event-stream"
 
@@ -66,7 +66,7 @@ class HttpCalls:
     async def events(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[tuple[dict[str, Any], str]]:
-        """Yield the events of one response, each with its SSE id. The id is empty if the event has none.
+        """Yield the events of one response, each with its SSE id, which may be empty.
 
         Raises:
             A2AError: The agent returns an error of the protocol.
@@ -111,7 +111,7 @@ class HttpCalls:
     async def _response(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """Send a request, and return the successful response with its body unread."""
+        """Send a request, and return the successful response before its body is read."""
         headers = {"content-type": "application/json", "a2a-version": self._binding.version, **headers}
         timeout = self._unary_timeout if operation is Operation.SEND_MESSAGE else self._session.timeout
         requests = await run_bounded(json_cost(fields), self._binding.write, operation, fields)
@@ -132,7 +132,7 @@ class HttpCalls:
                     raise refusal
 
     async def _refusal(self, operation: Operation, response: aiohttp.ClientResponse) -> TailraceError:
-        """Return the protocol error that an error response contains, or an error with the HTTP status."""
+        """Convert an error response to an exception."""
         try:
             await self._read(operation, await read_body(response))
         except A2AError as error:
@@ -227,7 +227,7 @@ def _too_large(allowed: str) -> UpstreamError:
 
 
 def _refuse_encoding(response: aiohttp.ClientResponse) -> None:
-    """Reject a compressed response: the client did not allow compression, and decompressed data could exceed the memory."""
+    """Reject a compressed response, because decompressed data could exceed the memory."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UpstreamError(
             "the agent compressed its response; only uncompressed responses are accepted",

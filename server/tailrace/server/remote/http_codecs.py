@@ -1,6 +1,6 @@
 """Codecs for requests and responses of a remote agent: JSON-RPC and HTTP+JSON, in A2A 1.0 and 0.3. Sans-IO.
 
-The parameters and results of this module are JSON of A2A 1.0. The version of the agent affects only the encoded bytes.
+The parameters and results of this module are JSON of A2A 1.0. Only the encoded bytes depend on the version of the agent.
 """
 
 import json
@@ -80,7 +80,7 @@ class Binding:
     def write(self, operation: Operation, fields: Fields) -> list[Request]:
         """Encode an operation as one or more alternative HTTP requests.
 
-        The further requests use other HTTP methods, for agents that do not support the method of the first request.
+        The alternatives use other HTTP methods, for agents that do not support the first one.
 
         Args:
             operation: The operation.
@@ -97,7 +97,7 @@ class Binding:
             configuration = {"blocking": True, **fields.get("configuration", {})}
             message = fields["message"]
             if card.encodes_files_twice:
-                # Encode a copy: a message that is sent again would be encoded again.
+                # Encode a copy, because the message may be sent again.
                 message = v0_3_proto_json.encode_files(
                     {**message, "parts": [dict(part) for part in message["parts"]]}
                 )

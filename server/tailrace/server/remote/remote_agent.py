@@ -1,6 +1,6 @@
 """Client of a remote agent for use in a server.
 
-Error messages contain no credentials or internal addresses, and tasks can be cancelled when a local turn is cancelled.
+Error messages contain no credentials or internal addresses.
 
 ::
 
@@ -37,12 +37,12 @@ CANCEL_TIMEOUT = 3.0
 
 _Event = TypeVar("_Event", bound=RemoteEvent)
 
-_MAX_REASON = 4000  # maximum characters of a part of a failure message
+_MAX_REASON = 4000  # maximum characters of each part of a failure message
 _MAX_REASON_PARTS = 20  # maximum parts of a failure message; further parts are removed
 
 
 class RemoteAgent:
-    """Client of one remote agent. Close it (with `aclose` or ``async with``) in the event loop in which it was used.
+    """Client of one remote agent. Close it in the event loop in which it was used.
 
     Args:
         url: URL of the agent or of its card; see `AgentClient`.
@@ -51,9 +51,9 @@ class RemoteAgent:
         card: The agent card; None to fetch it.
         bindings: Allowed bindings in order of preference.
         connect_timeout: Timeout for opening a connection in seconds.
-        read_timeout: Time in seconds after which a stream that delivers no data is considered lost and is resumed.
+        read_timeout: See `READ_TIMEOUT`.
         response_timeout: Timeout in seconds for the response of an agent that does not stream.
-        retry_delays: Delay in seconds before each attempt to resume a lost stream; empty to never resume a stream.
+        retry_delays: Delay in seconds before each attempt to resume a lost stream; empty for no attempt.
         retry_deadline: See `AgentClient`.
         allowed_origins: Origins (``https://HOST:PORT``) that are permitted in addition to the origin of ``url``.
         answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
@@ -109,7 +109,7 @@ class RemoteAgent:
         await self._client.aclose()
 
     async def card(self) -> RemoteCard:
-        """Return the agent card. It is fetched by the first call.
+        """Return the agent card. The first call fetches it.
 
         Raises:
             UpstreamError: The card does not exist, is not valid, or has no supported interface.
@@ -130,21 +130,18 @@ class RemoteAgent:
     ) -> AsyncGenerator[RemoteEvent]:
         """Send a message, and yield the events until the task ends or waits for input.
 
-        The events are the responses of `AgentClient.stream`. If the generator is closed or cancelled, the connection is closed,
-        but the task is not cancelled (see `stream_or_cancel`).
+        Like `AgentClient.stream`. If the generator is closed or cancelled, the task is not cancelled (see `stream_or_cancel`).
 
         Args:
-            message: The message. It contains the ids of the conversation and of the task that it continues.
+            message: The message, with the ids of the conversation and of the task that it continues.
             metadata: Metadata of the request; None for none.
             accepted_output_modes: Media types that the caller accepts; empty for any.
             extensions: URIs of extensions that the request uses.
-            key: Idempotency key; empty to create one. An agent that supports the stream extension accepts a message with the same
-                key only once.
+            key: Idempotency key; empty to create one.
 
         Raises:
             UpstreamError: The agent cannot be reached or violates the protocol, all attempts to resume a lost stream failed, or
-                the agent returns an error. In the last case, ``code`` is the reason that the protocol defines, such as
-                ``TASK_NOT_FOUND``.
+                the agent returns an error. For an error of the protocol, ``code`` is its reason, such as ``TASK_NOT_FOUND``.
         """
         await self.card()
         with self._errors():
@@ -165,11 +162,11 @@ class RemoteAgent:
     ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
         """Send a message as `stream` does, and cancel the remote task if the block ends before the task ends.
 
-        The remote task is not cancelled if another process may continue it (`tailrace.wrappers.model.MAY_CANCEL`). A task in
-        AUTH_REQUIRED is not cancelled if the block ends without an exception, because the next message continues the task.
+        The task is not cancelled if another process may continue it (`tailrace.wrappers.model.MAY_CANCEL`), or if it is in
+        AUTH_REQUIRED and the block ends without an exception: the next message continues the task.
 
-        The cancellation of the remote task delays the end of the block by up to `CANCEL_TIMEOUT` seconds. If the first event has
-        not arrived yet, the delay is up to twice as long, because that event contains the id of the task.
+        The cancellation may delay the end of the block by `CANCEL_TIMEOUT`, and by twice this time before the first event, which
+        has the id of the task.
 
         Args:
             message: See `stream`.
@@ -182,9 +179,7 @@ class RemoteAgent:
             yield shielded
 
     def follow_or_cancel(self, task_id: str) -> AbstractAsyncContextManager[AsyncGenerator[RemoteEvent]]:
-        """Subscribe to an existing task as `AgentClient.follow` does.
-
-        If the block ends before the task ends, the task is cancelled, as with `stream_or_cancel`.
+        """Subscribe to an existing task as `AgentClient.follow` does, and cancel the task as `stream_or_cancel` does.
 
         Raises:
             UpstreamError: See `stream`. The code is ``TASK_NOT_FOUND`` if the task does not exist.
@@ -229,7 +224,7 @@ class RemoteAgent:
             if active and (failed or not awaits_credentials):
                 with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(UpstreamError):
                     if await MAY_CANCEL.get()():
-                        # Errors are ignored: the task has ended, or the agent cannot be reached.
+                        # An error means that the task has ended, or that the agent cannot be reached.
                         await self.cancel_task(active)
 
     def answer(
@@ -265,7 +260,7 @@ class RemoteAgent:
     def _errors(self) -> Generator[None]:
         """Convert errors of the protocol to `UpstreamError`, and remove credentials and internal addresses from errors.
 
-        The ``diagnosis`` of an error, which is only for the operator, keeps the addresses.
+        Only the ``diagnosis`` of an error, which is for the operator, has the addresses.
         """
         try:
             try:
@@ -319,10 +314,7 @@ def _active_task(event: RemoteEvent, known: str) -> str:
 
 
 async def _shield_first(events: AsyncGenerator[RemoteEvent]) -> AsyncGenerator[RemoteEvent]:
-    """Yield the events.
-
-    If the generator is cancelled before the first event, wait for that event up to `CANCEL_TIMEOUT` seconds.
-    """
+    """Yield the events. A cancellation before the first event waits for this event, up to `CANCEL_TIMEOUT` seconds."""
     first: list[RemoteEvent] = []
     failure: Exception | None = None
     over = anyio.Event()

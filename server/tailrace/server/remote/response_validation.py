@@ -1,4 +1,4 @@
-"""Validation of the events and tasks of a remote agent. Missing members that are not essential get default values."""
+"""Validation of the events and tasks of a remote agent."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -70,7 +70,7 @@ def _complete(kind: str, fields: _Fields) -> None:
         _complete_message(fields)
         return
     if kind != "task":
-        # An event of A2A 0.3 may have only one of the two ids. The client ignores the placeholder for the other id.
+        # An event of A2A 0.3 may have only one of the two ids.
         fields.setdefault("taskId", MISSING_ID)
         fields.setdefault("contextId", MISSING_ID)
     status = fields.get("status")

@@ -5,11 +5,10 @@
 - `TaskStore`: stores the tasks of a server of the SDK in the database of tailrace.
 - `RemoteAgent`, `RemoteAgentHandler`, `AgentTool`: client, handler and tool for a remote agent.
 - `to_sdk`, `from_sdk`, `to_sdk_error`, `from_sdk_error`: conversion of objects and errors.
-- Older names of the SDK's objects, such as ``Skill`` and ``Capabilities``, with their older constructor arguments
-  (`tailrace.server.sdk.legacy_names`).
+- Older names of the SDK's objects, such as ``Skill`` and ``Capabilities`` (`tailrace.server.sdk.legacy_names`).
 
 Raises:
-    ImportError: The SDK is not installed. The message has the command that installs it.
+    ImportError: The SDK is not installed.
 """
 
 try:

@@ -5,9 +5,9 @@
     executor = AgentExecutor(AgentHandler(Agent("openai:gpt-5-mini")))
     handler = DefaultRequestHandler(agent_executor=executor, task_store=…, agent_card=…)
 
-The server of the SDK manages the tasks: it stores and streams them, and restricts access to them. The executor sends the updates
-of the handler in the order that the SDK requires: first the task, then artifacts and statuses. All artifacts are complete before
-the last status, which is terminal or interrupted.
+The server of the SDK stores and streams the tasks, and restricts access to them. The executor sends the updates of the handler in
+the order that the SDK requires: the task, artifacts and statuses, the last status. All artifacts are complete before the last
+status.
 """
 
 import asyncio
@@ -72,12 +72,11 @@ class AgentExecutor(SdkAgentExecutor):
 
     Args:
         handler: The handler, or a handler function (`FunctionHandler`). `running` starts and stops the handler.
-        conversations: Stores the messages of conversations, so that a conversation can have several tasks. For example, a
-            `tailrace.server.sdk.TaskStore` stores the messages in its database. None to store the messages in memory.
+        conversations: Stores the messages of conversations, so that a conversation can have several tasks. For example,
+            `tailrace.server.sdk.TaskStore`. None to store them in memory.
         max_history_messages: Maximum number of messages in the history of a turn.
-        caller: A function that returns the caller from the context of the SDK. Each conversation belongs to one caller.
-        keys: Keys of the installation, from which the ids for other systems are derived. None for ids that change with every
-            process.
+        caller: Returns the caller, who owns the conversation, from the context of the SDK.
+        keys: Keys from which the ids for other systems are derived; None for ids that change with every process.
         file_schemes: The allowed schemes of file URLs (see the setting ``file_schemes``).
     """
 
@@ -102,7 +101,7 @@ class AgentExecutor(SdkAgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one turn, until the task ends or waits for input.
 
-        Cancelling this coroutine stops the handler, but does not change the task. `cancel` cancels the task.
+        A cancellation of this coroutine stops the handler, but does not change the task.
 
         Raises:
             InvalidParamsError: The message is not valid. The error class is that of the SDK.
@@ -126,7 +125,7 @@ class AgentExecutor(SdkAgentExecutor):
         await self._conversations.remember(record.context_id, owner, record.id, [turn.message, *messages])
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Cancel a task, and wait until the SDK has received the last event of the task."""
+        """Cancel a task, and wait until the SDK has received its last event."""
         run = self._running.get(context.task_id or "")
         if run is not None:
             run.cancel()
@@ -138,7 +137,7 @@ class AgentExecutor(SdkAgentExecutor):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Keep the resources of the handler (connections, tools) open during the block, for the lifespan of the server."""
+        """Keep the connections and tools of the handler open during the block, for the lifespan of the server."""
         async with self._handler.running():
             yield self
 
@@ -150,7 +149,7 @@ class AgentExecutor(SdkAgentExecutor):
             record.context_id, owner, self._max_history - 1
         )
         if not messages and task is not None:
-            # If another process created the task, only the history of the task is available.
+            # Another process created the task.
             questions = (task.status.message,) if task.status.message is not None else ()
             messages = [item for item in (*task.history, *questions) if item.message_id != message.message_id]
         conversation = (*messages, message)
@@ -187,7 +186,7 @@ class _Publisher:
         self._queue = queue
 
     async def submit(self) -> None:
-        """Send the task without an event number, because only the event log of a tailrace server has numbers."""
+        """Send the task, without an event number."""
         self.record.submitted()
         task = self.record.snapshot()
         task = task.model_copy(update={"metadata": without_extension_metadata(task.metadata, "number")})
@@ -309,7 +308,7 @@ class _Run:
         return None
 
     def _add_message(self, message: Message) -> None:
-        """Add a message to the conversation, instead of a message with the content of the artifacts so far."""
+        """Add a message to the conversation. It replaces the content of the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
         self._messages.append(message.model_copy(update=ids))
         self.record.pop_changed_artifacts()
@@ -323,7 +322,7 @@ class _Run:
         )
 
     async def _end(self, ending: StatusUpdate) -> Sequence[Message]:
-        """End the turn with the last update of the handler. If the update is invalid, fail the task."""
+        """End the turn with the last update of the handler. If it is invalid, fail the task."""
         for update in self.record.closing_updates():
             await self._publisher.apply(update)
         message = messages_from_artifacts(self.record.pop_changed_artifacts(), self.record)

@@ -1,7 +1,6 @@
 """Constructors of objects of the official SDK that accept arguments from before A2A 1.0.
 
-Each constructor creates the object of A2A 1.0, and issues a `DeprecationWarning` with the form of 1.0 for each older argument. A
-keyword argument that exists neither in A2A 1.0 nor before it raises `TypeError`.
+Each constructor creates the object of A2A 1.0, and issues a `DeprecationWarning` for each older argument.
 """
 
 import json
@@ -20,12 +19,11 @@ Conversion = tuple[str, Callable[[Fields, Any], None]]
 class OlderObject:
     """A class of the SDK that also accepts the keyword arguments from before A2A 1.0.
 
-    Calls return objects of the SDK's class. ``isinstance``, unions in annotations, and the attributes of the class work as
-    with the class itself.
+    Calls return objects of the SDK's class. Other uses of the class, such as ``isinstance``, work, too.
 
     Args:
         kind: The SDK's class.
-        conversions: Conversions by keyword argument; None for none. Field names in camelCase need no conversion.
+        conversions: Conversions by keyword argument; None for none.
         enums: Enums by field, for fields that accept older values as strings; None for none.
     """
 

@@ -16,9 +16,8 @@
 ``A2AFastAPIApplication``   `tailrace.server.sdk.application.A2AServer`
 ==========================  ==========================================
 
-The module also exports names that did not change. In A2A 1.0, parts of all kinds are one class: ``TextPart``, ``FilePart``,
-``DataPart``, ``FileWithBytes`` and ``FileWithUri`` are functions that create a part. Forms from before A2A 1.0
-(``AgentCard(url=…)``, ``TaskState.completed``, ``messageId=``) create the object of 1.0, and issue a `DeprecationWarning`
+In A2A 1.0, parts of all kinds are one class: ``TextPart``, ``FilePart``, ``DataPart``, ``FileWithBytes`` and ``FileWithUri`` are
+functions. Forms from before A2A 1.0 (``AgentCard(url=…)``, ``TaskState.completed``, ``messageId=``) issue a `DeprecationWarning`
 (`tailrace.server.sdk.legacy_constructors`).
 """
 
@@ -125,7 +124,7 @@ def FilePart(
         metadata: The metadata of the part.
 
     Raises:
-        ValueError: None, or more than one, of ``file``, ``raw`` and ``url`` is given.
+        ValueError: Not exactly one of ``file``, ``raw`` and ``url`` is given.
     """
     if file is not None and raw is None and not url:
         part = types.Part()

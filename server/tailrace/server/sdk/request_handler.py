@@ -8,9 +8,8 @@
     async with engine.running():
         ...  # serve the routes
 
-The routes of the SDK define the wire format. They support neither ids of SSE events nor minor versions of the protocol. The
-number of an event is therefore in the extension's metadata. A subscription resumes after the number in the header
-``Last-Event-ID``.
+The routes of the SDK do not support ids of SSE events, so the number of an event is in the extension's metadata. A subscription
+resumes after the number in the header ``Last-Event-ID``.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
@@ -48,11 +47,11 @@ def caller_of(context: ServerCallContext) -> Caller:
 class RequestHandler(SdkRequestHandler):
     """Executes the requests of the SDK with the engine.
 
-    All methods raise errors of the SDK, which its routes encode. Closing a stream does not cancel the task.
+    All methods raise errors of the SDK. Closing a stream does not cancel the task.
 
     Args:
         operations: Executes the operations. The engine must be running.
-        caller: A function that returns the caller from the context of the SDK. Callers can access only their own tasks.
+        caller: Returns the caller from the context of the SDK.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ class RequestHandler(SdkRequestHandler):
                         yield to_sdk_event(event)
 
     def _caller_of(self, context: ServerCallContext, request: A2AModel) -> Caller:
-        # The context has the tenant from a path or from the params of JSON-RPC. Otherwise, the request has the tenant.
+        # The context has only a tenant from a path or from JSON-RPC.
         if not context.tenant:
             context = context.model_copy(update={"tenant": getattr(request, "tenant", "")})
         extensions = self._operations.capabilities.activated(context.requested_extensions)

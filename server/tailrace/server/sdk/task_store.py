@@ -9,7 +9,7 @@
         ...  # serve
 
 The SDK saves the complete task with each event, so the cost of an event grows with the length of the response. Concurrent writes
-share transactions. A tailrace server has the same tables, and can use the same file after this process has closed it.
+share transactions. A tailrace server can use the same file after this process has closed it.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -46,11 +46,11 @@ class TaskStore(SdkTaskStore):
     """Stores the tasks of the SDK, and the conversations of `tailrace.server.sdk.AgentExecutor`.
 
     Each method accesses only the tasks of the caller. The methods raise errors of the SDK: InternalError if the database fails,
-    and InvalidAgentResponseError for a task that violates the protocol, because the SDK does not validate tasks.
+    and InvalidAgentResponseError for a task that violates the protocol.
 
     Args:
         store: The store or its URL. `running` opens and closes the store.
-        caller: A function that returns the caller, who owns the tasks, from the context of the SDK.
+        caller: Returns the owner of the tasks from the context of the SDK.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TaskStore(SdkTaskStore):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Open the database for the block. Tasks that a crash interrupted get the state FAILED.
+        """Open the database during the block, and fail the tasks that a crash interrupted.
 
         Raises:
             StoreError: The database cannot be opened, or is in use by another process.
@@ -124,7 +124,7 @@ class TaskStore(SdkTaskStore):
     async def list(
         self, params: a2a_pb2.ListTasksRequest | None = None, context: ServerCallContext | None = None
     ) -> a2a_pb2.ListTasksResponse:
-        """Return a page of the matching tasks of the caller. The task with the newest status is first.
+        """Return a page of the matching tasks of the caller. The newest status is first.
 
         Raises:
             InvalidParamsError: A filter or the page token is not valid. The error class is that of the SDK.

@@ -1,4 +1,4 @@
-"""Stored chat completions: turns of tasks that clients of the OpenAI-compatible API can list, filter and change."""
+"""Stored chat completions: turns of tasks that clients of the OpenAI-compatible API can list and change."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ _COMPLETE = (TaskState.COMPLETED.value, TaskState.INPUT_REQUIRED.value)
 class CompletionStore:
     """Reads and changes the stored chat completions of all owners.
 
-    `insert_completion` adds a completion in the transaction that begins its turn. A completion is deleted with its task.
+    `insert_completion` adds a completion in the transaction that begins its turn.
 
     Args:
         database: The database.
@@ -43,7 +43,7 @@ class CompletionStore:
     ) -> Sequence[tuple[str, int]] | None:
         """Return the tasks and turns of completions whose turns have ended, in the order of their requests.
 
-        A completion is omitted while its task runs, and if its task failed, unless the task has a later completion.
+        The last completion of a task is omitted while the task runs, and if the task failed.
 
         Args:
             owner: The owner.

@@ -1,6 +1,6 @@
 """The list of the conversations of an owner.
 
-The tables are written by `tailrace.server.store.conversation_rows`. No message and no task is read for a list.
+The tables are written by `tailrace.server.store.conversation_rows`.
 """
 
 from typing import Any
@@ -47,8 +47,7 @@ class ConversationList:
         updated, context_id = conversations.c.updated, conversations.c.context_id
         if after is not None:
             conditions += [
-                # The second condition implies the first one. With the first condition, SQLite begins its search in the index at
-                # the position.
+                # The second condition implies the first one, with which SQLite begins its search at the position.
                 updated <= after.updated,
                 (updated < after.updated) | (context_id < after.id),
             ]
@@ -93,7 +92,7 @@ class ConversationList:
 
 
 def _with_titles(found: Subquery) -> Executable:
-    """Return the query for conversations with their titles and the messages that began them as branches, the newest first."""
+    """Return the query for conversations with their default titles and branches, the newest first."""
     query = select(
         found.c.context_id,
         found.c.created,

@@ -1,7 +1,7 @@
 """Writes the rows of conversations, in the transaction of a batch or a deletion.
 
 A conversation is in lists as long as it has listed tasks. Its default title is the beginning of the first message of the oldest
-of these tasks. Each listed task therefore has a row with the beginning of its first message. The row is deleted with the task.
+of these tasks. Each listed task has a row with this text, because an older task may be deleted.
 """
 
 import re
@@ -39,7 +39,7 @@ _WORD = re.compile(rf"[^\s\0-\x1f\x7f]{{1,{MAX_DEFAULT_TITLE}}}")
 def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
     """Return the first words of texts, with one space between them.
 
-    Control characters count as spaces. The duration of this function does not depend on the length of the texts after the title.
+    Control characters count as spaces. The rest of the texts is not read.
 
     Args:
         texts: The texts.
@@ -60,7 +60,7 @@ def title_of(texts: Iterable[str], limit: int = MAX_DEFAULT_TITLE) -> str:
 def search_text_of(title: str) -> str:
     """Return the form of a title for searches that ignore case.
 
-    It has no NUL: SQLite would search only the text before it, and PostgreSQL has none.
+    NUL is removed: SQLite would search only the text before it, and PostgreSQL rejects it.
     """
     return title.casefold().replace("\0", "")
 
@@ -94,8 +94,7 @@ def add_to_conversations(connection: Connection, writes: Sequence[TaskWrite]) ->
     add_task, put_conversation = _statements(connection.dialect.name)
     if new:
         connection.execute(add_task, new)
-    # The rows are sorted, because nodes of a cluster may write the same conversations. In different orders, two nodes could wait
-    # for each other's locks.
+    # In different orders, two nodes of a cluster could wait for each other's locks.
     connection.execute(put_conversation, [changed[key] for key in sorted(changed)])
 
 
@@ -111,7 +110,7 @@ def lock_conversations_of(connection: Connection, task_ids: Collection[str]) -> 
 
 
 def replace_first_tasks(connection: Connection, deleted: Collection[str]) -> None:
-    """For conversations whose first task was deleted, make the next task the first one. Delete conversations without tasks.
+    """Replace the deleted first tasks of conversations with the next tasks. Delete conversations without tasks.
 
     Args:
         connection: The connection, in a transaction.
@@ -140,8 +139,8 @@ def replace_first_tasks(connection: Connection, deleted: Collection[str]) -> Non
 
 def _task_row(write: TaskWrite, received: Message) -> dict[str, Any]:
     branch = _branch_of(received)
-    # Messages that are copied to a branch do not distinguish the branch from the other conversation. Earlier messages that a
-    # client sends with the first message of a conversation belong to the conversation.
+    # A branch has a title of its own, so the messages that it copies are ignored. Other earlier messages that a client sends
+    # belong to the conversation.
     messages = (received,) if branch is not None else (*write.messages, received)
     titles = (_title_of_message(message) for message in messages if is_callers(message))
     title = next((each for each in titles if each), "")
@@ -175,7 +174,7 @@ def _branch_of(message: Message) -> StoredBranch | None:
 
 @cache
 def _statements(dialect: str) -> tuple[Executable, Executable]:
-    """Return the statements that add a task, and that add or update a conversation. The syntax differs between dialects."""
+    """Return the statements that add a task, and that add or update a conversation."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:

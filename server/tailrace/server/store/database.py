@@ -1,7 +1,6 @@
-"""The interface of a database. Transactions are functions, and write transactions run one at a time.
+"""The interface of a database.
 
-A transaction is an ordinary function with a SQLAlchemy `Connection` as its argument. The same functions run on every database;
-the modules `sqlite` and `postgresql` run them.
+A transaction is an ordinary function with a SQLAlchemy `Connection` as its argument. Write transactions run one at a time.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +23,7 @@ Work = Callable[[Connection], T]
 
 
 class Database(ABC):
-    """Runs transactions on one database. No other server uses the database, unless the servers are nodes of a cluster.
+    """Runs transactions on one database.
 
     Attributes:
         is_durable: Whether the content of the database is kept after the process ends.
@@ -34,7 +33,7 @@ class Database(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect to the database, and migrate its tables. Check that no other server uses it, and that it is not damaged.
+        """Connect to the database, check that it is not damaged and not in use by another server, and migrate its tables.
 
         Raises:
             StoreError: The database cannot be used. All connections are closed.
@@ -48,7 +47,7 @@ class Database(ABC):
     async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
         """Run a write transaction after all earlier write transactions.
 
-        Cancellation ends only the wait; the transaction is still committed or rolled back completely.
+        After a cancellation, the transaction is still committed or rolled back completely.
 
         Args:
             work: The statements. They run again if the database was busy.
@@ -66,11 +65,11 @@ class Database(ABC):
         tasks: Collection[str] = (),
         is_large: bool = False,
     ) -> None:
-        """Write events and run further short statements in one transaction. All else is as in `write`.
+        """Write events and run further short statements in one transaction. Otherwise like `write`.
 
         Args:
             rows: The events.
-            work: Statements to run after the events are written; None to write only the events.
+            work: Statements to run after the events are written.
             tasks: The ids of the tasks whose events ``work`` reads or changes.
             is_large: Whether the write takes long. A short write may run in the event loop.
 
@@ -88,7 +87,7 @@ class Database(ABC):
     async def purge(self, *, is_patient: bool = True) -> bool:
         """Remove deleted content from the files and caches of the database.
 
-        The default does nothing, because PostgreSQL removes deleted content itself (``VACUUM``).
+        PostgreSQL removes deleted content itself (``VACUUM``).
 
         Args:
             is_patient: True to wait some seconds for other programs that read the database.
@@ -103,7 +102,7 @@ class Database(ABC):
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:
-        """Run a read transaction in parallel with others. Cancellation does not damage the connection.
+        """Run a read transaction in parallel with others.
 
         Raises:
             StoreError: The read failed.
@@ -132,7 +131,7 @@ class Database(ABC):
 
 
 class _Translating(AbstractContextManager[None]):
-    """The context manager of `Database.translating`. A class is faster than a generator, and every transaction uses it."""
+    """The context manager of `Database.translating`. A class is faster than a generator."""
 
     __slots__ = ("_action", "_database", "_others")
 

@@ -1,8 +1,7 @@
 """Encryption of secrets in the database, with a key outside the database.
 
-The cipher is AES-256-GCM, with a key that is derived from the configured secret (`SecretKeys.is_configured`). An encrypted value
-is ``version (1 byte) | nonce (12 bytes) | ciphertext and tag``. The identity of the row that contains the value is authenticated,
-too. A value that was copied to another row therefore cannot be decrypted.
+The cipher is AES-256-GCM. An encrypted value is ``version (1 byte) | nonce (12 bytes) | ciphertext and tag``. The row is
+authenticated, too: a value that was copied to another row cannot be decrypted.
 """
 
 import secrets
@@ -38,10 +37,7 @@ class Encryption:
         return self._keys.is_configured
 
     def load(self) -> None:
-        """Import the cryptography library if a key is configured.
-
-        The import needs 9 MB, and takes too long for the event loop.
-        """
+        """Import the cryptography library if a key is configured. This takes too long for the event loop."""
         if self.is_available:
             import_module("cryptography.hazmat.primitives.ciphers.aead")
 

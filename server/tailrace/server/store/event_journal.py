@@ -14,18 +14,13 @@ TAIL_BYTES = 8192
 """Maximum bytes of a task's events that are only in the journal: about two pages."""
 
 MOVE_AFTER_WRITES = 512
-"""Number of writes after which the events of a write are moved from the journal to the table.
-
-The journal has twice as many rows, which are overwritten cyclically.
-"""
+"""Number of writes after which the events of a write are moved from the journal to the table."""
 
 _ROWS = 2 * MOVE_AFTER_WRITES
 _LOOK_ROWS = MOVE_AFTER_WRITES // 2  # number of writes between two searches for events to move
 _PAGE_ROW = 4032  # maximum bytes of a body with a row that fits into one page of 4 KiB
-_HEAD = struct.Struct(
-    ">QI"
-)  # the number of the write, and the size of the events; the events and padding follow
-_OLD_FORMAT = 0x80  # minimum first byte of a body that a former version wrote; such a body has no head
+_HEAD = struct.Struct(">QI")  # the number of the write, and the size of the events, which follow
+_OLD_FORMAT = 0x80  # minimum first byte of a body without this head, which a former version wrote
 
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -53,15 +48,13 @@ class _Tail:
 class Journal:
     """The newest events of running tasks. A transaction writes one row for all of its tasks.
 
-    SQLite writes complete pages. In the table of events, the events of a task are adjacent. A transaction with one event for each
-    of two hundred tasks would therefore change two hundred pages of 4 KiB. In the journal, these events are one row, in one or
-    two pages. The events of a task are moved to the table together when they fill `TAIL_BYTES`, when they are old, and before any
-    other write to the task. Reads of a task's events include its `tail`. All methods except `tail` need the connection that
-    writes.
+    SQLite writes complete pages. In the table of events, one event for each of two hundred tasks would change two hundred pages
+    of 4 KiB. In the journal, these events are one row, in one or two pages. The events of a task are moved to the table together
+    when they fill `TAIL_BYTES`, when they are old, or before any other write to the task. Reads of a task's events include its
+    `tail`. All methods except `tail` need the connection that writes.
 
-    The rows are overwritten cyclically. A body is padded to the size of the body that it replaces, so that SQLite overwrites the
-    row in place. Deleting and inserting rows would change two to three times as many pages, including those of the tree and of
-    the list of free pages.
+    The rows are overwritten cyclically. A body is padded to the size of the body that it replaces, so that SQLite overwrites it
+    in place. Deleting and inserting rows would change two to three times as many pages.
 
     Attributes:
         is_known: False after `load` has failed. The next `write` then begins with another call of `load`.
@@ -88,10 +81,7 @@ class Journal:
 
     @contextmanager
     def freeze_tails(self) -> Generator[None]:
-        """Freeze the results of `tail` until the block ends.
-
-        The block runs a transaction, and other threads may call `tail` meanwhile.
-        """
+        """Freeze the results of `tail` during the block, while other threads may call `tail`."""
         self._frozen_tails = {task_id: list(tail.rows) for task_id, tail in self._tails.items()}
         try:
             yield
@@ -104,11 +94,11 @@ class Journal:
         Args:
             driver: The connection.
             rows: The events. Events of the same task are in order.
-            tasks: Tasks whose events must all be in the table afterwards, including the new events.
+            tasks: Tasks without events in the journal afterwards: all their events, also the new ones, are written to the table.
 
         Raises:
-            sqlite3.Error: The write failed, for example because an event already exists. This is not detected for events that are
-                added to the tail of a task.
+            sqlite3.Error: The write failed, for example because an event already exists. For events that are added to the tail of
+                a task, this is not detected.
         """
         if not self.is_known:
             self.load(driver)
@@ -134,7 +124,7 @@ class Journal:
                     continue
             direct.append(row)
             if task_id not in tasks:
-                # Move the tail too. Otherwise, events of a task would alternate between the journal and the table.
+                # Move the tail too. Otherwise, events of the task would alternate between the journal and the table.
                 if tail is not None:
                     moved += tail.rows
                 tails[task_id] = _Tail(number, position)
@@ -166,7 +156,7 @@ class Journal:
             self._find_old(self._position - MOVE_AFTER_WRITES)
 
     def _find_old(self, last: int) -> None:
-        """Find the tasks with events in writes up to the number ``last``. These events must be moved to the table."""
+        """Find the tasks with events in writes up to the number ``last``."""
         self._old_to = last
         for task_id, tail in list(self._tails.items()):
             if tail.first > last:
@@ -182,7 +172,7 @@ class Journal:
     def _move_old(self) -> list[Row]:
         """Remove the old events of a few tasks from the journal, and return them.
 
-        Moving the old events of all tasks in one write would take too long, because every task waits for the write.
+        Every task waits for a write, so one write must not move too many events.
         """
         moved: list[Row] = []
         for task_id in self._old[-self._old_step :]:
@@ -222,7 +212,7 @@ class Journal:
                     query = "SELECT coalesce(max(number), 0) FROM events WHERE task_id = ?"
                     [last] = driver.execute(query, (task_id,)).fetchone()
                     tails[task_id] = tail = _Tail(last, position)
-                # All other events have been moved to the table, and may have been deleted from it since then.
+                # Other events have been moved to the table, and may have been deleted from it.
                 if number == tail.last + 1:
                     if not tail.rows:
                         tail.first = position
@@ -252,10 +242,8 @@ class Journal:
 def _row_size(needed: int) -> int:
     """Return the size of a padded body.
 
-    The padding fills the last page of the row, so that a larger body can replace it.
-
-    Up to the size of a page, the padded size is the next power of two. SQLite stores the first 480 bytes of a larger body in the
-    tree, and the rest in pages of 4,092 bytes.
+    The padding fills the last page of the row, so that a larger body can replace it. SQLite stores the first 480 bytes of a body
+    that is larger than a page in the tree, and the rest in pages of 4,092 bytes.
     """
     if needed <= _PAGE_ROW:
         return min(max(512, 1 << (needed - 1).bit_length()), _PAGE_ROW)

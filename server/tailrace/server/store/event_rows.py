@@ -34,7 +34,7 @@ def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple
     """Return INSERT statements for SQLite with their parameters.
 
     One statement inserts many rows, because SQLite's driver releases and reacquires the GIL for every statement. The numbers of
-    rows are powers of two, so that there are few different statements, and the driver's cache has room for all.
+    rows are powers of two, so that the driver's cache has room for all statements.
 
     Args:
         rows: The rows to insert.
@@ -73,8 +73,7 @@ def load_events(
             return _with_tail(read_events(rows), tail, limit, max_bytes)
         if tail and tail[0].number == after + 1:
             return _with_tail([], tail, limit, max_bytes)
-        # The next event was deleted, does not exist yet, or was added in the meantime. The next statement distinguishes these
-        # cases.
+        # The next event was deleted, does not exist yet, or was added in the meantime.
         first = _first_kept(connection, task_id, after)
         if first > after + 1:
             raise EventsDropped(first)

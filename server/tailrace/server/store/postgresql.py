@@ -1,7 +1,7 @@
 """PostgreSQL: one connection that writes and holds an exclusive lock, and several connections that read.
 
-The lock belongs to the session of one connection, and only this connection writes. After a lost connection, the next connection
-acquires the lock before it writes. Two servers therefore never write at the same time.
+The lock belongs to the connection that writes. After this connection is lost, the next one acquires the lock before it writes.
+Two servers therefore never write at the same time.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
 """Time limits in seconds for opening a connection, and for one statement."""
 
-# With these settings, the database detects within a minute that the machine of tailrace was lost, and releases the lock.
+# With keepalives, the database releases the lock within a minute after the machine of tailrace was lost.
 _SESSION = {
     "application_name": "tailrace",
     "jit": "off",  # slows down short statements
@@ -85,8 +85,7 @@ class PostgresqlDatabase(Database):
         if "sslmode" in query:
             query["ssl"] = query.pop("sslmode")
         self._url = url.set(drivername="postgresql+asyncpg", query=query)
-        # The time limit of a transaction, including the time to connect. None: only the limits of connections and statements
-        # apply.
+        # The time limit of a transaction, including the time to connect. None: only the other limits apply.
         self._seconds: float | None = None
         self._engine: AsyncEngine | None = None
         self._connection: AsyncConnection | None = None
@@ -170,9 +169,6 @@ class PostgresqlDatabase(Database):
     def _check_write_permission(self, connection: Connection) -> None:
         """Check that this server may write. A new connection acquires the lock first.
 
-        Two servers on one database would treat each other's running tasks as interrupted, and give different events the same
-        numbers.
-
         Raises:
             StoreError: Another server holds the lock.
         """
@@ -218,11 +214,10 @@ def _state_of(error: BaseException) -> str:
 
 
 async def _complete_transaction(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine until it ends. A cancellation is raised only then.
+    """Await a coroutine until it ends, and only then raise a cancellation.
 
-    If a statement is interrupted, the driver closes its connection. A cancellation must not close the writing connection, which
-    holds the lock. The coroutine runs in a separate asyncio task, because a shielded scope does not protect against cancellation
-    from outside anyio (gRPC).
+    If a statement is interrupted, the driver closes its connection, which may hold the lock. A shielded scope alone does not
+    protect against cancellation from outside anyio (gRPC), so the coroutine runs in a separate asyncio task.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

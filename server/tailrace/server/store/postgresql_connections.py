@@ -1,7 +1,7 @@
 """Time limits that detect lost PostgreSQL connections if no message reports the loss.
 
-Such a loss is detected only when a statement gets no reply. Without these limits, the driver would wait for three complete
-command timeouts: for the statement, for its cancellation, and for closing the connection.
+Without these limits, the driver would wait for three complete command timeouts: for the statement, for its cancellation, and for
+closing the connection.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ CLOSE_SECONDS = 2.0
 class BoundedConnection(Connection):
     """A connection of the driver that closes within `CLOSE_SECONDS`.
 
-    The driver's own method waits for a command timeout. In versions of the driver before 0.32, this method waits without a limit
-    for the reply to a cancelled statement.
+    The driver's own method waits for a command timeout. Before version 0.32, it waits without a limit for the reply to a
+    cancelled statement.
     """
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — overrides the driver
-        """Close the connection, so that the database releases its locks. Abort the connection if this takes too long."""
+        """Close the connection. Abort the connection if this takes too long."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await cast("Any", super()).close(timeout=timeout)

@@ -1,6 +1,6 @@
 """Files and folders that only the user of the server can read, independent of the umask.
 
-On Windows, permissions are not changed, because files have the permissions of their folder.
+On Windows, permissions are not changed.
 """
 
 import logging

@@ -18,9 +18,9 @@ _MAX_LOGGED = 1000  # maximum number of webhooks that are logged because they ca
 
 
 class PushConfigRows:
-    """Reads and writes rows of webhooks. The rows are encrypted if a key is configured.
+    """Reads and writes rows of webhooks.
 
-    Rows that were written without a key can still be read. When such a row is written again, it is encrypted.
+    New rows are encrypted if a key is configured. Rows that were written without a key can still be read.
 
     Args:
         keys: The keys of the installation.
@@ -103,10 +103,7 @@ class PushConfigRows:
 
 
 def open_push_configs() -> Any:
-    """Return a query for webhooks that may have notifications to deliver.
-
-    The column ``is_lagging`` is true if events are undelivered.
-    """
+    """Return a query for webhooks that may have notifications to deliver; ``is_lagging`` is true if events are undelivered."""
     has_ended = tasks.c.state.in_([state for state in TaskState if state.terminal])
     is_lagging = push_configs.c.delivered < tasks.c.number
     return (

@@ -17,7 +17,7 @@ from tailrace.wrappers import StoreError
 class EventsDropped(StoreError):
     """Events of an ended task were deleted (see `Retention`).
 
-    The snapshot of the task has the content of these events, and can be sent instead of them.
+    The snapshot of the task has the content of these events.
 
     Args:
         first: The number of the first event that exists; if there is none, the number after the last event.
@@ -35,7 +35,7 @@ class EventsDropped(StoreError):
 
 
 class NotOwnedError(StoreError):
-    """A write was rejected, because another node owns the task, or because other nodes have declared this node dead.
+    """A write was rejected: another node owns the task, or other nodes have declared this node dead.
 
     The task continues on another node. Subscribers on this node must find the task again.
     """
@@ -66,9 +66,9 @@ class PushConfig(msgspec.Struct, frozen=True):
     Attributes:
         owner: The owner of the task.
         dialect: The protocol version of the request that set the webhook, and of the notifications; ``operator:NAME`` for a
-            webhook of the operator with this form.
+            webhook of the operator, where NAME is the form.
         config: The configuration of the webhook, with the ids of the task and the webhook.
-        last_delivered: Events up to this number were delivered, or all attempts to deliver them failed.
+        last_delivered: The number of the last event that was delivered, or whose delivery failed finally.
     """
 
     owner: str
@@ -99,7 +99,7 @@ class SendKey(msgspec.Struct, frozen=True):
 
 
 class StoredCompletion(msgspec.Struct, frozen=True):
-    """A stored chat completion, which is one turn of a task. Its client can list and change it.
+    """A stored chat completion, which is one turn of a task.
 
     Attributes:
         task_id: The task.
@@ -122,7 +122,7 @@ class AttemptState(StrEnum):
     UNREPORTED = "unreported"
     """The response is complete, but the provider reported no usage."""
     CUT = "cut"
-    """The response is incomplete, because it was interrupted or cancelled. The counts are those that were reported until then."""
+    """The response was interrupted or cancelled. The counts are those that were reported until then."""
     ATTACHED = "attached"
     """The connection was lost. The next attempt received the rest of the response, and its usage includes this attempt."""
     FAILED = "failed"
@@ -143,8 +143,8 @@ class UsageRecord(msgspec.Struct, frozen=True):
         attempt: The number of the attempt in the turn.
         caller: The authenticated name of the caller; empty without authentication.
         agent: The name of the agent.
-        provider: The provider; empty for usage that a custom handler or a remote agent reported.
-        model: The requested model; empty like ``provider``.
+        provider: The provider; empty if a custom handler or a remote agent reported the usage.
+        model: The requested model; empty if ``provider`` is empty.
         state: The outcome of the attempt.
         started: The start of the attempt, in milliseconds since 1970.
         ended: The end of the attempt, in milliseconds since 1970.
@@ -183,13 +183,12 @@ class TaskWrite(msgspec.Struct, frozen=True):
         owner: The owner.
         context_id: The conversation.
         events: New events in order. May be empty.
-        snapshot: The task after the last event, to replace the stored snapshot. This happens at the beginning and at the end of a
-            turn. None to leave the stored snapshot unchanged.
+        snapshot: The task after the last event, at the beginning and at the end of a turn; None to keep the stored snapshot.
         messages: Messages that are added to the conversation with these events.
         updated: The time of the new status; None if the events do not change the status.
         webhooks: New webhooks, which receive these and later events.
         send_key: The idempotency key of the message that caused the events; None if the message has none.
-        holds_conversation_lock: Whether the turn holds the lock of its conversation. Other turns of the conversation then wait.
+        holds_conversation_lock: Whether other turns of the conversation must wait for this turn.
         has_large_event: Whether the write has a large event that does not change the status.
         completion: The chat completion that the message requested; None if it requested none.
         is_listed: If this write creates the task, whether lists of tasks contain the task.
@@ -229,7 +228,7 @@ class StoredTask(msgspec.Struct, frozen=True):
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
-    """A filter for lists of tasks. Members that are None or empty match all tasks.
+    """A filter for lists of tasks. None and empty values match all tasks.
 
     Attributes:
         context_id: The conversation.
@@ -243,7 +242,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 class CompletionFilter(msgspec.Struct, frozen=True):
-    """A filter for lists of chat completions. Empty members match all completions.
+    """A filter for lists of chat completions. Empty values match all completions.
 
     Attributes:
         model: The requested model.
@@ -255,12 +254,11 @@ class CompletionFilter(msgspec.Struct, frozen=True):
 
 
 class ConversationFilter(msgspec.Struct, frozen=True):
-    """A filter for lists of conversations. Empty members match all conversations.
+    """A filter for lists of conversations. Empty values match all conversations.
 
     Attributes:
         text: Text that the title must contain, without regard to case.
-        related_to: The id of a conversation. The filter matches this conversation, and all conversations that are connected with
-            it by branches.
+        related_to: The id of a conversation. Matches this conversation, and all conversations that branches connect with it.
     """
 
     text: str = ""
@@ -355,8 +353,8 @@ class Retention(msgspec.Struct, frozen=True):
     """The retention of tasks that have ended.
 
     Attributes:
-        events: Seconds after the end of a task during which its events are stored, so that a stream can be resumed. None: its
-            events are stored as long as the task.
+        events: Seconds after the end of a task during which its events are stored, so that a stream can be resumed. None: as long
+            as the task.
         tasks: Seconds after the end of a task during which the task and its messages are stored. None: without limit.
         usage: Seconds after the end of an attempt during which its usage is stored. None: without limit.
     """

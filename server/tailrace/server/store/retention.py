@@ -1,9 +1,6 @@
-"""Retention: deletes the events of ended tasks and, if configured, complete tasks and usage.
+"""Retention: deletes expired events of ended tasks, and, if configured, complete tasks and usage.
 
-This module also completes interrupted deletions of tasks.
-
-The snapshot of an ended task is complete. Its events are only needed for webhooks, and for clients that resume a stream soon
-after the end of the task. Events that a webhook has not received yet are not deleted.
+The snapshot of an ended task is complete. Its events are only needed for webhooks, and for clients that resume a stream.
 """
 
 from collections.abc import Sequence
@@ -19,15 +16,15 @@ from tailrace.server.store.usage_store import drop_usage, forget_tasks
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 BATCH = 500
-"""Maximum number of rows that one transaction deletes. Of a deleted task, only the events and one row are counted.
+"""Maximum number of rows that one transaction deletes.
 
-Writers wait one or two milliseconds for such a transaction.
+Of a task, only the events and one row are counted. Writers wait one or two milliseconds for such a transaction.
 """
 
 BATCH_BYTES = 4 * 1024 * 1024
 """Maximum total size of the rows that one transaction deletes, in bytes.
 
-The size is limited because SQLite overwrites deleted rows. A larger row is deleted in a transaction of its own.
+The size is limited because SQLite overwrites deleted rows.
 """
 
 _BATCH = 50  # maximum tasks in one transaction
@@ -123,9 +120,9 @@ def pending_deletion(connection: Connection) -> str | None:
 
 
 def drop_deleted(connection: Connection, task_id: str) -> bool:
-    """Delete a batch of the events of a deleted task. After the last batch, also delete the row in `deletions`.
+    """Delete a batch of the events of a deleted task, and return whether there may be more.
 
-    Return whether there may be more events.
+    After the last batch, the row in `deletions` is deleted, too.
     """
     _, has_more = _delete_batch(connection, events.c.number, (events.c.task_id == task_id,), BATCH)
     if not has_more:

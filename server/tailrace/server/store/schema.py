@@ -1,7 +1,6 @@
 """The tables after the newest migration, and the types of their columns.
 
-A change requires a migration (``migrations/versions``), and `HEAD` must be set to its number. Existing databases are migrated,
-and new databases are created from this module. A test checks that both have the same tables.
+A change requires a migration (``migrations/versions``) and a new `HEAD`. New databases are created from this module.
 """
 
 from datetime import UTC, datetime
@@ -34,8 +33,8 @@ metadata = MetaData()
 class Name(TypeDecorator[str]):
     """A string column. Strings are compared and ordered by their code points, as in Python.
 
-    By default, PostgreSQL compares strings by the rules of a language. It also rejects NUL, which ids from callers may contain,
-    so NUL is escaped.
+    By default, PostgreSQL compares strings by the rules of a language. It rejects NUL, which ids from callers may contain, so NUL
+    is escaped.
     """
 
     impl = Text
@@ -46,7 +45,7 @@ class Name(TypeDecorator[str]):
         return dialect.type_descriptor(Text(collation="C") if dialect.name == "postgresql" else Text())
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Return None for SQLite, so that no time is spent on a conversion for each event."""
+        """Return None for SQLite, which needs no conversion."""
         return super().bind_processor(dialect) if dialect.name == "postgresql" else None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
@@ -103,16 +102,16 @@ tasks = Table(
     Column("events_kept", Boolean, nullable=False, server_default=true()),
     # The node that writes the task, if several servers share the database; NULL for an ended task.
     Column("node", Name),
-    # True if lists of tasks contain the task. The indexes for lists contain this column. Otherwise, SQLite would read the
-    # complete snapshot, which precedes this column in a row.
+    # True if lists of tasks contain the task. Without the column in the indexes, SQLite would read the snapshot, which precedes
+    # it.
     Column("listed", Boolean, nullable=False, server_default=true()),
     Index("tasks_by_context", "owner", "context_id", "listed"),
     Index("tasks_by_time", "owner", "listed", "updated", "id"),
     Index("tasks_by_state_and_time", "state", "updated"),
 )
 
-# Finds the tasks with events to delete. SQLite uses the index only if a query has the condition of the index in the same form. In
-# the index, the first column always has the same value; it is included so that SQLite prefers this index.
+# Finds the tasks with events to delete. SQLite uses the index only if a query has the same condition, and prefers it because of
+# the first column, which has only one value.
 tasks_with_events = Index(
     "tasks_with_events",
     tasks.c.events_kept,
@@ -151,7 +150,7 @@ status_events = Index(
 def add_postgresql_types() -> None:
     """Set the conditions of the indexes for PostgreSQL.
 
-    The definitions above have no such conditions, because these would import SQLAlchemy's dialect for PostgreSQL.
+    In the definitions above, they would import SQLAlchemy's dialect for PostgreSQL.
     """
     for index, condition in (
         (tasks_with_events, text("events_kept")),
@@ -180,13 +179,13 @@ push_configs = Table(
     Column("owner", Name, nullable=False),
     Column("dialect", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # Events up to this number were delivered, or all attempts to deliver them failed.
+    # The number of the last event that was delivered, or whose delivery failed finally.
     Column("delivered", Integer, nullable=False),
     # The node that delivers the notifications.
     Column("node", Name),
 )
 
-# The idempotency keys of messages, and the tasks that the messages created or continued.
+# The idempotency keys of messages.
 send_keys = Table(
     "send_keys",
     metadata,
@@ -198,7 +197,7 @@ send_keys = Table(
     Index("send_keys_by_task", "task_id"),
 )
 
-# The stored chat completions, in the order of their requests. Each is a turn of a task.
+# The stored chat completions, in the order of their requests.
 completions = Table(
     "completions",
     metadata,
@@ -228,7 +227,7 @@ conversation_tasks = Table(
     Column("task_id", Name, nullable=False),
     Column("owner", Name, nullable=False),
     Column("context_id", Name, nullable=False),
-    # The beginning of the caller's first message, and the same text for searches without regard to case.
+    # The beginning of the caller's first message, and the same text for searches.
     Column("title", Name, nullable=False),
     Column("search_text", Name, nullable=False),
     # If the message began a branch: its id, and the conversation and the message before which the branch begins; otherwise NULL.
@@ -245,7 +244,7 @@ conversations = Table(
     metadata,
     Column("owner", Name, primary_key=True),
     Column("context_id", Name, primary_key=True),
-    # Of all conversations that are connected by branches, the first one.
+    # The first of the conversations that branches connect.
     Column("root", Name, nullable=False),
     # The oldest task of the conversation. Its row in `conversation_tasks` has the default title.
     Column("first_task", Name, nullable=False),
@@ -270,13 +269,12 @@ TABLES_OF_TASKS = (
     completion_metadata,
     conversation_tasks,
 )
-"""The tables with rows that belong to a task, except `tasks` and `events`. The rows are deleted with the task."""
+"""The tables with rows that belong to a task, except `tasks` and `events`."""
 
-# The ids of tasks that callers deleted. A row exists until all events of its task are deleted, which may take several
-# transactions.
+# The ids of tasks that callers deleted. A row exists until all events of its task are deleted.
 deletions = Table("deletions", metadata, Column("task_id", Name, primary_key=True))
 
-# The attempts of model calls, for billing and budgets. When a task is deleted, its rows remain, but without the task id.
+# The attempts of model calls, for billing and budgets. The rows of a deleted task remain, without its id.
 ledger = Table(
     "ledger",
     metadata,
@@ -300,7 +298,7 @@ ledger = Table(
     # In milliseconds since 1970.
     Column("started", BigInteger, nullable=False),
     Column("ended", BigInteger, nullable=False),
-    # Rows of deleted tasks do not conflict, because NULL does not equal NULL.
+    # Rows of deleted tasks do not conflict: NULL does not equal NULL.
     Index("ledger_by_attempt", "task_id", "turn", "attempt", unique=True),
     Index("ledger_by_caller", "caller", "ended"),
     Index("ledger_by_time", "ended"),

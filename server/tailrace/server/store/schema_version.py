@@ -1,7 +1,7 @@
 """The version of a database, and its migration.
 
-A new database gets the current tables. For an older database, alembic runs the missing migrations (``migrations/``). The version
-is stored in one row, which is read without alembic. Alembic is only imported for a migration.
+A new database gets the current tables. For an older database, alembic runs the missing migrations (``migrations/``). Alembic is
+imported only for a migration.
 """
 
 import logging
@@ -16,8 +16,7 @@ logger = logging.getLogger("tailrace.server")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-# Columns that tailrace's tables have in every version. They distinguish these tables from tables of other programs with the same
-# names.
+# Columns of every version. They distinguish tailrace's tables from tables of other programs with the same names.
 _TAILRACE_COLUMNS = {
     "tasks": {"id", "owner", "context_id", "state", "updated", "number", "snapshot"},
     "events": {"task_id", "number", "body", "state"},
@@ -37,8 +36,7 @@ def migrate_schema(connection: Connection) -> None:
     A database without a recorded version is migrated from the first version.
 
     Raises:
-        StoreError: A newer version of tailrace created the database, or its tables belong to another program. The database is
-            unchanged.
+        StoreError: A newer version of tailrace created the database, or its tables belong to another program.
     """
     version = _version(connection)
     if version == HEAD:

@@ -1,8 +1,7 @@
 """The keys of an installation, which are derived from one secret.
 
-An installation is one server, or all servers that share a database. Its secret is the setting ``secret_key``, or a random secret
-that the store creates once (`SecretKeys.use_stored`). Each purpose has its own key. If the key of one purpose leaks, other
-purposes are not affected.
+Its secret is the setting ``secret_key``, or a random secret that the store creates once. Each purpose has its own key, so that a
+leaked key does not affect other purposes.
 """
 
 import hmac
@@ -19,8 +18,8 @@ class SecretKeys:
     """Derives keys and identifiers from the secret of an installation.
 
     Args:
-        configured: The setting ``secret_key``: secrets separated by commas, the current one first. Values that were created with
-            the other secrets are still accepted. Empty to use the stored secret.
+        configured: The setting ``secret_key``: secrets separated by commas, the current one first. Values of the other secrets
+            are still accepted. Empty to use the stored secret.
 
     Raises:
         ConfigurationError: A secret is shorter than `MIN_SECRET_BYTES`.
@@ -58,10 +57,10 @@ class SecretKeys:
         return derived
 
     def external_id(self, owner: str, *names: str) -> str:
-        """Return an identifier for use in another system. Different owners have different identifiers.
+        """Return an identifier for use in another system. It is always the same for the same arguments and secret.
 
-        Equal arguments give equal identifiers as long as the secret is the same. The owner and the names cannot be derived from
-        an identifier, and no choice of names gives one owner the identifier of another owner.
+        The owner and the names cannot be derived from an identifier. No choice of names gives one owner the identifier of another
+        owner.
 
         Args:
             owner: The owner (`tailrace.server.runtime.caller.Caller.owner`).
@@ -74,7 +73,7 @@ class SecretKeys:
 
     def external_ids(self, owner: str, *names: str) -> list[str]:
         """Return `external_id` for each accepted secret. The identifier for the current secret is first."""
-        # With the lengths, different arguments have different encodings: ("ab", "c") and ("a", "bc").
+        # The lengths distinguish ("ab", "c") from ("a", "bc").
         encoded = [each.encode("utf-8", "surrogatepass") for each in (owner, *names)]
         message = b"".join(len(each).to_bytes(8, "big") + each for each in encoded)
         return [hmac.digest(key, message, sha256).hex()[:32] for key in self.derive_all("external ids")]

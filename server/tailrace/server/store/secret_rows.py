@@ -10,10 +10,7 @@ _NAME = "installation"
 
 
 def installation_secret(connection: Connection) -> bytes:
-    """Return the secret of the installation. Create it if it does not exist.
-
-    Servers that start at the same time get the same secret, because the database stores only the first row.
-    """
+    """Return the secret of the installation. If it does not exist, create it."""
     query = select(secrets.c.value).where(secrets.c.name == _NAME)
     value = connection.execute(query).scalar_one_or_none()
     if value is not None:
@@ -24,7 +21,7 @@ def installation_secret(connection: Connection) -> bytes:
 
 
 def _insert_if_missing(dialect: str) -> Insert:
-    # Only the dialect in use is imported, because each dialect needs megabytes.
+    # Only the dialect in use is imported, because each needs megabytes.
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:

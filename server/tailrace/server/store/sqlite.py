@@ -1,11 +1,10 @@
 """SQLite: one connection that writes, threads that read in parallel, and a file that no other server may open.
 
-The driver blocks, and a cancellation cannot interrupt a transaction. Most write transactions add events, are short, and run in
-the event loop. SQLite adds them to its write-ahead log (below: the log) without waiting for the disk (``synchronous=NORMAL``),
-which takes less time than a round trip to a thread. If commits must survive a loss of power, all write transactions run in the
-writing thread. Threads run reads, all other write transactions, checkpoints of the log, and transactions that add large events,
-or that begin while another write runs or another program has the database locked. A database in memory has one connection, which
-the writing thread also uses for reads.
+The driver blocks, and a cancellation cannot interrupt a transaction. Most write transactions only add a few events. They run in
+the event loop: SQLite adds the events to its write-ahead log (below: the log) without waiting for the disk
+(``synchronous=NORMAL``), which takes less time than a round trip to a thread. All other work runs in threads. Such a write also
+runs in a thread if it must survive a loss of power, if another write is running, or if another program has the database locked. A
+database in memory has one connection, which the writing thread also uses for reads.
 """
 
 import asyncio
@@ -37,20 +36,17 @@ COPIED_ROWS = 10_000
 """Number of written rows after which SQLite's write-ahead log is copied into the file (a checkpoint)."""
 
 LARGE_ROWS = COPIED_ROWS // 4
-"""A large write counts as this number of rows, because such a write adds megabytes to the log."""
+"""Number of rows for which a large write counts, because it adds megabytes to the log."""
 
 MAX_LOG_PAGES = 65_536
 """Number of pages (4 KiB) of the log above which writers wait for a checkpoint."""
 
 CHECKPOINT_TIMEOUT_MS = 250
-"""Milliseconds for which a checkpoint waits for readers, including other programs, when the log exceeds `MAX_LOG_PAGES`."""
+"""Milliseconds for which a checkpoint waits for readers when the log exceeds `MAX_LOG_PAGES`."""
 
 PURGE_ATTEMPTS = 20
 PURGE_PAUSE = 0.1
-"""Maximum number of attempts to empty the log after a deletion, and seconds between two attempts.
-
-Readers can make an attempt fail.
-"""
+"""Maximum number of attempts to empty the log after a deletion, and seconds between two attempts."""
 
 Durability = Literal["process", "power"]
 """The failures that a commit survives: a crash of the process, or also a loss of power (``synchronous=FULL``)."""
@@ -64,7 +60,7 @@ class SqliteDatabase(Database):
     Args:
         url: The URL of the database. Without a file name, the database is in memory. The parameter ``timeout`` is the number of
             seconds to wait for a lock (default 5).
-        durability: The failures that a commit survives. With ``power``, commits run in the writing thread, and wait for the disk.
+        durability: The failures that a commit survives.
     """
 
     def __init__(self, url: URL, durability: Durability = "process") -> None:
@@ -123,7 +119,7 @@ class SqliteDatabase(Database):
             self._file.close(self._empty_journal)
 
     def _empty_journal(self, connection: Connection) -> None:
-        """Move the journal to the table, so that other programs find all events in the table, and the next start is fast."""
+        """Move the journal to the table, so that other programs find all events in the table."""
         driver: Any = connection.connection.driver_connection
         try:
             self._journal.empty(driver)
@@ -146,7 +142,7 @@ class SqliteDatabase(Database):
         tasks: Collection[str] = (),
         is_large: bool = False,
     ) -> None:
-        """Write events (see `Database.append`). This runs in the event loop, unless other writes wait or the write is large."""
+        """Write events (see `Database.append`): in the event loop, unless other writes wait or the write is large."""
         write = partial(self._write_events_only, rows, tasks)
         if work is not None:
             write = partial(self._with_work, rows, work, tasks)
@@ -171,7 +167,7 @@ class SqliteDatabase(Database):
         return self._journal.tail(task_id)
 
     def _write_events_only(self, rows: Sequence[Row], tasks: Collection[str]) -> None:
-        """Write events in a transaction without the overhead of SQLAlchemy, because this method runs for every token."""
+        """Write events without the overhead of SQLAlchemy, because this method runs for every token."""
         driver = self._driver
         if driver is None:
             raise StoreError("the store is closed")
@@ -201,7 +197,7 @@ class SqliteDatabase(Database):
 
         Args:
             write: Runs the transaction.
-            timeout: Milliseconds to wait; the timeout of the URL when None.
+            timeout: Milliseconds to wait; None for the timeout of the URL.
         """
         driver: Any = self._connected().connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={self._lock_timeout if timeout is None else timeout}")
@@ -217,7 +213,7 @@ class SqliteDatabase(Database):
         return self._connection
 
     def _is_free(self) -> bool:
-        """Return whether a write can run in the event loop: the writing connection is free, and no write waits for it."""
+        """Return whether a write can run in the event loop."""
         if self._pending:
             self._pending = [each for each in self._pending if not each.done()]
         if self._file.waits_for_disk:  # because commits would block the event loop
@@ -232,13 +228,11 @@ class SqliteDatabase(Database):
         return await asyncio.wrap_future(future)
 
     def _count(self, rows: int) -> None:
-        """Count written rows, and start a checkpoint after `COPIED_ROWS`.
-
-        The checkpoint runs in a thread, because it waits for the disk.
+        """Count written rows, and start a checkpoint after `COPIED_ROWS`, in a thread because it waits for the disk.
 
         SQLite can reuse the log only after a complete checkpoint during which no reader uses the log. With continuous reads and
-        writes, this never happens, and the log grows. If the log is too large, a checkpoint runs in the writing thread, and
-        writers wait for it.
+        writes, this never happens. Above `MAX_LOG_PAGES`, a checkpoint therefore runs in the writing thread, and writers wait for
+        it.
         """
         self._rows_since_checkpoint += rows
         if (
@@ -271,10 +265,7 @@ class SqliteDatabase(Database):
         return self._read_transaction(lambda connection: run_checkpoint(connection, "PASSIVE")[1])
 
     def _run_full_checkpoint(self, mode: str = "RESTART") -> int:
-        """Run a complete checkpoint, so that the next write overwrites the log from its beginning.
-
-        ``TRUNCATE`` also empties the log.
-        """
+        """Run a complete checkpoint, so that the next write overwrites the log. ``TRUNCATE`` also empties the log."""
 
         def copy() -> int:
             connection = self._connected()
@@ -299,7 +290,7 @@ class SqliteDatabase(Database):
         return is_purged
 
     def _is_log_emptied(self) -> bool:
-        """Try to copy the complete log into the file, and to truncate the log. Return whether this succeeded."""
+        """Try to empty the log, and return whether this succeeded."""
         try:
             return self._run_full_checkpoint("TRUNCATE") == 0
         except StoreError as error:
@@ -307,10 +298,7 @@ class SqliteDatabase(Database):
             return False
 
     def _drop_journal(self) -> None:
-        """Move all events of the journal to the table of events, and delete the rows of the journal.
-
-        These rows contain events of deleted tasks.
-        """
+        """Empty the journal, because its rows contain events of deleted tasks."""
         driver: Any = self._connected().connection.driver_connection
         with self.translating("write to the store", sqlite3.Error):
             try:
@@ -322,17 +310,14 @@ class SqliteDatabase(Database):
                 raise
 
     def _renew_connections(self) -> None:
-        """Open new connections.
-
-        The old connections may still contain deleted content: in cached pages and in parameters of statements.
-        """
+        """Open new connections, because cached pages and parameters of the old ones may contain deleted content."""
         self._connected()
         with self.translating("open the store", sqlite3.Error):
             self._use_to_write(self._file.reconnect())
 
     async def read(self, work: Work[T]) -> T:
         """Run a read transaction in a thread (see `Database.read`)."""
-        # A database in memory: there is only one connection, so reads wait for writes.
+        # A database in memory has only one connection.
         if self._reading is self._writing:
             return await self._run_serially(lambda: self._read_transaction(work))
         return await self._run(self._reading, lambda: self._read_transaction(work))

@@ -77,11 +77,10 @@ class SqliteFile:
         if self.path:
             create_private_folder(Path(self.path).parent)
             self._lock = _lock(f"{self.path}.lock")
-            # After a crash, the lock file has a mark, and SQLite's log may exist. SQLite removes the log when the last connection
-            # closes, even if the file is damaged.
+            # SQLite's log does not show every crash: SQLite also removes it when a damaged file is closed.
             is_unclean = bool(self._lock.read()) or _size(f"{self.path}-wal") > 0
             _mark(self._lock, b"open\n")
-            # The files that SQLite creates have the same mode as this file.
+            # SQLite creates its other files with the mode of this file.
             if not Path(self.path).exists() and not self.path.startswith("file:"):
                 os.close(open_private_file(self.path))
             make_private(*(f"{self.path}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", ".lock")))
@@ -101,7 +100,7 @@ class SqliteFile:
             is_ready = is_up_to_date(connection)
         if not is_ready:
             with connection.begin():
-                # Begin the transaction explicitly. Otherwise, the driver would begin it only at the first change of a row.
+                # Otherwise, the driver would begin the transaction only at the first change of a row.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 migrate_schema(connection)
         return connection
@@ -146,7 +145,7 @@ class SqliteFile:
 
 
 def _check(connection: Connection, path: str, seconds: float) -> None:
-    """Check a file for damage. The check ends at the time limit.
+    """Check a file for damage.
 
     Raises:
         StoreError: The file is damaged.
@@ -200,7 +199,7 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA secure_delete=ON")  # deleted content is overwritten with zeros
-    # By default, SQLite creates a temporary file for each statement with several rows, to be able to roll the statement back.
+    # By default, SQLite creates a temporary file for each statement with several rows.
     cursor.execute("PRAGMA temp_store=MEMORY")
     cursor.close()
 

@@ -1,7 +1,7 @@
 """Persists tasks, events and conversations.
 
 All databases share one implementation, which uses SQLAlchemy Core. The modules `sqlite` and `postgresql` contain the differences
-between databases. The engine commits batches, each in one transaction (see `tailrace.server.store.writer`).
+between databases.
 """
 
 from collections.abc import Sequence
@@ -84,24 +84,21 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Maximum bytes of the stored tasks of one page."""
 
 MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
-"""Maximum bytes of the stored messages of a conversation or a task that are loaded. The newest messages are loaded.
-
-Joining so many bytes for one request to the provider takes up to 20 ms, during which no other thread runs.
-"""
+"""Maximum bytes of the messages that are loaded for a conversation or a task. The newest messages are loaded."""
 
 
 class Store(StoreWrites):
     """Tasks, events and conversations in a SQL database.
 
-    Every method raises StoreError if the database is not available, or if the store is not open. Cancelling a method that writes
-    ends only the wait; the write is still committed or rolled back completely.
+    Every method raises StoreError if the database is not available, or if the store is not open. If a method that writes is
+    cancelled, the write is still committed or rolled back completely.
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` for memory only, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE``.
         retention: The retention of events, tasks and usage; None for the defaults of `Retention`.
         durability: The failures that a commit on SQLite survives; see `Durability`.
-        database: A database to use instead of the database of the URL; None to use the database of the URL.
+        database: A database to use instead of the database of the URL.
 
     Attributes:
         completions: The stored chat completions.
@@ -206,10 +203,10 @@ class Store(StoreWrites):
             task_id: The task.
             after: The number of the last known event.
             limit: The maximum number of events.
-            max_bytes: The maximum bytes of the bodies; None for no limit. If there is an event, at least one is returned.
+            max_bytes: The maximum bytes of the bodies; None for no limit. The first event is returned even if it is larger.
 
         Raises:
-            EventsDropped: The next event was deleted after the end of the task. The snapshot has its content.
+            EventsDropped: The next event was deleted after the end of the task.
         """
         tail = read_events([row[1:] for row in self._database.tail(task_id) if row[1] > after])
         return await self._database.read(
@@ -258,8 +255,7 @@ class Store(StoreWrites):
             owner: The owner.
             task_filter: The filter.
             after: The position after which the page begins; None for the first page.
-            limit: The maximum number of tasks. If they have more than `MAX_PAGE_BYTES`, fewer tasks are returned, but at least
-                one.
+            limit: The maximum number of tasks. A page also ends after `MAX_PAGE_BYTES`, but has at least one task.
 
         Returns:
             The tasks with their positions, and the number of matching tasks on all pages.
@@ -344,7 +340,7 @@ class Store(StoreWrites):
     async def replace_message(
         self, context_id: str, owner: str, current: Message, message: Message | None
     ) -> bool:
-        """Replace the message ``current`` of a conversation with ``message``. If ``message`` is None, delete ``current``.
+        """Replace the message ``current`` of a conversation, or delete it if ``message`` is None.
 
         The newest `MAX_SEARCHED` messages within `MAX_CONVERSATION_BYTES` are searched.
 
@@ -370,7 +366,7 @@ class Store(StoreWrites):
         await self._database.write(lambda connection: self._webhook_rows.put(connection, config))
 
     async def load_push_configs(self, task_id: str, owner: str) -> list[PushConfig]:
-        """Return the webhooks of a task of this owner in the order of their ids, without webhooks that cannot be decrypted."""
+        """Return the webhooks of a task of this owner , ordered by id, without webhooks that cannot be decrypted."""
         query = (
             select(push_configs)
             .where(push_configs.c.task_id == task_id, push_configs.c.owner == owner)
@@ -384,7 +380,7 @@ class Store(StoreWrites):
         return bool(await self._read(select(push_configs.c.id).where(*conditions)))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
-        """Return every webhook that may have notifications to deliver, and for each, whether it has undelivered events."""
+        """Return all webhooks that may have notifications to deliver, each with whether it has undelivered events."""
         return self._webhook_rows.read_open(await self._read(open_push_configs()))
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
@@ -413,11 +409,9 @@ class Store(StoreWrites):
     async def _newest_rows(
         self, *columns: ColumnElement[Any], conditions: Sequence[ColumnElement[bool]], limit: int | None
     ) -> list[Any]:
-        """Return columns of the newest messages within `MAX_CONVERSATION_BYTES`, oldest first.
+        """Return columns of the newest messages within `MAX_CONVERSATION_BYTES`, but of at least one message, oldest first.
 
-        If there are messages, return at least one.
-
-        The sizes are read before the messages, because PostgreSQL's driver loads all rows of a result.
+        The sizes are read first, because PostgreSQL's driver loads all rows of a result.
         """
         position = messages.c.position
         sizes = select(position, func.length(messages.c.body).label("size")).where(*conditions)

@@ -34,8 +34,7 @@ _ACTIVE = [state.value for state in TaskState if not (state.terminal or state.in
 def has_running_turn() -> ColumnElement[bool]:
     """Return the condition that a task has a running turn, or a turn that was running when its server ended.
 
-    A turn may continue in AUTH_REQUIRED. In this case, the task has events after its snapshot, because only the end of a turn
-    updates the snapshot.
+    A turn in AUTH_REQUIRED runs if the task has events after its snapshot, because the end of the turn updates the snapshot.
     """
     follows = exists().where(events.c.task_id == tasks.c.id, events.c.number > tasks.c.number)
     return or_(tasks.c.state.in_(_ACTIVE), (tasks.c.state == TaskState.AUTH_REQUIRED.value) & follows)
@@ -45,8 +44,7 @@ class Bodies:
     """The JSON of the messages and snapshots of writes, encoded before the transaction begins.
 
     Args:
-        writes: The writes. They must exist as long as this object, because this object finds the JSON by the Python ``id()`` of a
-            message or snapshot.
+        writes: The writes. They must exist as long as this object, which uses the ``id()`` of their messages and snapshots.
     """
 
     def __init__(self, writes: Sequence[TaskWrite]) -> None:
@@ -112,7 +110,7 @@ def has_all_events(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
 
 
 def _put_tasks(connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies, node: str | None) -> None:
-    """Insert or update the row of each task. A batch may have several writes of a task; they are merged into one statement."""
+    """Insert or update the row of each task. Several writes of a task are merged."""
     changes: dict[str, tuple[TaskWrite, dict[str, Any]]] = {}
     new: set[str] = set()
     for write in writes:
@@ -162,7 +160,7 @@ def _put_task(connection: Connection, write: TaskWrite, values: dict[str, Any], 
 
 
 def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, Any]) -> None:
-    """Write a task without new events. The number of the snapshot becomes the number of the task's last event."""
+    """Write a task without new events. The snapshot gets the number of the task's last event."""
     where = (tasks.c.id == write.task_id, tasks.c.owner == write.owner)
     newest = {"number": _last_number(write.task_id, tasks.c.number)}
     changed = connection.execute(update(tasks).where(*where).values({**values, **newest}))
@@ -210,7 +208,7 @@ _UPDATE_STATUS = (
 
 @cache
 def _add_task(dialect: str) -> Executable:
-    """Return an INSERT that does nothing if the id exists. The syntax differs between dialects."""
+    """Return an INSERT that does nothing if the id exists."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:

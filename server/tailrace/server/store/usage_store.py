@@ -1,7 +1,6 @@
 """The usage ledger: the usage of each attempt.
 
-The row of an attempt is inserted in the transaction of the next event of its task, or separately if the attempt belongs to no
-task.
+The row of an attempt is inserted in the transaction of the next event of its task.
 """
 
 from collections.abc import Iterable, Sequence
@@ -101,7 +100,7 @@ class UsageStore:
     async def sums(self, usage_filter: UsageFilter, group_by: Sequence[str], limit: int) -> list[UsageSum]:
         """Return the usage of each group, ordered by the values of the group.
 
-        Attempts in the state `AttemptState.ATTACHED` are ignored, because the usage of the next attempt includes them.
+        Attempts in the state `AttemptState.ATTACHED` are ignored: the usage of the next attempt includes them.
 
         Args:
             usage_filter: The filter.
@@ -247,7 +246,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).toordinal()
 
 @cache
 def _insert(dialect: str) -> Executable:
-    """Return an INSERT that only changes the state if the attempt exists. The syntax differs between dialects."""
+    """Return an INSERT that only changes the state if the attempt exists."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into
     else:

@@ -1,4 +1,4 @@
-"""The writer of the store. One transaction contains the writes of many tasks. The events are published after the commit."""
+"""The writer of the store: commits the writes of many tasks in one transaction, and then publishes their events."""
 
 import asyncio
 import logging
@@ -57,8 +57,8 @@ _write_of: Callable[[_Write], TaskWrite] = itemgetter(0)
 class StoreWrites:
     """The part of `tailrace.server.store.store.Store` that writes tasks.
 
-    Every method raises StoreError if the database is not available, or if the store is not open. Cancelling a method ends only
-    the wait; the write is still committed or rolled back completely.
+    Every method raises StoreError if the database is not available, or if the store is not open. If a method is cancelled, the
+    write is still committed or rolled back completely.
 
     Args:
         database: The database.
@@ -70,9 +70,7 @@ class StoreWrites:
         self._retention = retention
         self._in_doubt = False
         self._has_deletions = False  # deleted tasks may still have events
-        # False at the start, because an earlier process may have ended before the content that it deleted was removed from the
-        # log.
-        self._is_purged = False
+        self._is_purged = False  # an earlier process may have ended before `purge`
         self._keys = SecretKeys()
         self._webhook_rows = PushConfigRows(self._keys)
 
@@ -100,8 +98,8 @@ class StoreWrites:
         try:
             await self._write(writes)
         except StoreError as error:
-            # If the connection is lost during a commit, the result is unknown. If the next attempt fails, and the database has
-            # the same events, the first commit succeeded.
+            # If the connection is lost during a commit, the result is unknown. If the next attempt fails because the events
+            # exist, the first commit succeeded.
             was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
             if error.temporary or not was_in_doubt:
                 raise
@@ -127,17 +125,17 @@ class StoreWrites:
             await self._database.append(rows_of(writes), is_large=is_large)
 
     async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
-        """Encode the content of a transaction. Large content is encoded in a thread, but not in the thread of `run_bounded`.
+        """Encode the content of a transaction. Large content is encoded in a thread.
 
-        In the thread of `run_bounded`, the writes of all tasks would wait for work on the requests of callers.
+        In the thread of `run_bounded`, the write would wait for work on the requests of callers.
         """
         return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
 
     async def drop_expired(self) -> bool:
         """Delete a small batch of expired rows, or of events of deleted tasks, and return whether there may be more.
 
-        If only the events of an ended task have expired, its snapshot remains, and has the content of these events. Rows of
-        running tasks, and events that a webhook has not received yet, are not deleted.
+        The snapshot of a task with expired events remains. Rows of running tasks, and events that a webhook has not received yet,
+        are not deleted.
         """
         if self._has_deletions:
             self._has_deletions = await self._database.write(_drop_pending)
@@ -151,10 +149,11 @@ class StoreWrites:
     async def delete_task(self, task_id: str, owner: str) -> bool:
         """Delete a task with its events, webhooks and messages, and return whether the task existed.
 
-        The calling code must ensure that no write of the task is running, and must call `purge` after the last deletion. The
-        deletion of a long task consists of many short transactions, so that other writes do not wait for it. An error, a crash or
-        a cancellation can interrupt the deletion. Two results are possible. If the task still exists, some of its messages may be
-        missing, and it can be deleted again. If it does not exist, `drop_expired` deletes the rest of its events.
+        The calling code must ensure that no write of the task is running, and must call `purge` after the last deletion.
+
+        The deletion consists of many short transactions, so that other writes do not wait for it. An error, a crash or a
+        cancellation can interrupt it. If the task then still exists, some of its messages may be missing, and it can be deleted
+        again. Otherwise, `drop_expired` deletes the rest of its events.
         """
         write, tasks = self._database.write, (task_id,)
         while await write(lambda connection: delete_messages(connection, task_id, owner)):
@@ -182,7 +181,7 @@ class StoreWrites:
 class Distribution:
     """A histogram for one thread, without locks.
 
-    An idle server commits each event separately. The locks of a metrics library would take longer than the commit.
+    The locks of a metrics library would take longer than a commit.
 
     Args:
         bounds: The upper bounds of the buckets, in ascending order.
@@ -212,9 +211,8 @@ class GroupWriter:
     All writes that arrive during a transaction form the next transaction. No timer is needed: an idle store commits a write
     immediately, and a busy store commits fewer, larger transactions.
 
-    Expired rows are deleted in small transactions between the other transactions. There is a pause between two deletions, so that
-    deletions take a limited part of the time, regardless of the number of rows. After a failed transaction, the store is tested
-    at intervals (`StoreWrites.try_writing`), so that a server that is not ready becomes ready again without a new message.
+    Expired rows are deleted in small transactions , with a pause between two deletions. After a failed transaction, the store is
+    tested at intervals (`StoreWrites.try_writing`), so that a server that is not ready becomes ready again without a new message.
 
     Args:
         store: The store.
@@ -308,7 +306,7 @@ class GroupWriter:
 
     async def run(self) -> None:
         """Write until `close` is called."""
-        # Called only once, because the call makes a system call in CPython versions before 3.12.
+        # Called once, because it makes a system call before CPython 3.12.
         loop = asyncio.get_running_loop()
         self._closed = self._no_retries = False
         self._failed = None
@@ -351,7 +349,7 @@ class GroupWriter:
             self.last_error = None
 
     async def _call_for_drops(self) -> None:
-        """Schedule the deletion of expired rows. `run` deletes them, because no other code writes."""
+        """Schedule the deletion of expired rows. `run` deletes them."""
         pause = 0.0
         while True:
             await anyio.sleep(pause)
@@ -444,8 +442,7 @@ class GroupWriter:
     def _wake(self) -> None:
         """Resume `run` after other coroutines that are ready have run.
 
-        A new turn can then send its request to the provider before its first event is written. This matters because a store may
-        commit in the event loop, which blocks the loop.
+        A new turn can then send its request to the provider before a commit blocks the event loop.
         """
         more, self._write_arrived = self._write_arrived, None
         if more is not None:
@@ -458,9 +455,9 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def writes_beyond_events(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
-    """Return the writes that do not only add events, but also change the row of the task, or add other rows."""
+    """Return the writes that change more than the table of events."""
     further: list[TaskWrite] = []
-    for write in writes:  # runs for every token, and a comprehension would be a function call
+    for write in writes:  # runs for every token, a comprehension would be a function call
         if (
             write.snapshot is not None
             or write.updated is not None

@@ -1,7 +1,7 @@
 """The routes of the playground: the page at ``/``, the web component and its JavaScript modules, and a page with the component.
 
-The files are in this folder. The TypeScript sources of the modules are in ``ui/`` in the repository. The files contain no data of
-the agent. Like any other client, the page requests all data over A2A with the caller's credentials.
+The TypeScript sources are in ``ui/`` in the repository. The files contain no data of the agent: the page requests all data over
+A2A with the caller's credentials.
 """
 
 import gzip
@@ -119,7 +119,7 @@ def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
             found, child = super().matches(scope)
             if found is not Match.FULL or scope.get(_MATCHING):
                 return (Match.NONE if scope.get(_MATCHING) else found), child
-            # Check whether another route matches. With `_MATCHING`, routes of the playground do not match.
+            # With `_MATCHING`, routes of the playground do not match.
             others = {**scope, _MATCHING: True}
             if any(route.matches(others)[0] is Match.FULL for route in scope["app"].routes):
                 return Match.NONE, {}

@@ -1,4 +1,4 @@
-"""Nodes and their claims: which of several servers runs a task."""
+"""Nodes and their claims."""
 
 import sqlalchemy as sa
 from alembic import op

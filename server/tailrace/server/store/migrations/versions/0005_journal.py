@@ -1,4 +1,4 @@
-"""The journal: the newest events of running tasks, one row for each transaction."""
+"""The event journal."""
 
 import sqlalchemy as sa
 from alembic import op

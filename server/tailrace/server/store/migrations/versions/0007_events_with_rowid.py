@@ -1,7 +1,7 @@
-"""On SQLite, events are now stored in the order in which they were added.
+"""Events in the order in which they were added, on SQLite.
 
-Before, events were stored in the order of their keys (WITHOUT ROWID). SQLite read a complete row for each comparison of keys, so
-that a write next to an event of 8 MiB took up to 40 ms.
+Before, events were stored in the order of their keys (WITHOUT ROWID). Because SQLite read a complete row for each comparison of
+keys, a write next to an event of 8 MiB took up to 40 ms.
 """
 
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""Stored chat completions with their metadata. Clients can list and change their completions."""
+"""Stored chat completions with their metadata."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -74,10 +74,7 @@ def upgrade() -> None:
 
 
 def _fill_tasks(connection: sa.Connection, tasks: sa.Table) -> None:
-    """Add the listed tasks in the order of their times.
-
-    This is the order of their creation, unless a task waited for its caller.
-    """
+    """Add the listed tasks in the order of their times, which is mostly the order of their creation."""
     for page in _listed(connection):
         rows: list[dict[str, Any]] = []
         for row in page:
@@ -155,9 +152,9 @@ def _described(connection: sa.Connection, task_id: str) -> tuple[dict[str, str |
 
 
 def _first_title(connection: sa.Connection, task_id: str) -> str:
-    """Of the messages of a task, return the title of the first one that has a title.
+    """Return the title of the first message of a task that has one.
 
-    This may be an earlier message that the client sent with the first message of the conversation.
+    The client may have sent this message with the first message of the conversation.
     """
     last = -1
     while True:
