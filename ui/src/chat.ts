@@ -4,6 +4,7 @@
  * A task on the page is the fold of its events: the same for one that streams, one whose connection was lost, and one that is
  * loaded again. Text of a model is never parsed as HTML.
  */
+import { Address } from "./address.ts";
 import { AgentClient, AgentError, type ApprovalDecision, extensionOf, type Metadata, type Part, type Task, type Token } from "./client.ts";
 import { Composer } from "./composer.ts";
 import { Conversations } from "./conversations.ts";
@@ -12,11 +13,11 @@ import { emit, type Listening } from "./events.ts";
 import { type Drawable, FrameQueue } from "./frame-queue.ts";
 import { Inspector } from "./inspector.ts";
 import { Log } from "./log.ts";
-import { closePanels, type Panel, panelButton } from "./panel.ts";
+import { Panels } from "./panel.ts";
 import { requestProblem } from "./problems.ts";
 import { Sender } from "./sending.ts";
-import { shortcutOf, shortcutsDialog } from "./shortcuts.ts";
-import { addressedConversation, BrowserStorage } from "./storage.ts";
+import { Shortcuts, shortcutsDialog } from "./shortcuts.ts";
+import { BrowserStorage } from "./storage.ts";
 import { fill, STRINGS, type Strings } from "./strings.ts";
 import css from "./style.css";
 import { type Announcement, Tabs } from "./tabs.ts";
@@ -34,9 +35,6 @@ export type { Strings } from "./strings.ts";
 
 const style = new CSSStyleSheet();
 style.replaceSync(css);
-
-const LIST = "M4 6h16M4 12h16M4 18h10";
-const INSPECT = "M8 6l-5 6 5 6M16 6l5 6-5 6M13 5l-2 14";
 
 /** Attributes that are properties of the same name, too. */
 const ATTRIBUTES = ["agent", "avatars", "context", "greeting", "heading", "hide", "placeholder", "suggestions", "theme"] as const;
@@ -62,6 +60,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	readonly #model = el("span.model");
 	readonly #live = el("div.sr", { role: "status" });
 	readonly #storage = new BrowserStorage(() => this.client.url);
+	readonly #address = new Address(this.#storage);
 	readonly #frames = new FrameQueue(() => this.#drawn());
 	#log!: Log;
 	#prompt!: TokenPrompt;
@@ -72,10 +71,9 @@ export class TailraceChat extends HTMLElement implements Host {
 	#inspector!: Inspector;
 	#conversations!: Conversations;
 	#versions!: Versions;
-	#nav!: Panel;
-	#aside!: Panel;
+	#panels!: Panels;
 	readonly #tabs = new Tabs();
-	#keyboard: EventTarget = this;
+	readonly #shortcuts = new Shortcuts({ begin: () => (this.newConversation(), this.#composer.input.focus()), search: () => this.#search(), escape: () => this.#escape() });
 	#fills = false;
 
 	constructor() {
@@ -115,15 +113,14 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#inspector = new Inspector(strings);
 		this.#conversations = new Conversations(this, () => this.#begin(), () => this.#prompt.ask(), button("small", strings.shortcuts, () => this.#help.showModal()));
 		this.#versions = new Versions(this, this.#log.node);
-		this.#nav = this.#conversations.node;
-		this.#aside = this.#inspector.node;
-		const flipped = () => this.#frames.draw();
-		const listed = () => this.contextId !== undefined && this.#conversations.load();
-		const [list, inspect] = [panelButton(strings.conversations, LIST, this.#nav, listed), panelButton(strings.inspector, INSPECT, this.#aside, flipped)];
-		const header = el("header", { part: "header" }, list, slot("header-start"), this.#heading, this.#model, slot("header-end"), inspect);
+		const { list, inspector } = (this.#panels = new Panels(strings, this.#conversations.node, this.#inspector.node, {
+			list: () => this.contextId !== undefined && this.#conversations.load(),
+			inspector: () => this.#frames.draw(),
+		}));
+		const header = el("header", { part: "header" }, list.toggle, slot("header-start"), this.#heading, this.#model, slot("header-end"), inspector.toggle);
 		const chat = el("section.chat", { "aria-label": strings.chat }, this.#log.node, this.#composer.node);
 		this.#composer.acceptDrops(chat);
-		this.#shadow.replaceChildren(el("div.app", {}, header, this.#nav, chat, this.#aside, this.#live, this.#help));
+		this.#shadow.replaceChildren(el("div.app", {}, header, list.node, chat, inspector.node, this.#live, this.#help));
 	}
 
 	/** Bearer token or API key, or a function that is called for each request and returns one. */
@@ -194,11 +191,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	#decorate(): void {
 		this.#composer.input.placeholder = this.placeholder ?? this.#strings.message;
 		this.#heading.textContent = this.heading ?? this.client.card.name ?? this.#strings.chat;
-		const hidden = this.hide?.split(/\s+/) ?? [];
-		for (const [name, panel] of [["conversations", this.#nav], ["inspector", this.#aside]] as const) {
-			panel.toggle!.hidden = hidden.includes(name);
-			if (panel.toggle!.hidden) closePanels(panel);
-		}
+		this.#panels.hide(this.hide?.split(/\s+/) ?? []);
 		this.#model.textContent ||= extensionOf(this.client.card)?.params?.model ?? "";
 		this.#log.showAvatars(this.avatars?.split(/\s+/).filter(Boolean) ?? []);
 		const shown = this.#log.node.querySelector(".welcome");
@@ -228,32 +221,27 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#inspector.options.value = this.#storage.get("request");
 		this.#tabs.join(this.#storage.name(""), (announcement) => this.#announced(announcement));
 		this.#fills = this.hasAttribute("page");
-		this.#keyboard = this.#fills ? window : this;
-		this.#keyboard.addEventListener("keydown", this.#shortcut as EventListener);
-		if (this.#fills && this.clientWidth > 900 && this.#nav.hidden) this.#nav.toggle!.click();
+		this.#address.join(this.#fills);
+		this.#shortcuts.listen(this.#fills ? window : this);
+		if (this.#fills && this.clientWidth > 900) this.#panels.list.show(true);
 		if (this.#fills && document.activeElement === document.body) this.#composer.focus();
 		const ready = () => {
 			if (!this.isConnected || client !== this.client) return;
 			this.#decorate();
-			if (this.#fills) addEventListener("hashchange", this.#followAddress);
+			this.#address.follow((contextId) => contextId !== this.contextId && this.open(contextId));
 			this.#conversations.load();
-			const named = this.#fills ? addressedConversation() : this.#storage.get("context", "sessionStorage");
 			// The page may have opened a conversation before the card was loaded.
-			return this.contextId === undefined ? this.open(this.context ?? named) : this.#loadVersions();
+			return this.contextId === undefined ? this.open(this.context ?? this.#address.contextId) : this.#loadVersions();
 		};
 		this.opened = client.readCard().then(ready, ready);
 	}
 
 	disconnectedCallback(): void {
-		removeEventListener("hashchange", this.#followAddress);
-		this.#keyboard.removeEventListener("keydown", this.#shortcut as EventListener);
+		this.#address.leave();
+		this.#shortcuts.leave();
 		this.#transcript.leaveAll();
 		this.#tabs.leave();
 	}
-
-	readonly #followAddress = () => {
-		if (addressedConversation() !== this.contextId) this.open(addressedConversation());
-	};
 
 	// --- conversations ---
 
@@ -289,8 +277,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	/** Make a conversation the present one; `named`: the present one has got its id, and is no place to go back to. */
 	#enter(contextId: string, named = this.contextId === undefined): void {
 		this.contextId = contextId;
-		if (this.#fills && addressedConversation() !== contextId) history[named ? "replaceState" : "pushState"](null, "", `#${encodeURIComponent(contextId)}`);
-		if (!this.#fills) this.#storage.set("context", contextId, "sessionStorage");
+		this.#address.write(contextId, named);
 		this.#conversations.select(contextId);
 		emit(this, "conversationchange", { contextId });
 	}
@@ -305,7 +292,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#transcript.clear();
 		if (this.contextId !== undefined) this.#composer.switchDraft(this.contextId, contextId);
 		this.#enter(contextId);
-		if (this.clientWidth < 740) closePanels(this.#nav, this.#aside);
+		if (this.clientWidth < 740) this.#panels.close();
 		this.#log.restart(contextId ? el("p.welcome", {}, this.#strings.loading) : this.#welcome());
 		if (focused && !focused.checkVisibility()) this.#log.node.focus();
 		this.#drawButtons();
@@ -343,27 +330,16 @@ export class TailraceChat extends HTMLElement implements Host {
 		if (extensionOf(this.client.card) && this.contextId) this.#conversations.add(...(await this.#versions.load()));
 	}
 
-	readonly #shortcut = (event: KeyboardEvent): void => {
-		const name = shortcutOf(event);
-		if (name === "escape") return this.#escape();
-		if (!name || (name === "search" && this.#nav.toggle!.hidden)) return;
-		event.preventDefault();
-		if (name === "begin") {
-			this.newConversation();
-			this.#composer.input.focus();
-		} else {
-			if (this.#nav.hidden) this.#nav.toggle!.click();
-			this.#conversations.search.focus();
-		}
-	};
+	#search(): boolean {
+		if (this.#panels.list.toggle.hidden) return false;
+		this.#panels.list.show(true);
+		this.#conversations.search.focus();
+		return true;
+	}
 
-	#escape(): void {
-		if (this.#help.open) return;
-		const panel = [this.#aside, this.#nav].find((each) => each.contains(this.#shadow.activeElement));
-		if (panel) {
-			panel.toggle!.click();
-			panel.toggle!.focus();
-		} else if (this.working) this.stop();
+	#escape(): false {
+		if (!this.#help.open && !this.#panels.leave(this.#shadow.activeElement) && this.working) this.stop();
+		return false;
 	}
 
 	/** Show which version of a message this conversation has, and buttons to switch. */
@@ -401,7 +377,7 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	/** Request options of the next message; nothing if they are not JSON, which the inspector then shows. */
 	#requestOptions(): Metadata | undefined {
-		const options = this.#inspector.readOptions((words) => this.announce(words));
+		const options = this.#inspector.readOptions((reason) => (this.announce(reason), this.#panels.inspector.show(true)));
 		if (options) this.#storage.set("request", this.#inspector.options.value);
 		return options && { ...this.request, ...options };
 	}

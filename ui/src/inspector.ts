@@ -2,7 +2,6 @@
 import { textOf } from "./blocks.ts";
 import type { Metadata, TaskEvent } from "./client.ts";
 import { el, source } from "./dom.ts";
-import type { Panel } from "./panel.ts";
 import { fill, type Strings } from "./strings.ts";
 import { inWords, type TaskView } from "./task-view.ts";
 
@@ -11,7 +10,7 @@ const MAX_ROWS = 1000;
 export class Inspector {
 	/** Request options as JSON. */
 	readonly options = el("textarea", { rows: 4, placeholder: '{"temperature": 0, "tools": []}', spellcheck: "false" }) as HTMLTextAreaElement;
-	readonly node: Panel;
+	readonly node: HTMLElement;
 	readonly #figures = el("dl");
 	readonly #events = el("div");
 	#rows: TaskEvent[] = [];
@@ -21,16 +20,15 @@ export class Inspector {
 		this.node = el("aside", { "aria-label": strings.inspector, hidden: true }, options, el("h3", {}, strings.lastResponse), this.#figures, el("h3", {}, strings.events), this.#events);
 	}
 
-	/** Request options; if they are not JSON, `announce` is called with the reason, and their field is focused. */
-	readOptions(announce: (words: string) => void): Metadata | undefined {
+	/** Request options; if they are not JSON, `refuse` is called with the reason and shows this panel, and their field is focused. */
+	readOptions(refuse: (reason: string) => void): Metadata | undefined {
 		try {
 			const options = JSON.parse(this.options.value || "{}");
 			this.options.removeAttribute("aria-invalid");
 			return options;
 		} catch (error) {
 			this.options.setAttribute("aria-invalid", "true");
-			announce(fill(this.strings.notJson, { error: (error as Error).message }));
-			if (this.node.hidden) this.node.toggle!.click();
+			refuse(fill(this.strings.notJson, { error: (error as Error).message }));
 			this.options.focus();
 			return undefined;
 		}

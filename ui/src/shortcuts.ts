@@ -15,12 +15,35 @@ const shortcuts = (strings: Strings): [string, string][] => [
 	[`${COMMAND} + Shift + O`, strings.newConversation],
 ];
 
-/** The function of the element that a key calls. */
-export function shortcutOf(event: KeyboardEvent): "escape" | "search" | "begin" | undefined {
+type Name = "escape" | "search" | "begin";
+
+function nameOf(event: KeyboardEvent): Name | undefined {
 	if (event.key === "Escape") return "escape";
 	if (!(MAC ? event.metaKey : event.ctrlKey)) return undefined;
 	const key = event.key.toLowerCase();
 	return key === "k" ? "search" : key === "o" && event.shiftKey ? "begin" : undefined;
+}
+
+/** Calls functions of the element for its keys. After a function that returns false, the key has its effect in the browser, too. */
+export class Shortcuts {
+	#target?: EventTarget;
+
+	constructor(private readonly functions: Record<Name, () => unknown>) {}
+
+	/** Begin with the keys that this receives: the window, or the element. */
+	listen(target: EventTarget): void {
+		this.#target = target;
+		target.addEventListener("keydown", this.#pressed);
+	}
+
+	leave(): void {
+		this.#target?.removeEventListener("keydown", this.#pressed);
+	}
+
+	readonly #pressed = (event: Event): void => {
+		const name = nameOf(event as KeyboardEvent);
+		if (name && this.functions[name]() !== false) event.preventDefault();
+	};
 }
 
 export function shortcutsDialog(strings: Strings): HTMLDialogElement {

@@ -1,4 +1,4 @@
-/** Values that the browser keeps: for one agent, and in the page's address. */
+/** Values that the browser keeps. */
 type Area = "localStorage" | "sessionStorage";
 
 /** Values for one agent. Without a storage, everything works until the page is closed. */
@@ -25,14 +25,5 @@ export class BrowserStorage {
 		} catch {
 			// As above.
 		}
-	}
-}
-
-/** The conversation in the page's address. */
-export function addressedConversation(): string {
-	try {
-		return decodeURIComponent(location.hash.slice(1));
-	} catch {
-		return ""; // cut in the middle of a character
 	}
 }
