@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 import pytest_asyncio
 
@@ -22,7 +23,7 @@ from support.fixture_contexts import in_own_task
 from support.several_agents import serving_agents
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Page, Route
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
@@ -159,3 +160,76 @@ async def test_a_server_with_keys_asks_for_one_at_once(browser: "Browser") -> No
         await until_articles(other, 1)
         await until_texts(titles(other), "a question")
         assert await field.count() == 0
+
+
+async def test_a_new_conversation_keeps_the_prompt_for_a_key(browser: "Browser") -> None:
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        field = page.get_by_label("Token or key")
+        await field.fill("key-")
+        await page.get_by_role("navigation").get_by_role("button", name="New conversation").click()
+        assert await field.input_value() == "key-"
+        await field.press("End")
+        await page.keyboard.type("a")
+        await page.keyboard.press("Enter")
+        await begin_conversations(page, "a question")
+        await until_texts(titles(page), "a question")
+        assert await field.count() == 0
+
+
+async def test_a_refused_key_is_named_in_words(browser: "Browser") -> None:
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        field, alerts = page.get_by_label("Token or key"), page.locator("form").get_by_role("alert")
+        await field.wait_for()
+        assert await alerts.count() == 0
+        await field.fill("wrong")
+        await page.keyboard.press("Enter")
+        await until_texts(alerts, "The agent has refused this token or key. Enter another one.")
+        await page.keyboard.type("key-a")
+        await page.keyboard.press("Enter")
+        await begin_conversations(page, "a question")
+        await until_texts(titles(page), "a question")
+        assert await alerts.count() == 0
+
+
+async def test_a_late_prompt_does_not_interrupt_typing(browser: "Browser") -> None:
+    waits, give = anyio.Event(), anyio.Event()
+
+    async def hold(route: "Route") -> None:
+        if method_of(route.request) == "ListConversations":
+            waits.set()
+            await give.wait()
+        await route.fallback()
+
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        await page.route(lambda _: True, hold)
+        await page.reload()
+        with anyio.fail_after(30):
+            await waits.wait()
+        await page.keyboard.type("a ques")
+        give.set()
+        await page.get_by_label("Token or key").wait_for()
+        await page.keyboard.type("tion")
+        assert await page.get_by_label("Message", exact=True).input_value() == "a question"
+        assert await page.get_by_label("Token or key").input_value() == ""
+
+
+async def test_another_caller_of_an_embedded_chat_begins_a_new_conversation(browser: "Browser") -> None:
+    async with chat(browser, Echo(), expected="401", caller_keys=KEYS) as page:
+        await page.goto(page.url.partition("#")[0] + "embed.html")
+        await use_key(page, "key-a")
+        await say(page, "secret of alice")
+        await until_articles(page, 1)
+        open_id = "document.querySelector('tailrace-chat').contextId"
+        former = await page.evaluate(open_id)
+        await page.reload()
+        await use_key(page, "key-a")  # the first token of the page is no other caller
+        await until_articles(page, 1)
+        assert await page.evaluate(open_id) == former
+        bodies: list[str] = []
+        page.on("request", lambda request: bodies.append(request.post_data or ""))
+        await use_key(page, "key-b")
+        await page.get_by_role("button", name="Say hello").wait_for()
+        await say(page, "bob's question")
+        await until_articles(page, 1)
+        assert await page.evaluate(open_id) != former
+        assert [body for body in bodies if former in body] == []

@@ -102,16 +102,16 @@ export class TailraceChat extends HTMLElement implements Host {
 			begun: (view) => this.#begun(view),
 			moved: (view) => this.#moved(view),
 			followed: () => this.#drawButtons(),
-			askToken: (again) => this.#prompt.ask(again),
+			askToken: (again) => this.#askToken(again),
 		});
 		this.#sender = new Sender(this, this.#transcript, this.#composer, this.#log, {
 			requestOptions: () => this.#requestOptions(),
 			branched: (task) => this.#announce(task),
-			askToken: (again) => this.#prompt.ask(again),
+			askToken: (again) => this.#askToken(again),
 		});
 		this.#help = shortcutsDialog(strings);
 		this.#inspector = new Inspector(strings);
-		this.#conversations = new Conversations(this, () => this.#begin(), () => this.#prompt.ask(), button("small", strings.shortcuts, () => this.#help.showModal()));
+		this.#conversations = new Conversations(this, () => this.#begin(), () => this.#askToken(), button("small", strings.shortcuts, () => this.#help.showModal()));
 		this.#versions = new Versions(this, this.#log.node);
 		const { list, inspector } = (this.#panels = new Panels(strings, this.#conversations.node, this.#inspector.node, {
 			list: () => this.contextId !== undefined && this.#conversations.load(),
@@ -133,7 +133,7 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#token = token;
 		// A function may return other tokens of the same caller, and pages often make such functions again.
 		if (before === token || (typeof before === "function" && typeof token === "function")) this.#authorize();
-		else this.#changeCaller();
+		else this.#changeCaller(Boolean(this.client.token));
 	}
 
 	/** Headers of every request. */
@@ -142,9 +142,9 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	set headers(headers: Record<string, string>) {
-		const changed = JSON.stringify(headers) !== JSON.stringify(this.#headers);
+		const before = this.#headers;
 		this.#headers = this.client.headers = headers;
-		if (changed) this.#changeCaller();
+		if (JSON.stringify(headers) !== JSON.stringify(before)) this.#changeCaller(Object.keys(before).length > 0);
 	}
 
 	/** The texts of the page; those that are not given are English. */
@@ -166,8 +166,8 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.client.token = this.token ?? this.#storage.get("token", "sessionStorage");
 	}
 
-	/** Another caller or agent: forget all that is known of the former one, and load again. */
-	#changeCaller(): void {
+	/** Another caller or agent: forget all that is known of the former one, and load again. `known`: there was another caller. */
+	#changeCaller(known: boolean): void {
 		const connected = this.#tabs.joined;
 		if (connected) this.disconnectedCallback();
 		this.#transcript.clear();
@@ -176,12 +176,13 @@ export class TailraceChat extends HTMLElement implements Host {
 		this.#inspector.clear();
 		this.#conversations.clear();
 		this.#versions.clear();
+		if (known) this.#address.write("", true);
 		if (connected) this.connectedCallback();
 	}
 
 	attributeChangedCallback(name: string, before: string | null, value: string | null): void {
 		if (before === value) return;
-		if (name === "agent" || (name === "token" && (this.#token ?? null) === null)) this.#changeCaller();
+		if (name === "agent" || (name === "token" && (this.#token ?? null) === null)) this.#changeCaller(name === "token" && Boolean(this.client.token));
 		else if (!this.#tabs.joined) return;
 		else if (name !== "context") this.#decorate();
 		else if ((value ?? "") !== this.contextId) this.open(value ?? "");
@@ -289,11 +290,13 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	async #load(contextId: string): Promise<void> {
 		const focused = this.#shadow.activeElement;
+		const prompts = this.#prompt.isOpen;
 		this.#transcript.clear();
 		if (this.contextId !== undefined) this.#composer.switchDraft(this.contextId, contextId);
 		this.#enter(contextId);
 		if (this.clientWidth < 740) this.#panels.close();
 		this.#log.restart(contextId ? el("p.welcome", {}, this.#strings.loading) : this.#welcome());
+		if (prompts && !contextId) this.#prompt.stay();
 		if (focused && !focused.checkVisibility()) this.#log.node.focus();
 		this.#drawButtons();
 		if (!contextId) return;
@@ -310,7 +313,7 @@ export class TailraceChat extends HTMLElement implements Host {
 			if (client !== this.client || contextId !== this.contextId) return;
 			const again = () => this.open(contextId);
 			this.#log.node.replaceChildren(requestProblem(this.#strings, error as Error, again));
-			if (error instanceof AgentError && error.status === 401) this.#prompt.ask(again);
+			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
 		}
 	}
 
@@ -392,6 +395,11 @@ export class TailraceChat extends HTMLElement implements Host {
 	/** Send a decision about a call of a task; rejects if it is refused. */
 	decide(view: TaskView, decision: ApprovalDecision): Promise<void> {
 		return this.#sender.decide(view, decision);
+	}
+
+	/** Ask for a token. `again` repeats the user's request that needs it. */
+	#askToken(again?: () => unknown): void {
+		this.#prompt.ask(Boolean(this.client.token), again);
 	}
 
 	/** Use the token that was entered, which may be of another caller. */

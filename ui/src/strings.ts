@@ -28,6 +28,7 @@ export const STRINGS = {
 	close: "Close",
 	token: "Token or key",
 	tokenRequired: "The agent requires a valid token or key.",
+	tokenRefused: "The agent has refused this token or key. Enter another one.",
 	continue: "Continue",
 	working: "Answering",
 	waiting: "The agent waits for you",
