@@ -1,8 +1,8 @@
 """Comparison of a client's copy of a conversation with the stored conversation.
 
-Each conversation is converted to a list of sides. A side joins consecutive messages of the caller or of the agent. The comparison
-ignores reasoning, calls of the agent's tools, and the division of a response into messages, because clients do not reliably send
-them back. It also ignores white space in a response and around a caller's message, because clients change it.
+Consecutive messages of the caller or of the agent are joined to a side. The comparison ignores reasoning, calls of the agent's
+tools, and the division of a response into messages, because clients do not reliably send them back. It also ignores white space
+in a response and around a caller's message.
 """
 
 import json
@@ -40,9 +40,9 @@ class _Side:
     Attributes:
         is_callers: True for messages of the caller.
         content: The parts of the messages.
-        refusal: The model's refusal; empty if there is none.
-        status_text: The text of a status; empty if there is none. The client may have received it as part of the response.
-        last: The parts of the last round if the caller requested JSON, because the response then has only the last round;
+        refusal: The model's refusal; may be empty.
+        status_text: The text of a status, which the client may have received as part of the response; may be empty.
+        last: The parts of the last round if the caller requested JSON, because the response then has only this round;
             otherwise None.
     """
 
@@ -54,23 +54,23 @@ class _Side:
 
     @property
     def calls(self) -> list[tuple[object, ...]]:
-        # Arguments are compared as values, not as JSON text, because clients in JavaScript send 1.0 as 1.
+        # Clients in JavaScript send 1.0 as 1, so JSON texts are not compared.
         calls = [part for part in self.content if isinstance(part, ContentPartToolCall)]
         calls.sort(key=lambda call: (call.id, call.name))
         return [(call.id, call.name, call.arguments, call.arguments_text) for call in calls]
 
     def texts(self) -> set[str]:
-        """Return the texts that this response may have in the client's copy, without white space."""
+        """Return the possible texts of this response in the client's copy, without white space."""
         plain = [markdown_of(self.content, with_data=with_data) for with_data in (True, False)]
         if self.last is not None:
             plain += [markdown_of(self.last, with_data=with_data) for with_data in (True, False)]
-            # Text in a message with calls may have been sent as reasoning. The text of the response is then empty.
+            # Text before calls may have been sent as reasoning.
             plain += [""] if any(isinstance(part, ContentPartToolCall) for part in self.last) else []
         texts = {text + end for text in plain for end in (self.refusal, self.status_text)}
         return {"".join(text.split()) for text in texts}
 
     def message(self) -> str:
-        """Return the caller's messages in a normal form, because clients may join texts, or send each text as a message."""
+        """Return the caller's messages in a normal form, because clients may join or divide texts."""
         texts = [
             part.text for part in self.content if isinstance(part, ContentPartText) and part.text.strip()
         ]
@@ -96,12 +96,12 @@ def is_same_conversation(
     status_texts: Mapping[str, str] | None = None,
     waiting: Collection[str] = (),
 ) -> bool:
-    """Return whether the earlier messages of a request are equal to the stored conversation.
+    """Return whether the earlier messages of a request equal the stored conversation.
 
     Args:
         received: The client's messages.
         stored: The stored conversation.
-        status_texts: Status texts, by the id of the stored message that precedes the status; None if there are none.
+        status_texts: Status texts by the id of the preceding stored message, or None.
         waiting: The ids of calls that wait for an approval. Clients of some protocols do not receive these calls.
     """
     own = calls_run_here(stored) | frozenset(waiting)
@@ -132,7 +132,7 @@ def calls_run_here(stored: Iterable[A2AMessage]) -> frozenset[str]:
 
 
 def without_calls(message: Message, call_ids: Collection[str]) -> Message:
-    """Remove calls and their results from a message. Return the same object if the message contains none of them."""
+    """Remove calls and their results from a message. If it has none of them, return the same object."""
     content = tuple(
         part
         for part in message.content
@@ -178,7 +178,6 @@ def _side_of(message: Message) -> _Side:
 
 
 def _wants_json(message: A2AMessage) -> bool:
-    """Return whether a message of the caller requested JSON."""
     request = extension_metadata(message.metadata).get("request")
     return isinstance(request, Mapping) and "output" in request
 

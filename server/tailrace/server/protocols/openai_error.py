@@ -1,7 +1,7 @@
-"""Errors in OpenAI's format: an HTTP status and an error object. The OpenAI-compatible API, the AI SDK and AG-UI use them.
+"""Errors in OpenAI's format, for the OpenAI-compatible API, the AI SDK and AG-UI.
 
 The error object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes). For an error
-of a provider or a remote agent, tailrace adds the member ``upstream``.
+of a provider or a remote agent, it also has the member ``upstream``.
 """
 
 import math
@@ -20,10 +20,10 @@ from tailrace.wrappers.messages import clipped
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
-# Pydantic adds these names to the location of an error if the member has a union type.
+# For union types, pydantic adds these names to the location of an error.
 _FORMS = frozenset({"str", "list[str]", "list[dict[str,any]]", "dict[str,any]", "_Conversation"})
 
-# HTTP statuses of provider errors that the caller can correct.
+# Provider errors that the caller can correct.
 _CALLERS_FAULT = frozenset({400, 413, 415, 422})
 
 # Without this header, OpenAI's clients retry requests after 409, 429 and 5xx.
@@ -31,21 +31,21 @@ _NO_RETRY = {"x-should-retry": "false"}
 
 
 class OpenAIError(TailraceError):
-    """The error for a rejected request or a failed response.
+    """A rejected request or a failed response.
 
     Args:
         status: The HTTP status.
         message: The message.
-        code: The machine-readable error code; None if there is none.
-        param: The invalid member of the request; None if the error is not about a member.
+        code: The machine-readable error code, or None.
+        param: The invalid member of the request, or None.
         kind: The ``type`` of the error; derived from the status if empty.
-        headers: Additional headers of the response; None if there are none.
-        upstream: The error of a provider or remote agent; None for an error of this server or of the request.
+        headers: Additional headers of the response, or None.
+        upstream: The error of a provider or remote agent; None for other errors.
 
     Attributes:
         status: The HTTP status.
-        headers: Headers of the response.
-        code: The machine-readable error code; None if there is none.
+        headers: Additional headers of the response.
+        code: The machine-readable error code, or None.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OpenAIError(TailraceError):
 
     @classmethod
     def from_exception(cls, error: Exception) -> "OpenAIError":
-        """Convert an exception to an `OpenAIError`. Log errors that the server caused."""
+        """Convert an exception. Log errors that the server caused."""
         if isinstance(error, cls):
             drop_frames(error)
             return error
@@ -87,7 +87,7 @@ class OpenAIError(TailraceError):
 
     @classmethod
     def from_validation_error(cls, error: ValidationError, prefix: str = "") -> "OpenAIError":
-        """Return the error for an invalid request.
+        """Convert pydantic's error for an invalid request.
 
         Args:
             error: Pydantic's error.
@@ -140,7 +140,7 @@ class OpenAIError(TailraceError):
         fault, status, code = error_fields.get("type"), error_fields.get("status"), error_fields.get("code")
         details: dict[str, Any] = {"code": code if isinstance(code, str) else str(fault)}
         if fault in tuple(UpstreamFault):
-            details["upstream"] = error_fields  # other values of `fault` are limits of this server
+            details["upstream"] = error_fields  # other faults are limits of this server
         if status == 429:
             pause = error_fields.get("retryAfter")
             headers = {"Retry-After": str(math.ceil(pause))} if isinstance(pause, int | float) else {}
@@ -165,11 +165,7 @@ class OpenAIError(TailraceError):
         return encode_ascii({"error": self.fields()})
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """Return the HTTP response.
-
-        Args:
-            headers: Further headers.
-        """
+        """Return the HTTP response with further headers."""
         return Response(
             self.body(),
             self.status,
@@ -180,7 +176,7 @@ class OpenAIError(TailraceError):
 
 @contextmanager
 def reject_invalid(prefix: str = "") -> Generator[None]:
-    """Convert pydantic's validation errors to `OpenAIError`. See `OpenAIError.from_validation_error` for ``prefix``."""
+    """Convert validation errors of pydantic (see `OpenAIError.from_validation_error`)."""
     try:
         yield
     except ValidationError as error:
@@ -188,13 +184,12 @@ def reject_invalid(prefix: str = "") -> Generator[None]:
 
 
 def server_stopping_error(path: str = "", *, has_key: bool = False) -> OpenAIError:
-    """Return the error (503) for a response that ends before its turn, because the server stops.
+    """Return the error (503) for a response that ends before its turn because the server stops.
 
-    The turn continues after the restart. A client must not repeat a request without an idempotency key, because the message would
-    be processed twice.
+    The turn continues after the restart. Without an idempotency key, a repeated request would process the message twice.
 
     Args:
-        path: The path of the stored response; empty if the client cannot retrieve the response.
+        path: The path of the stored response; empty if the client cannot retrieve it.
         has_key: True if the request has an idempotency key.
     """
     hints = [f"get it with GET {path}"] if path else []

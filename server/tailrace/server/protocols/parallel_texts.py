@@ -1,7 +1,7 @@
 """Converts artifacts to texts for clients that can only append to a text, although agents may also replace artifacts.
 
-Several artifacts of a task can grow in parallel. `ParallelTexts` reports each artifact as a separate text, for protocols that
-support parallel texts. For other protocols, `tailrace.server.protocols.serial_texts` joins the artifacts to one text.
+`ParallelTexts` reports each artifact as a separate text. For protocols without parallel texts,
+`tailrace.server.protocols.serial_texts` joins the artifacts.
 """
 
 from tailrace.server.protocols import ui_events
@@ -10,7 +10,7 @@ from tailrace.server.protocols.task_events import ArtifactUpdateView, ArtifactVi
 
 
 class DivergedError(OpenAIError):
-    """The agent replaced a text or a tool call of which the client has received a part, and the new one does not continue it."""
+    """The agent replaced a text or a tool call that was partly sent, and the new one does not continue it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -22,15 +22,15 @@ class DivergedError(OpenAIError):
 
 
 class GrowingText:
-    """A text that can be extended or replaced. A new text must begin with the text already sent, and only the rest is sent."""
+    """A text that can be extended or replaced. A new text must begin with the text already sent. Only the rest is sent."""
 
     __slots__ = ("_pending", "_repeated", "_replaced", "_sent")
 
     def __init__(self) -> None:
         self._pending: list[str] = []
         self._sent: list[str] = []
-        self._replaced = ""  # the text sent before a replacement; the new text must repeat it
-        self._repeated = 0  # the length of the part of `_replaced` that the new text has repeated so far
+        self._replaced = ""  # the text sent before a replacement
+        self._repeated = 0  # the number of its characters that the new text has repeated
 
     def feed(self, text: str, *, append: bool = True) -> None:
         """Extend or replace the text."""
@@ -71,7 +71,7 @@ class GrowingText:
         return "".join(self._sent)
 
     def check_complete(self) -> None:
-        """Check whether a complete text has at least the length of the text already sent.
+        """Check a complete text.
 
         Raises:
             DivergedError: The text is shorter than the text already sent.
@@ -112,7 +112,7 @@ class _Text:
         ]
 
     def pause(self) -> list[ui_events.UiEvent]:
-        """End the current section. Further text starts another section."""
+        """End the current section."""
         if not self.is_open:
             return []
         self.is_open = False
@@ -127,9 +127,9 @@ class ParallelTexts:
     """Reports each artifact as a separate text. Refusals are reported in the channel ``text``.
 
     Attributes:
-        is_live: Whether texts are reported as they grow. If not, they are reported at the end.
-        omits_finished_calls: Whether only calls that wait for the client are reported: at the end of the response, or as they grow
-            if the client declared the tool.
+        is_live: Whether texts are reported as they grow, not at the end.
+        omits_finished_calls: Whether only calls that wait for the client are reported. They are reported at the end of the
+            response, or as they grow if the client declared the tool.
     """
 
     is_live = True
@@ -137,12 +137,12 @@ class ParallelTexts:
 
     def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}
-        self._reasoning: list[_Text] = []  # reasoning texts with an open section
-        self._counts: dict[str, int] = {}  # numbers of reported files and data parts, by artifact id
+        self._reasoning: list[_Text] = []  # texts with an open section
+        self._counts: dict[str, int] = {}  # reported files and data parts, by artifact id
 
     @property
     def is_empty(self) -> bool:
-        """True if no text has been reported in the channel ``text``."""
+        """True if the channel ``text`` has no text."""
         return not any(text.is_started and text.channel == "text" for text in self._texts.values())
 
     def feed(
@@ -184,13 +184,13 @@ class ParallelTexts:
         return events + known.end() if update.last_chunk else events
 
     def start_call(self) -> list[ui_events.UiEvent]:
-        """End the open sections of reasoning. Reasoning after a call or after other text is reported as a new section."""
+        """End the open sections of reasoning. Later reasoning is reported as a new section."""
         events = [event for text in self._reasoning for event in text.pause()]
         self._reasoning.clear()
         return events
 
     def start_round(self) -> list[ui_events.UiEvent]:
-        """Report the end of the texts of the previous round."""
+        """End the texts of the previous round."""
         return self.close()
 
     def add_status(self, text: str) -> list[ui_events.UiEvent]:
@@ -202,7 +202,7 @@ class ParallelTexts:
         ]
 
     def close(self, *, pending_calls: bool = False) -> list[ui_events.UiEvent]:
-        """Report the end of all texts.
+        """End all texts.
 
         Args:
             pending_calls: Whether the turn ends with calls of the client's tools.
@@ -213,7 +213,7 @@ class ParallelTexts:
         return [event for text in self._texts.values() for event in text.end()]
 
     def abort(self) -> list[ui_events.UiEvent]:
-        """Report the end of all texts of a failed turn."""
+        """End all texts of a failed turn."""
         return [event for text in self._texts.values() for event in text.pause()]
 
 

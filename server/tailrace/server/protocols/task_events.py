@@ -1,7 +1,6 @@
-"""Decodes the events of a task. Only the members that protocols other than A2A need are decoded.
+"""Decodes the members of a task's events that protocols other than A2A need.
 
-Decoding takes about a microsecond per event. The channel of an artifact is in the metadata of the stream extension. Artifacts of
-agents without the extension have no channel.
+Artifacts of agents without the stream extension have no channel.
 """
 
 import json
@@ -41,7 +40,7 @@ class PartView(msgspec.Struct, gc=False):
 
 
 class ArtifactView(msgspec.Struct):
-    """An artifact, or the content that an update appends to an artifact."""
+    """An artifact, or the content that an update appends to it."""
 
     artifact_id: str = msgspec.field(name="artifactId")
     parts: list[PartView]
@@ -58,7 +57,7 @@ class ArtifactUpdateView(msgspec.Struct):
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """A status without its state, which is the attribute `Event.state`."""
+    """A status without its state, which `Event.state` contains."""
 
     message: dict[str, Any] | None = None
 
@@ -79,7 +78,7 @@ class MessageView(msgspec.Struct):
 
     @property
     def is_callers(self) -> bool:
-        """True if the caller sent the message. Messages with results of the agent's tools also have the role ``ROLE_USER``."""
+        """True if the caller sent the message. Results of the agent's tools also have the role ``ROLE_USER``."""
         return self.role == "ROLE_USER" and extension_metadata(self.metadata).get("by") != "agent"
 
 
@@ -101,7 +100,7 @@ class DirectMessageView(msgspec.Struct):
 
 
 class EventView(msgspec.Struct):
-    """An event of a task. Exactly one of the members is set."""
+    """An event of a task. Exactly one member is set."""
 
     task: TaskView | None = None
     message: DirectMessageView | None = None
@@ -114,16 +113,16 @@ decode_event = msgspec.json.Decoder(EventView).decode
 
 
 def channel_of(metadata: Mapping[str, Any]) -> str:
-    """Return the channel of an artifact or part; empty without metadata of the extension."""
+    """Return the channel of an artifact or part; may be empty."""
     fields = extension_metadata(metadata)
     if fields.get("choice"):
-        return "choice"  # alternative responses (``choice``) are not part of the response
+        return "choice"  # an alternative response
     channel = fields.get("channel")
     return channel if isinstance(channel, str) else ""
 
 
 def turn_or_round_number(fact: object) -> int:
-    """Return the number of a turn or round in the metadata; 1 if the metadata has none."""
+    """Return the number of a turn or round in metadata; 1 by default."""
     return fact if isinstance(fact, int) else 1
 
 
@@ -138,7 +137,7 @@ def text_of(parts: Sequence[PartView], *, append: bool = False) -> str:
     Args:
         parts: The parts of one event.
         append: Whether the parts continue the text of an artifact. If not, texts without metadata are separated with blank lines.
-            Texts with metadata are always joined, because they may be deltas of a text that the artifact stores as several parts.
+            Texts with metadata may be deltas of one text, and are always joined.
     """
     if len(parts) == 1 and parts[0].text is not None:
         return parts[0].text  # the common case
@@ -162,7 +161,7 @@ def _file_markdown(part: PartView) -> str:
 
 
 def tool_call_of(part: PartView) -> ContentPartToolCall | None:
-    """Return the tool call in a data part; None if there is none."""
+    """Return the tool call in a data part, or None."""
     data = {"data": part.data, "metadata": part.metadata or {}}
     calls = to_common_message({"role": "ROLE_AGENT", "parts": [data]}).tool_calls
     return calls[0] if calls else None

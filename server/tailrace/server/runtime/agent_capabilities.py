@@ -1,8 +1,7 @@
 """The capabilities and requirements of an agent: extensions, skills, and media types of input and output.
 
-The agent card lists the capabilities and requirements (`tailrace.server.protocols.a2a.card`). For all protocols,
-`tailrace.server.runtime.operations.Operations` checks the extensions and output media types of each request, and
-`tailrace.server.runtime.served_agents.ServedAgents` checks the media types of messages.
+The agent card lists them. `Operations` checks the extensions and output media types of each request, and `ServedAgents` checks
+the media types of messages.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,7 +16,7 @@ OWN_EXTENSION = AgentExtension(
     uri=EXTENSION_URI,
     description="Numbered events, resumable streams, reasoning and tool-call channels, usage.",
 )
-"""The stream extension. Each agent of this server supports it; clients are not required to support it."""
+"""The stream extension. Each agent of this server supports it. Clients are not required to support it."""
 
 _CALL_DATA = frozenset({"tool_results", "approval_responses"})
 
@@ -27,14 +26,12 @@ class Capabilities:
     """The capabilities and requirements of an agent.
 
     Attributes:
-        extensions: Extensions of the handler, in addition to `OWN_EXTENSION`. Each request must activate the extensions that
-            are marked ``required``.
+        extensions: Extensions in addition to `OWN_EXTENSION`. Each request must activate the ``required`` ones.
         skills: The skills. If empty, the card has one general skill.
         input_modes: The media types that messages may contain, for example ``image/*``. If empty, all media types are accepted.
-        output_modes: The media types of the output. A request that accepts none of these media types is rejected.
-        checks_input: True if `check_message` compares messages with ``input_modes``; False if the handler checks messages itself.
-        webhook_keys: The URL of the public keys for signed push notifications. In the card, this URL is a parameter of
-            `OWN_EXTENSION`. Empty if push notifications are not signed.
+        output_modes: The media types of the output. A request that accepts none of them is rejected.
+        checks_input: False if the handler itself checks the media types of messages.
+        webhook_keys: The URL of the public keys for signed push notifications; empty if they are not signed.
     """
 
     extensions: tuple[AgentExtension, ...] = ()
@@ -46,14 +43,14 @@ class Capabilities:
 
     @property
     def all_extensions(self) -> tuple[AgentExtension, ...]:
-        """Return the extensions that the card declares."""
+        """The extensions in the card."""
         own = OWN_EXTENSION
         if self.webhook_keys:
             own = own.model_copy(update={"params": {"webhookKeys": self.webhook_keys}})
         return (own, *self.extensions)
 
     def activated(self, requested: Iterable[str]) -> tuple[str, ...]:
-        """Return the requested extensions that the agent supports. These are the extensions that the request activates."""
+        """Return the requested extensions that the agent supports."""
         wanted = set(requested)
         return tuple(each.uri for each in self.all_extensions if each.uri in wanted)
 
@@ -72,9 +69,7 @@ class Capabilities:
             )
 
     def check_message(self, message: Message) -> None:
-        """Check that the agent accepts the media type of each part of a message (A2A 1.0, section 3.1.1).
-
-        Results of tool calls, and decisions about tool calls, are always accepted.
+        """Check the media types of a message (A2A 1.0, section 3.1.1). Results and decisions for tool calls are always accepted.
 
         Raises:
             ContentTypeNotSupportedError: The agent does not accept the media type of a part.
@@ -94,8 +89,8 @@ class Capabilities:
         """Check that a client accepts at least one media type of the agent's output (A2A 1.0, section 3.2.2).
 
         Args:
-            accepted: The media types that the client accepts. Clients of older A2A versions send ``text`` instead of ``text/*``.
-                If empty, the client accepts all media types.
+            accepted: The media types that the client accepts; empty for all. Older A2A versions have ``text`` instead of
+                ``text/*``.
 
         Raises:
             ContentTypeNotSupportedError: The client accepts no media type of the output.
@@ -121,7 +116,7 @@ def _is_about_calls(part: Part) -> bool:
 
 
 def media_type_of(part: Part) -> str:
-    """Return the declared media type of a part, or the default media type for text, JSON data or a file."""
+    """Return the declared or default media type of a part."""
     if part.media_type:
         return part.media_type.partition(";")[0].strip().lower()
     if part.kind == "text":

@@ -1,7 +1,4 @@
-"""The handler that runs an `Agent`, which is a model with tools.
-
-The engine runs each turn of a task with a handler. This handler runs a turn of the agent, and yields updates of the task.
-"""
+"""The handler that runs an `Agent`, which is a model with tools."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -32,12 +29,11 @@ class AgentHandler(Handler):
     """Runs each turn of a task as a turn of an agent.
 
     Text, reasoning and the arguments of tool calls are streamed. Each round (a model response and its tool results) is added to
-    the conversation when it is complete. A turn that a crash interrupted is resumed after its last complete round.
+    the conversation when it is complete. After a crash, a turn is resumed after its last complete round.
 
-    If the model calls a tool that the caller declared (`tailrace.streaming.agent.caller_options`), the turn ends with
-    INPUT_REQUIRED. The caller continues the task with a message that contains the tool results. A call that requires an approval
-    (`tailrace.streaming.tools.approvals`) ends the turn in the same way. If the caller approves the call, the next turn runs the
-    call.
+    If the model calls a tool that the caller declared, the turn ends with INPUT_REQUIRED. The caller continues the task with the
+    tool results. A call that requires an approval ends the turn in the same way. The next turn runs the call if the caller
+    approves it.
 
     Subclasses can override `run`, which yields one update at a time, or `begin`, which yields batches of updates.
 
@@ -90,10 +86,7 @@ class AgentHandler(Handler):
                     yield item
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        """Return the updates of a turn in batches.
-
-        If the provider fails, the task fails, and its artifacts keep the received text.
-        """
+        """Return the updates of a turn in batches. If the provider fails, the task fails, and keeps the received text."""
         return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
@@ -135,7 +128,7 @@ class AgentHandler(Handler):
     ) -> tuple[History, list[Update | MessageAdded], DecidedCalls | None, RequestOf]:
         """Return the conversation, the first updates of the turn, the decided calls, and a function for approval requests.
 
-        If results of the caller are still missing, the last of these updates ends the turn.
+        If results of the caller are missing, the last update ends the turn.
 
         Raises:
             AgentError: As for `first_calls`.
@@ -148,10 +141,7 @@ class AgentHandler(Handler):
         requests = {request.call_id: request for request in recorded_pending(turn.message)}
 
         def request_of(call: ContentPartToolCall) -> ApprovalRequest | None:
-            """Return the approval request of a call; None if the call requires no approval.
-
-            An earlier request of the call is reused, so that its expiry does not change.
-            """
+            """Return the approval request of a call, or None. An earlier request keeps its expiry."""
             return requests.get(call.id) or self._agent.approval_request(call)
 
         first, repetitions = first_calls(turn, calls, request_of, self._agent, self._on_lost_result)
@@ -167,18 +157,17 @@ async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
 
 
 def _messages_before_crash(turn: Turn) -> Sequence[Message]:
-    """Return the messages that the turn had added to the conversation before a crash interrupted the turn."""
+    """Return the messages that the turn had added to the conversation before a crash."""
     conversation = turn.history.conversation
     return conversation[len(conversation) - turn.resumed :]
 
 
 def _ends_in_results(history: History) -> bool:
-    """Return whether the last message contains tool results."""
     return bool(history.conversation) and history.conversation[-1].role is Role.TOOL
 
 
 def _open_calls(history: History) -> Sequence[ContentPartToolCall]:
-    """Return the calls of the last round that have no result."""
+    """Return the calls of the last round without a result."""
     conversation = history.conversation
     last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=0)
     return calls_without_result(history, since=last)

@@ -1,11 +1,10 @@
 """Decisions of callers about tool calls that wait for an approval.
 
-`decided_message` checks the decisions in a message against the requests in the status of the task, and records the decisions in
-the metadata of the message. The message is one event in the log of the task. This event contains the decision and changes the
-state of the task, so two decisions about one call cannot both be accepted. When the turn of such a message begins,
-`decided_calls` returns the calls to run. Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and
-waits until this event is persisted. If the server then crashes, the results of these calls are lost
-(`tailrace.server.runtime.lost_results`).
+`decided_message` checks the decisions in a message, and records them in its metadata. One event of the task contains the decision
+and changes the state of the task, so two decisions about one call cannot both be accepted.
+
+Before a turn runs approved calls, it writes their ids as ``executing`` to the log, and waits until this event is persisted. If
+the server then crashes, the results of these calls are lost (`tailrace.server.runtime.lost_results`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +36,7 @@ LOST = "the server stopped before the tool returned a result; the tool may have 
 """The error for a call that was running when the server stopped."""
 
 NOT_BEGUN = "the server stopped before the approved call ran; the tool did not run"
-"""The error for an approved call, if its task failed before the call began."""
+"""The error for an approved call whose task failed before the call began."""
 
 _CALLER = "caller"
 _SCOPES, _ROLES = ("scope", "scp"), ("role", "roles")
@@ -46,7 +45,7 @@ Approvers = Callable[[Caller], bool]
 
 
 def parse_approvers(setting: str) -> Approvers:
-    """Return the function that decides whether a caller may approve calls of the caller's own tasks.
+    """Return a function that decides whether a caller may approve calls of the caller's own tasks.
 
     Args:
         setting: ``caller`` for all callers; ``scope:NAME`` or ``role:NAME`` for callers with a token that has this scope or role.
@@ -134,7 +133,7 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
 
     Args:
         message: The message of the turn.
-        calls: The calls of the conversation that have no result. Calls with an ``edit`` decision have the new arguments.
+        calls: The calls of the conversation without a result. Calls with an ``edit`` decision have the new arguments.
     """
     decisions = {each.call_id: each for each in recorded_decisions(message)}
     decided = [(call, decisions[call.id]) for call in calls if call.id in decisions]
@@ -155,11 +154,11 @@ def decided_calls(message: Message, calls: Sequence[ContentPartToolCall]) -> Dec
 def results_after_stop(
     message: Message, calls: Sequence[ContentPartToolCall], executing: Collection[str]
 ) -> list[ContentPartToolResult]:
-    """Return results for the decided calls of a turn. The stop of a server interrupted the turn, and it is not run again.
+    """Return results for the decided calls of an interrupted turn that is not run again.
 
     Args:
         message: The message with the decisions.
-        calls: The calls of the conversation that have no result.
+        calls: The calls of the conversation without a result.
         executing: The ids of the calls that had begun to run.
     """
     decided = decided_calls(message, calls)

@@ -23,7 +23,7 @@ from tailrace.streaming.task.task_record import TaskRecord
 
 
 class ConversationEdits:
-    """Changes conversations.
+    """Changes conversations without a turn.
 
     Args:
         store: The store of tasks and conversations.
@@ -31,8 +31,8 @@ class ConversationEdits:
         tasks: The tasks in memory.
         turns: Ends the logs of tasks.
         writer: Stores events.
-        assignment_lock: Returns the lock to hold while a message is added to a conversation (see `Engine.assignment_lock`), for its
-            owner and the key of the conversation.
+        assignment_lock: Returns the lock for adding messages (see `Engine.assignment_lock`), for an owner and the key of a
+            conversation.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class ConversationEdits:
         self._assignment_lock = assignment_lock
 
     async def rename(self, context_id: str, title: str, owner: str, agent: str = "") -> StoredConversation:
-        """Set the title of a conversation in the list of its owner.
+        """Set the title of a conversation.
 
         Args:
             context_id: Id of the conversation.
-            title: The title; if it has no words, the conversation gets its default title.
+            title: The title. If it has no words, the conversation gets its default title.
             owner: The caller.
             agent: The name of the agent; see `CallContext`.
 
@@ -74,14 +74,14 @@ class ConversationEdits:
     async def put_unlisted_task(
         self, task: Task, owner: str, name: str, *, may_create: bool = True, agent: str = ""
     ) -> bool:
-        """Store a task that has ended and had no turn. It replaces the caller's unlisted task with the same name.
+        """Store an ended task without turns, which lists of tasks do not contain.
 
-        Lists of tasks do not contain this task. Of concurrent calls, the last one takes effect.
+        It replaces the caller's unlisted task with the same name. Of concurrent calls, the last one takes effect.
 
         Args:
             task: The task.
             owner: The caller.
-            name: A name, which is used instead of the id of ``task``.
+            name: The name, used instead of the id of ``task``.
             may_create: See `Store.put_unlisted_task`.
             agent: The name of the agent; see `CallContext`.
 
@@ -99,9 +99,7 @@ class ConversationEdits:
     async def add_messages(
         self, task: Task, messages: Sequence[Message], owner: str, agent: str = ""
     ) -> None:
-        """Add messages to a conversation.
-
-        The messages belong to a new task that has ended and had no turn. Lists of tasks do not contain this task.
+        """Add messages to a conversation, as a new ended task without turns. Lists of tasks do not contain this task.
 
         Args:
             task: The task.
@@ -141,7 +139,7 @@ class ConversationEdits:
     async def replace_message(
         self, context_id: str, current: Message, message: Message | None, owner: str
     ) -> bool:
-        """Replace or delete a message of a conversation. The tasks that contain the message are not changed.
+        """Replace or delete a message of a conversation, but not in the history of its task.
 
         Args:
             context_id: Id of the conversation.
@@ -150,10 +148,10 @@ class ConversationEdits:
             owner: The caller.
 
         Returns:
-            Whether the message was replaced; False if another request has changed it.
+            False if another request has changed the message.
 
         Raises:
-            StoreError: The store is not available at present.
+            StoreError: The store is not available.
         """
         is_replaced = await self._store.replace_message(context_id, owner, current, message)
         await self._store.purge()

@@ -9,7 +9,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, StreamResponse, Task
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 
-_TASK = b'{"task":'  # the body of an event that contains a task begins with these bytes
+_TASK = b'{"task":'  # the beginning of an event that contains a task
 
 
 class EventStream:
@@ -17,15 +17,14 @@ class EventStream:
 
     Args:
         source: The subscription to the task, or the agent's direct message.
-        history_length: The maximum number of messages in the history of the task; None for all.
+        history_length: Maximum number of messages in the history of the task; None for all.
         until_interrupted: True to also end the stream when the task waits for its caller.
-        permit: The permit of the stream, which is released at the end of the stream; None if the stream needs no permit.
+        permit: The permit to release at the end of the stream; None if the stream needs none.
 
     Attributes:
-        message: The agent's direct message; None if the source is a subscription. A direct message is the only event of the
-            stream, and has the number 0.
-        read: Returns the next events, like `Subscription.read`; an empty sequence after the last event. The result may also
-            contain events after the event that closes the stream.
+        message: The agent's direct message, or None. A direct message is the only event of the stream, and has the number 0.
+        read: Returns the next events, like `Subscription.read`; an empty sequence after the last event. The result may contain
+            events after the event that closes the stream.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class EventStream:
 
     @property
     def repeated_key(self) -> SendKey | None:
-        """The idempotency key of the request, if its message was accepted before; None for other requests."""
+        """The idempotency key of the request, if its message was accepted before; otherwise None."""
         return self._subscription.repeated_key if self._subscription is not None else None
 
     @property
@@ -66,10 +65,7 @@ class EventStream:
             self._subscription.disable_snapshots()
 
     async def wait_for_start(self) -> None:
-        """Wait until the message of the request is persisted (see `Subscription.wait_for_start`).
-
-        If the wait is cancelled or fails, close the stream.
-        """
+        """Wait until the message of the request is persisted. If the wait is cancelled or fails, close the stream."""
         if self._subscription is not None:
             try:
                 await self._subscription.wait_for_start()
@@ -91,7 +87,7 @@ class EventStream:
         return events
 
     def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield batches of events up to the event that closes the stream. Close the stream at the end.
+        """Yield batches of events up to the event that closes the stream, then close the stream.
 
         Raises:
             StoreError: Later events could not be persisted or read.

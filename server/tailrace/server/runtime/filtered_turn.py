@@ -1,4 +1,4 @@
-"""Applies stream filters to the updates of a turn: text, reasoning, tool calls, messages, metadata and errors."""
+"""Applies stream filters to the updates of a turn."""
 
 import logging
 import traceback
@@ -40,13 +40,13 @@ async def filtered(
 ) -> AsyncGenerator[Sequence[Item]]:
     """Yield the filtered updates of a turn, and close ``batches`` at the end.
 
-    Filters that work in the background run in asyncio tasks of ``group``. These asyncio tasks end before the generator ends. If
-    an update extends an artifact of ``record`` that began in an earlier turn or before a crash, the filters also receive the
-    published text of the artifact.
+    Filters that work in the background run in asyncio tasks of ``group``, which end before the generator. If an update extends
+    an artifact of ``record`` that began in an earlier turn or before a crash, the filters also receive its published text.
 
-    If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED. If ``batches`` raises an
-    error, the text that the filters hold back is yielded before the error is raised. If the filters change or block the text of
-    the error, a status is yielded instead of the error. If the turn is cancelled, the text that is held back is discarded.
+    If a filter blocks the turn or fails, the last update is a `StatusUpdate` with the state FAILED.
+
+    If ``batches`` raises an error, the text that the filters hold back is yielded first. If the filters change or block the text
+    of the error, a status replaces the error. If the turn is cancelled, the text that is held back is discarded.
     """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(aclosing(batches))
@@ -80,8 +80,6 @@ async def filtered(
 
 
 class _FilteredTurn:
-    """Filters the updates of one turn."""
-
     def __init__(
         self, filters: tuple[StreamFilter, ...], reader: BackgroundReader | None, record: TaskRecord
     ) -> None:
@@ -91,11 +89,11 @@ class _FilteredTurn:
         self._values = ValueFilter(filters)
         self._keeps_texts = any(each.scope == "content" for each in filters)
         self._output_error: BlockedError | None = None
-        # The unfiltered texts of each artifact, for `ValueFilter.checked`.
+        # Unfiltered texts by artifact, for `ValueFilter.checked`.
         self._texts: dict[str, list[str]] = {}
         self._open: dict[
             str, FilterChain | None
-        ] = {}  # the filters of each open artifact; None for a tool call, which is held back until it is complete
+        ] = {}  # by artifact id; None for a tool call, which is held back until it is complete
 
     async def apply(self, items: Sequence[Item]) -> tuple[list[Item], StatusUpdate | None]:
         """Filter updates. If a filter ends the turn, also return the status that ends it."""
@@ -110,7 +108,6 @@ class _FilteredTurn:
         return passed, None
 
     async def _released(self, reader: BackgroundReader) -> list[Item]:
-        """Return the text that the filters passed in the background."""
         if reader.failure is not None:
             raise reader.failure
         passed: list[Item] = []
@@ -121,11 +118,7 @@ class _FilteredTurn:
         return passed
 
     def _chain(self, artifact: Artifact | None = None) -> FilterChain:
-        """Create the filters of a text.
-
-        Args:
-            artifact: The artifact of the text; None if it is unknown.
-        """
+        """Create the filters of a text. ``artifact`` is None if it is unknown."""
         is_output = artifact is not None and _channel_of(artifact) in ("", "text")
         filters = self._filters
         if not is_output:
@@ -137,7 +130,7 @@ class _FilteredTurn:
         return chain
 
     async def _continue(self, artifact_id: str) -> FilterChain | None:
-        """Create the filters of an artifact that has published text; None for a tool call (held back until it is complete)."""
+        """Create the filters of an artifact that has published text; None for a tool call."""
         found = (each for each in self._record.artifacts if each.artifact_id == artifact_id)
         artifact = next(found, None)
         if artifact is None:
@@ -151,7 +144,6 @@ class _FilteredTurn:
         return chain
 
     def _keep(self, artifact_id: str, text: str, *, last: bool) -> None:
-        """Record a text that was given to the filters."""
         if self._keeps_texts:
             texts = self._texts.setdefault(artifact_id, [])
             texts.append(text)
@@ -159,10 +151,7 @@ class _FilteredTurn:
                 self._values.checked.add("".join(self._texts.pop(artifact_id)))
 
     async def finish(self, error: Exception | None) -> tuple[list[Item], StatusUpdate | None]:
-        """Return the text that is held back.
-
-        If the text of the error must not be published, also return a status to publish instead of the error.
-        """
+        """Return the text that is held back, and a status that replaces the error if its text must not be published."""
         passed: list[Item] = []
         try:
             passed += await self._flush_filters()
@@ -222,7 +211,7 @@ class _FilteredTurn:
         return text
 
     def _check_outputs(self) -> None:
-        """Raise the error of a filter with the scope ``output``, if there is one. Call this only for a complete response."""
+        """Raise the error of a filter with the scope ``output``, if there is one. The response must be complete."""
         if self._output_error is not None:
             raise self._output_error
 
@@ -240,7 +229,7 @@ class _FilteredTurn:
         original = item.artifact
         if _channel_of(original) == "tool_result":
             self._output_error = (
-                None  # the text before was not the output, but belongs to a response that called the tool
+                None  # the text before belongs to a response that called the tool, and is not the output
             )
         if item.append and original.artifact_id not in self._open:
             self._open[original.artifact_id] = await self._continue(original.artifact_id)
@@ -273,19 +262,18 @@ class _FilteredTurn:
 
 
 def _channel_of(artifact: Artifact) -> str:
-    """Return the channel in the extension metadata of an artifact; empty if there is none."""
     channel = extension_metadata(artifact.metadata).get("channel", "")
     return channel if isinstance(channel, str) else ""
 
 
 def _is_complete_response(ending: StatusUpdate) -> bool:
-    """Return whether a turn failed although its response is complete, for example because of a mismatch with its schema."""
+    """Return whether a turn failed although its response is complete, for example because it does not match its schema."""
     fields = extension_metadata(ending.metadata or {})
     return ending.state is TaskState.FAILED and fields.get("finishReason") == "stop"
 
 
 def _ending(error: Exception) -> StatusUpdate:
-    """Return the status of a turn that a filter ended. The text of an unexpected error is neither published nor logged."""
+    """Return the last status of a turn that a filter ended. The text of an unexpected error is neither published nor logged."""
     if isinstance(error, BlockedError):
         metadata = {EXTENSION_URI: {"finishReason": "content_filter"}}
         return StatusUpdate(TaskState.FAILED, agent_message(error.reason or _BLOCKED), metadata)

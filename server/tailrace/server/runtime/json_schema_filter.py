@@ -1,4 +1,4 @@
-"""Filter that validates a JSON response, while it streams, against a fixed schema or against the schema of its request."""
+"""Filter that validates a JSON response while it streams."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,26 +17,24 @@ REQUEST_SCHEMA = "request-schema"
 _MISMATCH = "the response does not match the JSON schema of the server"
 _REQUEST_MISMATCH = "the response does not match the JSON schema of the request"
 
-# The maximum number of steps for the conversion of a caller's schema (see `SchemaShapes`). The parts of the schema that are not
-# converted are only checked at the end of the text.
+# Maximum number of steps for the conversion of a caller's schema (see `SchemaShapes`). The rest of the schema is only checked at
+# the end of the text.
 _MAX_REQUEST_WORK = 20_000
 
 
 class JsonSchemaFilter(StreamFilter):
     """Ends the turn at the first delta after which the text cannot become valid JSON for a schema.
 
-    While the text streams, `IncrementalValidator` checks types, names of members, required members, constants and enumerations.
-    At the end, the text is validated against the complete schema. No text is held back. An empty text is accepted, because
-    responses with tool calls may have no text.
+    While the text streams, `IncrementalValidator` checks a part of the schema. At the end, the text is validated completely. No
+    text is held back. An empty text is accepted, because responses with tool calls may have no text.
 
     Args:
-        schema: The JSON schema; None for the output format that each request contains. With None, a turn is not filtered if its
-            request is for text. If a request is for JSON without a schema, the response must be a JSON object. A text that does
-            not begin with an object or array is only checked at its end, for two reasons: the JSON may be in a code fence, and
-            the response may also call a tool. The text of a response that calls a tool may be anything.
+        schema: The JSON schema; None for the output format of each request. With None, requests for text are not filtered, and
+            requests for JSON without a schema require a JSON object. A text that does not begin with an object or array is only
+            checked at its end: the JSON may be in a code fence, and if the response calls a tool, its text may be anything.
 
     Raises:
-        ConfigurationError: The schema is not valid or too large.
+        ConfigurationError: The schema is invalid or too large.
     """
 
     scope = "output"
@@ -50,7 +48,7 @@ class JsonSchemaFilter(StreamFilter):
                 raise ConfigurationError(f"invalid schema of a filter: {error}") from error
 
     async def for_request(self, options: RequestOptions) -> StreamFilter | None:
-        """Return this filter if it has a schema, otherwise a filter with the schema of the request; None if neither has one."""
+        """Return this filter, or a filter with the schema of the request; None if neither has a schema."""
         if self._check is not None:
             return self
         form = options.output
@@ -61,7 +59,7 @@ class JsonSchemaFilter(StreamFilter):
         return found
 
     def open(self) -> FilterStream:
-        """Create the stream for a text.
+        """Create a stream for one text.
 
         Raises:
             ConfigurationError: The filter has no schema; see `for_request`.
@@ -76,10 +74,9 @@ class _Check:
 
     Attributes:
         reader: Validates a complete text.
-        shapes: The schema, prepared for the validation of incomplete texts.
+        shapes: Validates an incomplete text.
         mismatch: The message for a text that does not match.
-        is_strict: True if a text that does not begin with JSON is rejected immediately; False if such a text is only checked at
-            its end.
+        is_strict: True to reject a text that does not begin with JSON; False to check it only at its end.
     """
 
     def __init__(self, form: OutputFormat, max_work: int, mismatch: str, *, is_strict: bool = True) -> None:
@@ -99,7 +96,7 @@ class _JsonStream(FilterStream):
     def __init__(self, check: _Check) -> None:
         self._reader = check.reader
         self._mismatch = check.mismatch
-        # None if the text does not begin with JSON and is only checked at its end.
+        # None for a text that is only checked at its end.
         self._validator: IncrementalValidator | None = IncrementalValidator(check.shapes)
         self._has_begun = check.is_strict
         self._texts: list[str] = []

@@ -62,12 +62,12 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 MAX_WAITING = 16
 """Maximum number of messages to one task that wait for their turns."""
 
-# The metadata of a message that only the server sets. It is removed from callers' messages.
+# Only the server sets this metadata of a message.
 _SERVER_METADATA_KEYS = (*REQUEST_METADATA_KEYS, "by", "approvals")
 
 
 class MessageIntake:
-    """Accepts messages (see `tailrace.server.runtime.engine.Engine.start`).
+    """Accepts messages (see `Engine.start`).
 
     Args:
         access: Creates subscriptions to tasks.
@@ -137,10 +137,7 @@ class MessageIntake:
             return started
 
     def _new_task_lock(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
-        """Return a lock for the id of a new task.
-
-        If two concurrent messages name the same new task, the first message creates the task, and the second one continues it.
-        """
+        """Return a lock for the id of a new task, so that two concurrent messages do not both create the task."""
         return (
             self._creation_locks.setdefault(("task", owner, task_id), anyio.Lock())
             if task_id
@@ -214,11 +211,7 @@ class MessageIntake:
         return self._access.subscription(active, 0)
 
     def _checked(self, request: SendMessageRequest, context: CallContext) -> Message:
-        """Validate the message of a request, and return the message.
-
-        The metadata of the returned message contains the options of the request, and the members ``record``, ``agent`` and
-        ``follows`` of the call context.
-        """
+        """Validate the message of a request. Return it with the options and data of the request in its metadata."""
         check_message(request.message)
         options = check_request(request)
         handler = self._agents.find(context.agent).handler
@@ -240,7 +233,7 @@ class MessageIntake:
     async def _webhooks(
         self, active: ActiveTask, request: SendMessageRequest, context: CallContext
     ) -> list[PushConfig]:
-        """Return the webhooks of a request: the caller's webhook and the operator's webhook."""
+        """Return the webhooks of the caller and of the operator for a request."""
         if self._push is None:
             return []
         task_id, owner, after = active.record.id, active.owner, active.record.number
@@ -265,7 +258,7 @@ class MessageIntake:
         context: CallContext,
         key_and_fingerprint: tuple[str, str] | None,
     ) -> Subscription:
-        """Accept a further message of a task. Its turn begins immediately, or after the earlier turns."""
+        """Accept a further message of a task. Its turn begins after earlier turns."""
         record = active.record
         addressed = record.addressed(message)
         answered = await run_bounded(context.cost, result_call_ids, message)
@@ -278,7 +271,7 @@ class MessageIntake:
                 cost, _follow_up_of, task, addressed, answered, context.may_approve
             )
             if record.status is task.status and len(record.history) == len(task.history):
-                break  # the task has not changed in the meantime
+                break  # the task has not changed
         permit = self._admit(active)
         message = record.receive(named_message)
         number = sum(each.role is Role.USER for each in record.history)
@@ -295,7 +288,7 @@ class MessageIntake:
         active.webhooks = webhooks
         active.send_key = key_and_fingerprint and SendKey(*key_and_fingerprint, record.id, number)
         active.completion = _completion_of(context, record.id, number)
-        # During a turn, no snapshot is stored, because a snapshot cannot represent an open artifact.
+        # A snapshot cannot represent an open artifact, so none is stored during a turn.
         receipt = record.receipt(message, encoded)
         self._turns.persist(active, (receipt,), snapshot=not active.running, received=message)
         number, snapshot = record.number, record.snapshot()
@@ -306,12 +299,12 @@ class MessageIntake:
         return self._access.subscription(active, number, first)
 
     async def _check_conversation(self, active: ActiveTask) -> None:
-        """Check that the conversation can be read. If the store fails, the message is then rejected before anything changes."""
+        """Check that the conversation can be read, so that a failing store rejects the message before anything changes."""
         await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
     def _check_follow_up(self, active: ActiveTask, message: Message, context: CallContext) -> None:
         agent = agent_name_of(active.record.history[0])
-        if context.agent != agent:  # calls that wait for results or approvals belong to the agent of the task
+        if context.agent != agent:  # waiting calls belong to the agent of the task
             raise InvalidParamsError(
                 f"the task belongs to the agent {agent!r}, not to {context.agent!r}: send the message to the agent of the task",
                 metadata={"taskId": active.record.id},
@@ -333,10 +326,7 @@ class MessageIntake:
             )
 
     def _admit(self, active: ActiveTask) -> Permit:
-        """Check that the server can accept a message, and return a permit for a running task.
-
-        If the task already runs, the permit does not count.
-        """
+        """Check that the server can accept a message, and return a permit. It counts only if the task is not running yet."""
         if self._turns.group is None and not self._turns.stopping:
             raise OverloadedError(
                 "the server was not started: run the lifespan of the application that it is mounted in"
@@ -353,7 +343,6 @@ class MessageIntake:
 
 
 def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:
-    """Copy earlier messages from a caller to the conversation."""
     return tuple(
         copied_message(handler.received(message) if message.role is Role.USER else message, context_id)
         for message in messages
@@ -361,7 +350,6 @@ def _preceding(handler: Handler, messages: Sequence[Message], context_id: str) -
 
 
 def _completion_of(context: CallContext, task_id: str, turn: int) -> StoredCompletion | None:
-    """Return the chat completion that a request creates; None if it creates none."""
     new = context.completion
     return new and StoredCompletion(task_id, turn, new.model, new.metadata)
 
@@ -369,10 +357,7 @@ def _completion_of(context: CallContext, task_id: str, turn: int) -> StoredCompl
 def _follow_up_of(
     task: Task, message: Message, answered: Sequence[str], may_approve: bool
 ) -> tuple[Message, bytes]:
-    """Return a further message of a task, and the JSON of the message.
-
-    Decisions are recorded, and tool results get tool names.
-    """
+    """Return a further message with recorded decisions and tool names, and its JSON."""
     message = decided_message(message, task, may_approve=may_approve)
     if answered:
         message = with_tools_named(message, answered, pending_calls(task))

@@ -1,4 +1,4 @@
-"""Filter that sends the text of a stream to a moderation endpoint, and ends the turn if the text is flagged."""
+"""Filter that sends text to a moderation endpoint, and ends the turn if the text is flagged."""
 
 import logging
 from collections import deque
@@ -20,7 +20,7 @@ from tailrace.wrappers.openai.client import ChatCompletionsModel
 logger = logging.getLogger("tailrace.server")
 
 MAX_BUFFERED = 4096
-"""Maximum number of characters without a verdict. If there are more, the stream waits for verdicts."""
+"""Number of characters without a verdict above which the stream waits for verdicts."""
 
 
 class ModerationFilter(BackgroundFilter):
@@ -31,17 +31,17 @@ class ModerationFilter(BackgroundFilter):
 
     Args:
         model: The name of the moderation model.
-        base_url: The root URL of the API, as for a model of the provider ``openai``; None for the default of that provider.
+        base_url: The root URL of the API, as for the provider ``openai``; None for the default of that provider.
         api_key: The API key; None to use ``OPENAI_API_KEY``.
         window: Maximum number of characters of a window.
         delay: Maximum time in seconds that an incomplete window waits for more text before it is checked.
         timeout: Maximum time in seconds for a verdict, including retries.
         thresholds: The scores (from 0 to 1) from which a text is flagged, by category, for example ``{"violence": 0.5}``. In
-            other categories, the endpoint decides; with None, in all categories.
+            categories without a threshold, the endpoint decides.
         on_error: Action if there is no verdict: ``block`` ends the turn, ``pass`` publishes the window unchecked.
 
     Raises:
-        ConfigurationError: An argument is not valid, or there is no API key.
+        ConfigurationError: An argument is invalid, or there is no API key.
     """
 
     scope = "content"
@@ -80,7 +80,7 @@ class ModerationFilter(BackgroundFilter):
         self._model = ChatCompletionsModel(model, base_url=base_url, api_key=api_key)
 
     def open(self) -> BackgroundStream:
-        """Create the stream for a text."""
+        """Create a stream for one text."""
         return _ModerationStream(self)
 
     async def aclose(self) -> None:
@@ -93,7 +93,7 @@ class ModerationFilter(BackgroundFilter):
         Raises:
             FilterError: There is no verdict.
         """
-        # The endpoint's error message may repeat the text, so the error only contains the type of the failure.
+        # The endpoint's error message may repeat the text, so only the type of the failure is reported.
         try:
             with anyio.fail_after(self._timeout):
                 return await self._model.moderate(text, self._thresholds)
@@ -116,7 +116,7 @@ class _Window:
     Attributes:
         text: The text of the window.
         checked: The text that is sent: the text before this window, and this window.
-        verdict: True if the window is flagged; an error if the endpoint returned no verdict.
+        verdict: True if the window is flagged, or an error.
         ended: Set when the verdict or the error has arrived.
     """
 
@@ -132,9 +132,9 @@ class _ModerationStream(BackgroundStream):
     def __init__(self, moderation: ModerationFilter) -> None:
         self._filter = moderation
         self._before = ""
-        self._text = ""  # the text of the incomplete window
+        self._text = ""  # the incomplete window
         self._windows: deque[_Window] = deque()  # complete windows that are not published yet
-        self._buffered_size = 0  # number of characters of these windows
+        self._buffered_size = 0  # number of their characters
         self._group: TaskGroup | None = None
         self._publish: Callable[[], None] = lambda: None
         self._begun = anyio.Event()
@@ -185,12 +185,10 @@ class _ModerationStream(BackgroundStream):
             self._complete(len(self._text))
 
     def _begin(self) -> None:
-        """Start the delay of a window."""
         self._deadline = anyio.current_time() + self._filter.delay
         self._begun.set()
 
     def _complete(self, size: int) -> None:
-        """Complete a window with the first characters of the text, and start its check."""
         window = _Window(self._before, self._text[:size])
         self._before = (self._before + window.text)[-self._filter.window :]
         self._text = self._text[size:]
@@ -202,7 +200,6 @@ class _ModerationStream(BackgroundStream):
             self._check(self._group)
 
     def _check(self, group: TaskGroup) -> None:
-        """Start the checks of the complete windows in a task group."""
         for window in self._windows:
             if not window.is_checking:
                 window.is_checking = True
@@ -217,9 +214,9 @@ class _ModerationStream(BackgroundStream):
         self._publish()
 
     async def _next(self) -> str:
-        """Wait for the verdict of the oldest window, and return the text that may then be published."""
+        """Wait for the verdict of the oldest window, and return the text that may be published."""
         window = self._windows[0]
-        if self._group is None:  # the stream filters a complete text, without `run`
+        if self._group is None:  # without `run`
             async with anyio.create_task_group() as group:
                 self._check(group)
         await window.ended.wait()

@@ -39,12 +39,11 @@ class TurnPreparation:
     Args:
         agents: The agents.
         store: The store with the conversations.
-        load_earlier: Function that waits for the end of a turn and returns the messages with which a branch begins; see
-            `WaitingTurns.earlier_messages`.
+        load_earlier: Waits for the end of a turn and returns the first messages of a branch; see `WaitingTurns.earlier_messages`.
         external_ids: Derives the ids of turns for other systems.
         max_history: Maximum number of messages of a conversation that a turn receives.
         max_wait: Maximum time in seconds that a turn waits for other turns of the conversation.
-        parallel: True to run turns of different tasks of a conversation in parallel, unless the caller requests otherwise.
+        parallel: True to run tasks of a conversation in parallel, unless the caller requests otherwise.
         max_event_bytes: Maximum size of an update in bytes; 0 for no limit.
     """
 
@@ -75,13 +74,13 @@ class TurnPreparation:
         return self._parallel if requested is None else requested
 
     def external_context_id(self, active: ActiveTask) -> str:
-        """Return the identifier of the conversation of a task for other systems."""
+        """Return the id of a task's conversation for other systems."""
         return self._external_ids.context_id(active.owner, active.record.context_id)
 
     async def wait(self, active: ActiveTask, conversation: LazyContext) -> None:
-        """Wait for earlier turns of the conversation, and acquire the lock of the conversation.
+        """Wait for earlier turns of the conversation, and acquire its lock.
 
-        If the next turn begins a branch, also wait for the end of the turn that the branch follows, and load the earlier messages.
+        If the next turn begins a branch, also wait for the followed turn, and load the earlier messages.
 
         Args:
             active: The task.
@@ -89,8 +88,8 @@ class TurnPreparation:
 
         Raises:
             RateLimitError: The earlier turns did not end in time.
-            TaskNotFoundError: The turn that the branch follows was deleted.
-            StoreError: The conversation cannot be read at present.
+            TaskNotFoundError: The followed turn was deleted.
+            StoreError: The conversation cannot be read.
         """
         try:
             with anyio.fail_after(self._max_wait):
@@ -115,8 +114,8 @@ class TurnPreparation:
         """Add the oldest waiting message to the conversation, and return its turn.
 
         Raises:
-            A2AError: The agent does not accept the content of an earlier message of the conversation (see `ServedAgents.check`).
-            StoreError: The conversation cannot be read at present.
+            A2AError: The agent does not accept an earlier message of the conversation (see `ServedAgents.check`).
+            StoreError: The conversation cannot be read.
         """
         record, waiting = active.record, active.waiting[0]
         messages = list(waiting.preceding)
@@ -130,7 +129,7 @@ class TurnPreparation:
                 return history_of(recorded, running, record.id, is_resumed=is_resumed)
 
             messages = await run_bounded(cost_of(recorded) + waiting.cost, ordered)
-        # A message was checked when it was accepted. Since then, responses of other agents may have been added.
+        # Responses of other agents may have been added since the message was accepted.
         name = agent_name_of(waiting.message)
         if self._agents.restricts_content(name):
             await self._agents.check_conversation(name, messages)
@@ -172,7 +171,6 @@ class TurnPreparation:
 
 
 def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
-    """Return the messages of a task up to a given message."""
     return record.history[: 1 + record.history.index(message)]
 
 
@@ -184,7 +182,7 @@ def _followed_turn(waiting: PendingMessage) -> TurnReference | None:
 def _common_history(messages: Sequence[Message]) -> History:
     common = to_common_messages(map(without_caller_options, messages))
     history = History(conversation=complete_rounds(common))
-    # The caller owes no results for calls that wait at another agent.
+    # The caller need not send results for calls of another agent.
     return with_missing_results(history) if is_for_other_agent(messages) else history
 
 

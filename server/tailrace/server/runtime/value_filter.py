@@ -14,31 +14,30 @@ from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, without_exten
 from tailrace.wrappers.messages import join_surrogates
 
 _CONSTANTS = frozenset(("channel", "finishReason", "finishReasons"))
-"""Members of the extension's metadata whose values the extension defines. They are not filtered."""
+"""Members of the extension's metadata that are not filtered, because the extension defines their values."""
 
 _ENTRIES = frozenset(("approval_requests", "tool_calls", "tool_results"))
-"""Members of data parts. The value of each is a list of objects, whose member names are not filtered."""
+"""Members of data parts with a list of objects. The member names of these objects are not filtered."""
 
 _JSON_TEXTS = frozenset(("arguments_text", "canonical_arguments"))
-"""Members of these objects that contain JSON text. The text may be incomplete."""
+"""Members of these objects with JSON text, which may be incomplete."""
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 _TEXTS = 256
-"""Number of texts after which other tasks of the event loop may run."""
+"""Number of texts after which other asyncio tasks may run."""
 
 
 class ValueFilter:
-    """Applies stream filters to complete values.
+    """Applies stream filters to complete values. The methods also raise the errors of the filters.
 
     Args:
-        filters: The filters, in the order in which they are applied. A method that calls a filter also raises the errors of the
-            filter, for example `BlockedError`.
+        filters: The filters, in order.
 
     Attributes:
         checked: Texts, and data as JSON, that the filters with the scope ``content`` have accepted. These filters do not check
-            messages that consist of such texts again.
+            messages of such texts again.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
@@ -89,14 +88,13 @@ class ValueFilter:
         if part.kind == "data":
             changed["data"] = data = await self._data(part.data)
             if data != part.data or metadata != part.metadata:
-                # Remove the model's JSON text of the arguments, which still contains the filtered text.
+                # The model's JSON text of the arguments still contains the filtered text.
                 changed["metadata"] = without_extension_metadata(metadata, "argumentsText")
             if self._data_filters:
                 await self._check(json.dumps(_unescaped_members(part.data), ensure_ascii=False))
         return part.model_copy(update=changed)
 
     async def _check(self, data: str) -> None:
-        """Pass data as JSON text to the filters of the scope ``content``."""
         if data not in self.checked:
             chain = FilterChain(self._data_filters)
             await chain.feed(data)
@@ -115,7 +113,7 @@ class ValueFilter:
         return passed
 
     async def _entry(self, entry: Any) -> Any:
-        """Filter a tool call, a result, or the request of an approval."""
+        """Filter a tool call, a result or an approval request."""
         if not isinstance(entry, dict):
             return await self.value(entry)
         members = cast("dict[str, Any]", entry)
@@ -125,7 +123,7 @@ class ValueFilter:
         return passed
 
     async def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Filter metadata, except for constants of the extension."""
+        """Filter metadata."""
         passed: dict[str, Any] = {}
         for name, value in metadata.items():
             if name == EXTENSION_URI and isinstance(value, dict):
@@ -161,7 +159,7 @@ class ValueFilter:
         return await self.value(value)
 
     async def _json_text(self, text: str) -> str:
-        """Filter a JSON text. If its decoded characters contain a match, return the decoded and filtered characters."""
+        """Filter a JSON text. If its decoded text contains a match, return the decoded and filtered text."""
         decoded = _unescaped(text)
         passed = await self.text(decoded)
         return passed if passed != decoded else await self.text(text)
@@ -179,7 +177,6 @@ class ValueFilter:
 
 
 def _unescaped(text: str) -> str:
-    """Decode the escape sequences of a JSON text."""
 
     def character(found: re.Match[str]) -> str:
         code, other = found.groups()
@@ -189,7 +186,7 @@ def _unescaped(text: str) -> str:
 
 
 def _unescaped_members(value: Any) -> Any:
-    """Return a JSON value in which all members that are JSON texts are decoded."""
+    """Decode all members that are JSON texts."""
     if isinstance(value, list):
         return [_unescaped_members(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):

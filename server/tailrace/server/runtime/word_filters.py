@@ -1,7 +1,4 @@
-"""Filters for lists of words and for regular expressions. They also find matches that span several deltas.
-
-They require the optional dependencies ``filters``: ``pip install 'tailrace[filters]'``.
-"""
+"""Filters for words and regular expressions, also across deltas. They require ``pip install 'tailrace[filters]'``."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -18,7 +15,7 @@ from tailrace.server.runtime.stream_filter import BlockedError, FilterStream, St
 from tailrace.wrappers import ConfigurationError
 
 REPLACEMENT = "[blocked]"
-"""Default text that replaces each match."""
+"""Default replacement."""
 
 MAX_BUFFERED = 4096
 """Maximum number of characters that a stream holds back. A longer match ends the turn."""
@@ -27,12 +24,11 @@ MAX_BUFFERED = 4096
 class WordFilter(StreamFilter):
     """Replaces words wherever they occur, including inside other words, or ends the turn.
 
-    Case, composition of characters (é as one or two characters) and compatibility forms are ignored. A stream holds back only
-    text that may be the beginning of a word.
+    Case, composition of characters (é as one or two characters) and compatibility forms are ignored.
 
     Args:
         words: The words or phrases.
-        replacement: Text that replaces each occurrence; None to end the turn instead.
+        replacement: The text for each occurrence; None to end the turn instead.
 
     Raises:
         ConfigurationError: A word is empty or too long, or there are no words.
@@ -53,7 +49,7 @@ class WordFilter(StreamFilter):
         self.automaton.make_automaton()
 
     def open(self) -> FilterStream:
-        """Create the stream for a text."""
+        """Create a stream for one text."""
         return _WordStream(self)
 
 
@@ -72,7 +68,7 @@ class _WordStream(FilterStream):
         words = self._words
         folded, positions = _folded(text)
         cut = len(folded) if is_end else self._beginning(folded)
-        spans: list[tuple[int, int]] = []  # of `folded`; overlapping words are one span
+        spans: list[tuple[int, int]] = []  # of `folded`; overlapping words are merged
         for last, size in words.automaton.iter(folded):
             start = last + 1 - size
             while spans and spans[-1][1] > start:
@@ -107,16 +103,16 @@ class _WordStream(FilterStream):
 class RegexFilter(StreamFilter):
     """Replaces matches of a regular expression, or ends the turn.
 
-    The syntax is that of RE2, which matches in linear time. A stream holds back the last ``max_match`` characters.
+    The syntax is that of RE2. A stream holds back the last ``max_match`` characters.
 
     Args:
         pattern: The regular expression. Empty matches are ignored.
-        replacement: Text that replaces each match; None to end the turn instead.
-        max_match: Maximum length of a match that is reliably found. A longer match is held back until it ends, and ends the turn
+        replacement: The text for each match; None to end the turn instead.
+        max_match: Maximum length of a match that is reliably found. A longer match is held back until it ends. It ends the turn
             if it exceeds `MAX_BUFFERED` characters.
 
     Raises:
-        ConfigurationError: The expression or ``max_match`` is not valid.
+        ConfigurationError: The expression or ``max_match`` is invalid.
     """
 
     def __init__(self, pattern: str, replacement: str | None = REPLACEMENT, max_match: int = 128) -> None:
@@ -132,17 +128,17 @@ class RegexFilter(StreamFilter):
         except library.error as error:
             raise ConfigurationError(f"invalid expression of a filter: {pattern!r}") from error
         self.replacement = replacement
-        self.window = max_match + 1  # one more character, for \b and $ at the end of a match
+        self.window = max_match + 1  # one more character, for \b and $
 
     def open(self) -> FilterStream:
-        """Create the stream for a text."""
+        """Create a stream for one text."""
         return _RegexStream(self)
 
 
 class _RegexStream(FilterStream):
     def __init__(self, regex: RegexFilter) -> None:
         self._regex = regex
-        self._before = ""  # the character before the text that is held back, for \b and ^
+        self._before = ""  # the character before `_buffered`, for \b and ^
         self._buffered = ""
 
     async def feed(self, text: str) -> str:
@@ -186,7 +182,7 @@ def read_filters(path: Path) -> tuple[StreamFilter, ...]:
     ignored.
 
     Raises:
-        ConfigurationError: The file cannot be read, contains no filters, or has a line that is not valid.
+        ConfigurationError: The file cannot be read, contains no filters, or has an invalid line.
     """
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
@@ -203,7 +199,7 @@ def read_filters(path: Path) -> tuple[StreamFilter, ...]:
 
 
 def _folded(text: str) -> tuple[str, Any]:
-    """Return the text without case and composed characters, and the position in ``text`` for each character of the result."""
+    """Return the text without case and composed characters, and the position in ``text`` of each of its characters."""
     if text.isascii():
         return text.lower(), range(len(text))
     folded: list[str] = []

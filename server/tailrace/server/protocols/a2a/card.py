@@ -32,7 +32,7 @@ OLD_CARD_PATH = "/.well-known/agent.json"
 
 _MODES = ("text/plain", "application/json")
 
-# Binding and protocol version of each interface, in order of preference.
+# In order of preference.
 _INTERFACES = (
     ("JSONRPC", "1.0"),
     ("HTTP+JSON", "1.0"),
@@ -41,7 +41,7 @@ _INTERFACES = (
     ("HTTP+JSON", "0.3"),
     ("GRPC", "0.3"),
 )
-# Suggestions of a chat with a model that has no instructions.
+# For a model without instructions.
 _EXAMPLES = (
     "What can you help me with?",
     "Compare TCP and UDP in a table.",
@@ -64,11 +64,11 @@ def build_card(
 
     Args:
         settings: Settings for the content of the card.
-        url: Base URL of the interfaces, with a slash at the end. The JSON-RPC endpoint has this URL.
+        url: Base URL of the interfaces, with a slash at the end. It is also the URL of JSON-RPC.
         schemes: Security schemes by name. A caller must use one of them. None or empty if no authentication is required.
         grpc_port: Port of the gRPC server on the host of ``url``; None if there is no gRPC server. ``settings.card.grpc_url``
             overrides the host and the port.
-        capabilities: Capabilities of the agent; None for an agent with default capabilities.
+        capabilities: Capabilities of the agent; None for default capabilities.
         has_extended: True if there is an extended card for authenticated callers.
     """
     capabilities = capabilities or Capabilities()
@@ -117,10 +117,8 @@ def _extensions(
 ) -> tuple[AgentExtension, ...]:
     """Return the extensions, with parameters of the stream extension.
 
-    Args:
-        settings: See `build_card`.
-        capabilities: See `build_card`.
-        names_model: True to include the name of the model. Everyone can read a card, but only callers may know the model.
+    Only callers may know the name of the model, and everyone can read a card. ``names_model`` is therefore False if callers
+    must authenticate.
     """
     own, *others = capabilities.all_extensions
     params = dict(own.params or {})
@@ -133,13 +131,7 @@ def _extensions(
 
 
 def _grpc_address(address: str | None, url: str, port: int) -> str:
-    """Return the address of the gRPC server as ``host:port``. The official clients of A2A 1.0 and 0.3 support this format.
-
-    Args:
-        address: The address in the settings, with or without a scheme; None to use the host of ``url`` and ``port``.
-        url: Base URL of the other interfaces.
-        port: Port of the gRPC server.
-    """
+    """Return the address of the gRPC server as ``host:port``, which the official clients of A2A 1.0 and 0.3 support."""
     if address is None:
         parts = urlsplit(url)
     else:
@@ -153,17 +145,17 @@ class CardEndpoint:
     """Serves the card in the format of the requested version.
 
     If a request for `CARD_PATH` names no version, ``settings.card.protocol_version`` selects the format. The default is ``both``:
-    one card with the members of 1.0 and of 0.3. If the server signs its cards, the format of 1.0 replaces ``both``, because a
-    signature does not cover members of 0.3.
+    one card with the members of 1.0 and of 0.3. A signature does not cover members of 0.3. If the server signs its cards, the
+    format of 1.0 therefore replaces ``both``.
 
     Args:
         settings: Settings for the content of the card.
         schemes: See `build_card`.
         origin_guard: Returns the host of the URLs if ``settings.public_url`` is not set.
-        grpc_port: Function that returns the port of the gRPC server; None if it is not running.
+        grpc_port: Returns the port of the gRPC server; None if it is not running.
         capabilities: See `build_card`.
         has_extended: See `build_card`.
-        signers: Sign cards in the format of 1.0. Cards of 0.3 are not signed, because 0.3 does not define the signed content.
+        signers: Sign cards in the format of 1.0. Version 0.3 does not define the signed content.
     """
 
     def __init__(
@@ -188,7 +180,7 @@ class CardEndpoint:
 
     def add_to(self, router: APIRouter) -> None:
         """Add the routes of the card to a router."""
-        # If there is no extended card, clients of 0.3 receive the public card at the path of the extended card.
+        # Without an extended card, clients of 0.3 receive the public card at its path.
         paths = (CARD_PATH, OLD_CARD_PATH) if self._has_extended else (CARD_PATH, OLD_CARD_PATH, CARD.path)
         for path in paths:
             router.add_api_route(path, self._at(path), methods=["GET", "HEAD"], include_in_schema=False)
@@ -200,10 +192,6 @@ class CardEndpoint:
         return card
 
     def _send_card(self, request: Request, path: str) -> Response:
-        """Return the card in the format of the requested version.
-
-        If the request names no version, the path selects the format: `CARD_PATH` the configured format, all other paths 0.3.
-        """
         mounted_at = request.url.path.removesuffix(path) + "/"
         url = self._settings.public_url
         if not url:

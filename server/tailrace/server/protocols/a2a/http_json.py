@@ -1,11 +1,10 @@
 """The HTTP+JSON binding of A2A, and a route for EventSource in browsers.
 
-Each operation has a route. Values in the path override members of the body with the same name. The media type of errors is always
-``application/json``.
+Values in the path override members of the body with the same name. The media type of errors is always ``application/json``.
 
-`Version` contains the differences between versions: routes, dialect and format of errors. This module defines version 1.0
-(section 11 of the specification). In 1.0, each route exists with and without a tenant as its prefix, and errors are
-``google.rpc.Status``. `tailrace.server.protocols.a2a.http_json_v0_3` defines version 0.3.
+`Version` contains the differences between protocol versions. This module defines version 1.0 (section 11 of the specification):
+each route exists with and without a tenant as its prefix, and errors are ``google.rpc.Status``.
+`tailrace.server.protocols.a2a.http_json_v0_3` defines version 0.3.
 """
 
 import re
@@ -51,11 +50,10 @@ class Route:
         method: The HTTP method.
         path: The path. Names in braces are members of the request.
         operation: The operation.
-        for_event_source: True if an EventSource of a browser may send the request. An EventSource reconnects when a stream ends.
-            If the request activates the extension, the last event of the stream therefore has the type ``end``, so that the page
-            can close the EventSource. Without the extension, there is no event ``end``, because other clients may treat every
-            event as an event of the task. When the EventSource reconnects after the last event of the task, it gets 204 (No
-            Content), and stops.
+        for_event_source: True for EventSource in browsers, which reconnects when a stream ends. If the request activates the
+            extension, the last event of the stream has the type ``end``, so that the page can close the EventSource. Other
+            clients may treat this event as an event of the task, so it is not sent without the extension. An EventSource that
+            reconnects after the last event of the task gets 204 (No Content), and stops.
     """
 
     method: str
@@ -101,7 +99,7 @@ ROUTES = (
     Route("DELETE", "/conversations/{contextId}", Operation.DELETE_CONVERSATION),
 )
 
-# Routes without a tenant come first, because routes with a tenant would match their paths, too.
+# Routes with a tenant would also match the paths of routes without a tenant, so these come first.
 VERSION_1_0 = Version(Version10(), ROUTES, prefixes=("", "/{tenant}"))
 
 METHODS_WITH_BODY = ("POST", "PATCH")
@@ -112,7 +110,7 @@ _NUMBERS = frozenset({"historyLength", "pageSize", "history_length", "page_size"
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
 _FLAGS = frozenset({"includeArtifacts", "include_artifacts"})
 
-# The value of ``Vary``: the headers with credentials, and the header with the protocol version.
+# The value of ``Vary``: the headers with credentials or the protocol version.
 _CREDENTIALS = "Authorization, X-API-Key, Cookie, A2A-Version"
 
 
@@ -158,7 +156,7 @@ class HttpJsonBinding:
         try:
             response = await self._handle_operation(request, route, extensions)
         except ClientDisconnect:
-            return Response(status_code=400)  # the client has disconnected
+            return Response(status_code=400)  # the client does not receive it
         except Exception as error:
             response = self._error_response(Problem.of(error))
         response.headers.update(headers)
@@ -211,7 +209,7 @@ class HttpJsonBinding:
             )
 
     async def _fields(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Return the cost and the members of a request. Values in the path override values in the body or query."""
+        """Return the cost and the members of a request."""
         if request.method not in METHODS_WITH_BODY:
             query = request.query_params
             fields = {name: _query_value(name, query[name]) for name in query if name not in _NOT_FIELDS}
@@ -220,7 +218,7 @@ class HttpJsonBinding:
         return body.cost, body.members | request.path_params
 
     def _write_failure(self, error: StoreError) -> bytes:
-        """Encode the error that ends a stream because the store cannot be read."""
+        """Encode the error that ends a stream."""
         return self._version.write_problem(Problem.of(error))
 
     def _error_response(self, problem: Problem) -> Response:
@@ -229,7 +227,7 @@ class HttpJsonBinding:
 
 
 def _query_value(name: str, value: str) -> object:
-    """Convert a query parameter to the type of its member. Invalid values are unchanged, and are rejected by the validation."""
+    """Convert a query parameter to the type of its member. The validation rejects invalid values."""
     if name in _NUMBERS and _NUMBER.fullmatch(value):
         return int(value)
     if name in _FLAGS and value.lower() in ("true", "false"):
@@ -238,7 +236,6 @@ def _query_value(name: str, value: str) -> object:
 
 
 def _media_type(request: Request) -> str:
-    """Return ``application/a2a+json`` if the client accepts or sends this media type; otherwise ``application/json``."""
     media_type = "application/a2a+json"
     named = media_type in request.headers.get("content-type", "") or accepts(request, media_type)
     return media_type if named else "application/json"

@@ -1,8 +1,7 @@
-"""Encodes a response as events of AG-UI 1.0 (https://docs.ag-ui.com). The code does no IO.
+"""Encodes a response as events of AG-UI 1.0 (https://docs.ag-ui.com).
 
-Each round of the turn becomes one assistant message, which contains the tool calls of the round. The id of the message is derived
-from the id of the task. Results of the agent's tools become tool messages. Files become Markdown text, because assistant messages
-cannot contain files.
+Each round of the turn becomes one assistant message with the tool calls of the round. Results of the agent's tools become tool
+messages. Files become Markdown text, because assistant messages cannot contain files.
 """
 
 import json
@@ -43,7 +42,7 @@ class AgUiEncoder(UiEncoder):
         translator: Translates the events of the task.
         thread_id: The client's id of the conversation.
         run_id: The client's id of the run.
-        messages: The earlier messages in the format of AG-UI, if the client joins the thread; None for other requests.
+        messages: The earlier messages in the format of AG-UI, if the client joins the thread; otherwise None.
         has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 0.x reject outcomes. They treat a run
             without an outcome as successful, and read the pending calls from the stream.
     """
@@ -61,12 +60,12 @@ class AgUiEncoder(UiEncoder):
         self._snapshot = messages
         self._has_outcome = has_outcome
         self._run: Fields = {"threadId": thread_id, "runId": run_id}
-        self._base = run_id  # the prefix of message ids
-        self._message_id = message_id(run_id, 1, 1)  # the id of the message of the current round
+        self._base = run_id  # prefix of message ids
+        self._message_id = message_id(run_id, 1, 1)  # of the current round
         self._used_ids: set[str] = set()
-        self._message_ids: dict[str, str] = {}  # ids of messages, by the id of the text
+        self._message_ids: dict[str, str] = {}  # by the id of the text
         self._open_calls: list[str] = []
-        self._rewritten: set[str] = set()  # ids of calls whose final arguments differ from the sent arguments
+        self._rewritten: set[str] = set()  # calls whose arguments were changed after they were sent
         self._result: Fields = {}
 
     def error(self, error: OpenAIError) -> Fields:
@@ -150,7 +149,7 @@ class AgUiEncoder(UiEncoder):
         self._text_prefixes[text_id] = prefix % (kind.encode(), encode_text(own_id))
 
     def _new_message_id(self, text_id: str) -> str:
-        """Return a new id for the message of a text. For the first text of a round, it is the id of the round's message."""
+        """Return an id for the message of a text. The first text of a round gets the id of the round's message."""
         own_id = self._message_id
         if own_id in self._used_ids:
             own_id = f"{own_id}-{text_id}"
@@ -165,7 +164,7 @@ class AgUiEncoder(UiEncoder):
             yield {**self.error(ended.error), **usage}
             return
         if not self._rewritten.isdisjoint(ended.pending):
-            # With the arguments that were already sent, the client would run the wrong call.
+            # The client would run the call with the arguments that were already sent.
             yield {"type": "RUN_ERROR", "message": "the arguments of a call were rewritten", **usage}
             return
         finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}
@@ -186,7 +185,7 @@ def _outcome(ended: ui_events.TurnEnded) -> Fields:
 
 
 def _interrupt(request: ApprovalRequest) -> Fields:
-    """Return the interrupt that requests the approval of a call. The id of the interrupt is the digest of the call."""
+    """Return the interrupt that requests the approval of a call. Its id is the digest of the call."""
     return {
         "id": request.digest,
         "reason": "tool_call",
@@ -208,7 +207,7 @@ def result_id(task_id: str, call_id: str) -> str:
 
 
 def _usage(ended: ui_events.TurnEnded) -> Fields:
-    """Return the member ``usage`` with the numbers of tokens; empty if they are unknown."""
+    """Return the member ``usage``; empty if the usage is unknown."""
     if ended.usage is None:
         return {}
     names = ("inputTokens", "outputTokens", "totalTokens")

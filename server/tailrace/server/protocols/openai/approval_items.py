@@ -1,11 +1,10 @@
 """Items of the Responses API for approvals of tool calls.
 
 The output of a response contains ``mcp_approval_request`` items. The input of the next request contains ``mcp_approval_response``
-items.
+items. The id of an approval request is ``mcpr_TASK_TURN_DIGEST``: ``TASK_TURN`` identifies the response, and ``DIGEST`` the call.
 
-The id of an approval request is ``mcpr_TASK_TURN_DIGEST``: ``TASK_TURN`` identifies the response, and ``DIGEST`` is the digest of
-the call. Items with other ids belong to tools that the provider runs, and are forwarded to the provider. With this API, clients
-cannot change the arguments of a call.
+Items with other ids belong to tools that the provider runs, and are forwarded to the provider. With this API, clients cannot
+change the arguments of a call.
 """
 
 import re
@@ -31,8 +30,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _REQUEST, _RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
-# Types of items that the model created, or that refer to such an item. The new items of the caller follow the last item of these
-# types and the last message of the assistant.
+# Items that the model created, or that refer to such an item. The caller's new items follow the last of them and the last message
+# of the assistant.
 _MODEL_ITEMS = (_REQUEST, "item_reference", "reasoning", "function_call", "custom_tool_call")
 
 _SERVER_LABEL = "tailrace"  # the API requires a label, even if the tools do not belong to an MCP server
@@ -42,8 +41,8 @@ class Decisions(NamedTuple):
     """The approval decisions in the input of a request.
 
     Attributes:
-        items: The input without the approval items of this server. If there are decisions, the input up to the last item of the
-            model is also omitted, except for system and developer messages.
+        items: The input without the approval items of this server. If there are decisions, items up to the last item of the
+            model are also omitted, except for system and developer messages.
         decisions: The decisions about pending calls; may be empty.
         response: The id of the response that requested the decisions; empty if ``decisions`` is empty.
     """
@@ -54,7 +53,7 @@ class Decisions(NamedTuple):
 
 
 def pending_items(task: Task) -> list[Fields]:
-    """Return an item for each approval request of a task that has no decision yet."""
+    """Return an item for each approval request of a task without a decision."""
     turn = sum(map(is_callers, task.history))
     prefix = f"{REQUEST_PREFIX}_{task.id}_{turn}"
     return [{"id": f"{prefix}_{each.digest}", **approval_item(each)} for each in waiting_requests(task)]
@@ -72,7 +71,7 @@ def _request_fields(name: str, arguments: str) -> Fields:
 def decision_items(
     message: Message, calls: Mapping[str, ContentPartToolCall]
 ) -> Iterator[tuple[str, list[Fields]]]:
-    """Yield the id of a call and two items (the approval request and the decision) for each decision in a message.
+    """Yield, for each decision in a message, the id of the call, and the items of the request and the decision.
 
     Args:
         message: A message of the conversation.
@@ -98,12 +97,10 @@ def decision_items(
 
 
 def read_decisions(items: Sequence[dict[str, Any]]) -> Decisions:
-    """Return the decisions in the input of a request.
-
-    Only items after the last item of the model are read. Earlier decisions were part of earlier requests.
+    """Return the decisions after the last item of the model in the input of a request.
 
     Raises:
-        OpenAIError: A decision is not valid.
+        OpenAIError: A decision is invalid.
     """
     begins = 1 + max((at for at, item in enumerate(items) if _is_models(item)), default=-1)
     responses = [item for item in items[begins:] if item.get("type") == _RESPONSE and _is_ours(item)]
@@ -121,7 +118,7 @@ def _is_models(item: Mapping[str, Any]) -> bool:
 
 
 def _is_ours(item: Mapping[str, Any]) -> bool:
-    """Return whether an item belongs to an approval that this server requested."""
+    """Return whether this server requested the approval of an item."""
     item_id: object = item.get(
         {_REQUEST: "id", _RESPONSE: "approval_request_id"}.get(str(item.get("type")), "")
     )

@@ -15,7 +15,7 @@ ANY_NAME = "*"
 """An alias with this name matches all names that are not listed."""
 
 MAX_NAME_LENGTH = 200
-"""Maximum length of a requested model name that is not listed. Every chunk repeats the name."""
+"""Maximum length of an unlisted model name. Every chunk repeats the name."""
 
 
 def embedding_targets(settings: Settings) -> Mapping[str, str]:
@@ -38,10 +38,10 @@ class ModelNames(ABC):
 
     @abstractmethod
     def known_name(self, name: str, caller: Caller) -> str:
-        """Return the name if it is the name of an agent or an embedding model, or if any name is allowed.
+        """Return the name if it belongs to an agent or an embedding model, or if any name is allowed.
 
         Raises:
-            OpenAIError: The model is unknown, or its name is not valid.
+            OpenAIError: The model is unknown, or its name is invalid.
         """
 
     @abstractmethod
@@ -56,22 +56,19 @@ class ModelNames(ABC):
             The name for the response, and the caller with the selected agent.
 
         Raises:
-            OpenAIError: The model is unknown, its name is not valid, or it is an embedding model.
+            OpenAIError: The model is unknown, its name is invalid, or it is an embedding model.
         """
 
     @abstractmethod
     def accepts_native_tools(self, name: str) -> bool:
-        """Return whether a model accepts native tools: tools of the Responses API that are not functions.
-
-        Return False for an unknown model.
-        """
+        """Return whether a model is known and accepts tools of the Responses API that are not functions."""
 
     @abstractmethod
     def embedding(self, name: str) -> DirectModel:
         """Return the embedding model for a requested name.
 
         Raises:
-            OpenAIError: The model is unknown, its name is not valid, or it is an agent.
+            OpenAIError: The model is unknown, its name is invalid, or it is an agent.
         """
 
 
@@ -79,10 +76,10 @@ class ServedModels(ModelNames):
     """The agent of a server and its embedding models, by the names that clients may request.
 
     Args:
-        settings: Settings of the server. Only ``model`` and ``model_aliases`` are used.
+        settings: Settings of the server: ``model`` and ``model_aliases``.
         names: The names of the agent. The first name is the main name.
-        embeddings: The embedding models by alias, for the targets that `embedding_targets` returns.
-        accepts_native_tools: True if the agent's model accepts native tools (see `ModelNames.accepts_native_tools`).
+        embeddings: The embedding models by alias (see `embedding_targets`).
+        accepts_native_tools: See `ModelNames.accepts_native_tools`.
 
     Raises:
         ConfigurationError: The target of an alias is not an embedding model.
@@ -114,7 +111,7 @@ class ServedModels(ModelNames):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Run the block, and then close the connections of the embedding models."""
+        """Close the connections of the embedding models at the end of the block."""
         async with AsyncExitStack() as stack:
             for model in self._embeddings.values():
                 stack.push_async_callback(model.aclose)
@@ -129,7 +126,7 @@ class ServedModels(ModelNames):
         return self._accepts_native_tools
 
     def select(self, name: str, caller: Caller) -> tuple[str, Caller]:
-        """Return the name for the response. If the request has no name, return the main name of the agent."""
+        """Return the name for the response. Without a requested name, this is the main name of the agent."""
         if not name:
             return self._agent, caller
         if name in self._agent_names:
@@ -167,7 +164,7 @@ class ServedModels(ModelNames):
 
 
 def _checked(name: str) -> str:
-    """Check that a response can contain an unlisted name, and return the name."""
+    """Check an unlisted name, and return it."""
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
         message = f"a model's name has at most {MAX_NAME_LENGTH} printable characters"
         raise OpenAIError(400, message, code="invalid_value", param="model")

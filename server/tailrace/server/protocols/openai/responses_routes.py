@@ -1,4 +1,4 @@
-"""Routes of the Responses API. A response is one turn of a task. Its stream is encoded from the stored events of the task."""
+"""Routes of the Responses API. A response is one turn of a task."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -46,7 +46,7 @@ class StoredResponses:
 
     Args:
         endpoint: Authenticates and parses requests, and sends their messages.
-        notifies: True if notifications about ended background responses are sent to the operator's webhook.
+        notifies: True if the operator's webhook is notified of ended background responses.
     """
 
     def __init__(self, endpoint: ChatEndpoint, *, notifies: bool = False) -> None:
@@ -67,8 +67,8 @@ class StoredResponses:
     async def create(self, chat: ChatRequest, caller: Caller) -> Response:
         """Send the message of a request, and return the response or its stream.
 
-        A background response without ``stream`` is returned as soon as its task is stored. Any other response without ``stream``
-        is returned when it is complete.
+        A background response without ``stream`` is returned as soon as its task is stored. Other responses without ``stream`` are
+        returned when they are complete.
 
         Raises:
             OpenAIError: The turn failed, the conversation does not exist or is not the caller's, or the server is stopping.
@@ -103,7 +103,7 @@ class StoredResponses:
         return await self._complete(events, stored.request, caller)
 
     async def _complete(self, events: TurnEvents, request: StoredRequest, caller: Caller) -> Response:
-        """Wait for the end of the turn, and return the response. For a background response, do not wait."""
+        """Return the response at the end of the turn, or immediately for a background response."""
         encoder = ResponsesEncoder(request, after=NO_EVENTS)
         await _feed(encoder, events, first_only=request.background)
         headers = conversation_headers(encoder.translator)
@@ -131,8 +131,7 @@ class StoredResponses:
     async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
         """Stream a stored response.
 
-        If the events are no longer stored, the stream is created from a snapshot of the task. The events of this stream have
-        other numbers.
+        If the events are no longer stored, they are created from a snapshot of the task, and have other numbers.
 
         Raises:
             OpenAIError: The events are no longer stored, and the client has already received some of them.
@@ -155,8 +154,7 @@ class StoredResponses:
     async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
         """Return the current state of a response.
 
-        After the turn, the result is the response in the last event of the stream. There is one exception. If the agent replaced
-        text that was already streamed, the stream ends with an error, but this method returns the response with the new text.
+        If the agent replaced text that was already streamed, the stream ends with an error, but this method returns the new text.
         """
         if stored.turn_has_ended:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
@@ -188,7 +186,6 @@ class StoredResponses:
         return await json_response(await self._response(stored, caller))
 
     async def _delete(self, request: Request) -> Response:
-        """Delete the task of a response."""
         stored, caller = await self._find(request)
         try:
             await self._operations.delete_task(stored.task.id, caller)
@@ -214,13 +211,7 @@ class StoredResponses:
 
 
 async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bool = False) -> None:
-    """Pass the events of a turn to an encoder.
-
-    Args:
-        encoder: The encoder.
-        events: The events of the turn.
-        first_only: True to pass only the first batch of events.
-    """
+    """Pass the events of a turn to an encoder; with ``first_only``, only the first batch."""
 
     def feed(batch: Sequence[Event]) -> None:
         for event in batch:
@@ -234,11 +225,6 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
 
 
 def _read_stream_parameter(request: Request) -> bool:
-    """Return the value of the query parameter ``stream``; False by default.
-
-    Raises:
-        OpenAIError: The value is not a boolean.
-    """
     value = request.query_params.get("stream", "false")
     if value not in ("true", "false"):
         raise OpenAIError(400, "'stream' must be 'true' or 'false'", param="stream", code="invalid_value")
@@ -246,11 +232,6 @@ def _read_stream_parameter(request: Request) -> bool:
 
 
 def _starting_after(request: Request) -> int:
-    """Return the value of the query parameter ``starting_after``; -1 by default.
-
-    Raises:
-        OpenAIError: The value is not a number.
-    """
     value = request.query_params.get("starting_after")
     if value is None:
         return -1

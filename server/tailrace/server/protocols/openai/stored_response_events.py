@@ -1,8 +1,8 @@
 """The events of a stored response or completion, read from the task's events or created from a snapshot of the task.
 
-A stream depends only on the events of the task, and begins with the first event of the turn. Therefore, the original stream, a
-resumed stream and a stream of another node have the same bytes. Some time after the end of a task, its events are deleted
-(``docs/storage.md``). Later streams are created from a snapshot of the task.
+A stream depends only on the events of the task. Therefore, the original stream, a resumed stream and a stream of another node
+have the same bytes. Some time after the end of a task, its events are deleted (``docs/storage.md``). Later streams are created
+from a snapshot.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -34,11 +34,11 @@ _NOUNS: dict[Kind, str] = {"response": "Response", "chat.completion": "Chat comp
 
 
 class StoredTurn(NamedTuple):
-    """A response or completion of a caller. It is one turn of a task.
+    """A response or completion, which is one turn of a task.
 
     Attributes:
         id: The id of the response or completion.
-        task: The current state of the task, including its history.
+        task: The current task with its history.
         turn: The number of the turn.
         message: The caller's message that began the turn.
         request: The record of the request.
@@ -58,11 +58,11 @@ class StoredTurn(NamedTuple):
         return self.turn_has_ended or self.task.status.state is not TaskState.SUBMITTED
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield one batch that contains only the event of `snapshot`."""
+        """Yield one batch with the event of `snapshot`."""
         yield [self.snapshot()]
 
     def snapshot(self) -> Event:
-        """Return an event with the task at the end of the turn. If the turn is running, the task has its current state."""
+        """Return an event with the task at the end of the turn, or with the current task if the turn is running."""
         return (snapshot_of_turn if self.turn_has_ended else snapshot_of_running_turn)(self.task, self.turn)
 
 
@@ -72,15 +72,12 @@ def not_found(object_id: str, kind: Kind) -> OpenAIError:
 
 
 def turn_id(task_id: str, turn: int, kind: Kind) -> str:
-    """Return the id of a response or completion for a turn of a task."""
+    """Return the id of the response or completion of a turn."""
     return f"{_PREFIXES[kind]}{task_id}{'_' if kind == 'response' else '-'}{turn}"
 
 
 def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
-    """Return the task id and the number of the turn in the id of a response or completion.
-
-    The task id is empty if this server did not create the id.
-    """
+    """Return the task id and the turn in the id of a response or completion. The task id is empty for an unknown id."""
     prefix = _PREFIXES[kind]
     if not object_id.startswith(prefix):
         return "", 0
@@ -89,9 +86,7 @@ def read_turn_id(object_id: str, kind: Kind) -> tuple[str, int]:
 
 
 async def find_turn(operations: Operations, object_id: str, caller: Caller, kind: Kind) -> StoredTurn:
-    """Return a response or stored completion of the caller.
-
-    A response is also returned if clients cannot retrieve it (see `StoredRequest`).
+    """Return a response or stored completion. A response need not be retrievable by clients (see `StoredRequest`).
 
     Args:
         operations: Reads the task.
@@ -128,7 +123,7 @@ async def find_turn(operations: Operations, object_id: str, caller: Caller, kind
 async def _has_ended(operations: Operations, task: Task, turn: int, caller: Caller) -> bool:
     """Return whether an earlier turn of a running task has ended.
 
-    A message to a running task waits, and does not end the turn. The history of the task does not show whether a message waited.
+    The history does not show this, because a message to a running task waits and does not end the turn.
     """
     number = extension_metadata(task.metadata)["number"]
     events = TurnEvents(await operations.read_events(task.id, caller), turn)
@@ -148,7 +143,7 @@ async def _has_ended(operations: Operations, task: Task, turn: int, caller: Call
 
 
 async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> TurnEvents:
-    """Return the stored events of a turn that has ended, for a response without streaming.
+    """Return the stored events of a turn that has ended.
 
     Raises:
         EventsDropped: The events are no longer stored.
@@ -158,5 +153,5 @@ async def read_turn(operations: Operations, stored: StoredTurn, caller: Caller) 
 
 
 def turn_cost(stored: StoredTurn) -> int:
-    """Return the maximum cost of encoding a turn from a snapshot of its task, for `run_bounded`."""
+    """Return the maximum cost of encoding a turn from a snapshot of its task."""
     return cost_of_task(stored.task)
