@@ -1,4 +1,4 @@
-"""Cross-origin requests (CORS): access of web pages with other origins to this server."""
+"""Cross-origin requests (CORS)."""
 
 from collections.abc import Sequence
 
@@ -24,8 +24,7 @@ _EXPOSED_HEADERS = ("A2A-Extensions", "Retry-After", "WWW-Authenticate", CONVERS
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
     """Allow cross-origin requests from pages with these origins. If there are none, do nothing.
 
-    Browsers send no cookies with these requests. Callers authenticate with a header. A page can set this header only if it has
-    the caller's credentials.
+    Browsers send no cookies with these requests. Pages must send the caller's credentials in a header.
 
     Args:
         app: The application.

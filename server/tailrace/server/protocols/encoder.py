@@ -22,11 +22,10 @@ class Encoder(ABC):
     """Encodes the response to one request.
 
     Args:
-        translator: Translates the events of the task.
+        translator: Translates the events of the task. Also an attribute.
 
     Attributes:
-        translator: Translates the events of the task.
-        ends_response: True if the stream ends with an error, so that no further choice is streamed. Only encoders of choices set it.
+        ends_response: True if the stream ends with an error, so that no further choice is streamed.
     """
 
     def __init__(self, translator: EventTranslator) -> None:
@@ -38,7 +37,7 @@ class Encoder(ABC):
         """Encode an event of the task as frames."""
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return the cost of encoding these events, for `run_bounded`."""
+        """Return the cost of encoding events."""
         return sum(json_text_cost(event.body) for event in events)
 
     @abstractmethod
@@ -47,10 +46,7 @@ class Encoder(ABC):
 
 
 class UiEncoder(Encoder):
-    """Encodes a response as frames with JSON payloads.
-
-    Of the frames for one event of the task, the last frame has the number of the event as ``id``.
-    """
+    """Encodes a response as frames with JSON payloads."""
 
     def __init__(self, translator: EventTranslator) -> None:
         super().__init__(translator)
@@ -79,7 +75,7 @@ class UiEncoder(Encoder):
 
     @abstractmethod
     def encode(self, event: ui_events.UiEvent) -> Iterator[Fields | msgspec.Raw]:
-        """Yield the payloads for an event that is not a delta. For the start of a text or call, set the prefix of its deltas."""
+        """Yield the payloads for an event that is not a delta. At the start of a text or call, set the prefix of its deltas."""
 
     @abstractmethod
     def error(self, error: OpenAIError) -> Fields:

@@ -1,8 +1,7 @@
 """Converts files and data of a response to Markdown, for chats that support only text, and back.
 
-An image becomes a Markdown image, and any other file becomes a link. The content of a file without a URL becomes a ``data:`` URL.
-Data becomes a block of JSON. If a client sends these responses back, ``data:`` URLs are converted to files again, so that models
-do not receive base64 as text.
+The content of a file without a URL becomes a ``data:`` URL. If a client sends it back, it is converted to a file again, so that
+models do not receive base64 as text.
 """
 
 import json
@@ -12,8 +11,7 @@ from collections.abc import Iterable
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
 from tailrace.wrappers.conversion.text_joining import belong_to_one_text, join_texts
 
-# Matches the end of a link or image. The code then searches backwards for the beginning: an expression that matches the whole link
-# would take quadratic time.
+# The end of a link or image. The code searches backwards for the beginning, because matching the whole link takes quadratic time.
 _DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
 _NAME = re.compile(r"[^\]\n]*")
 
@@ -38,14 +36,12 @@ def data_markdown(data: object) -> str:
 def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
     """Convert the parts of a response to Markdown, without reasoning, calls and results.
 
-    Separate texts are joined with blank lines (see `tailrace.wrappers.conversion.text_joining`).
-
     Args:
-        parts: The parts.
+        parts: The parts. Separate texts are joined with blank lines.
         with_data: True to include data.
     """
     blocks: list[str] = []
-    before: ContentPart | None = None  # the last text part in the last block
+    before: ContentPart | None = None  # the text part at the end of the last block
     for part in parts:
         if isinstance(part, ContentPartText):
             if before is not None and belong_to_one_text(before, part):
@@ -63,7 +59,7 @@ def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
 
 
 def extract_data_urls(message: Message) -> Message:
-    """Convert ``data:`` URLs in the text of a response to files. Return the same object if there are none."""
+    """Convert ``data:`` URLs in the text of a response to files. If there are none, return the same object."""
     if not any(isinstance(part, ContentPartText) and ";base64," in part.text for part in message.content):
         return message
     content: list[ContentPart] = []
@@ -75,7 +71,7 @@ def extract_data_urls(message: Message) -> Message:
 def _split_data_urls(part: ContentPartText) -> list[ContentPart]:
     text = part.text
     content: list[ContentPart] = []
-    # `at` is the end of the last file; `after` is the end of the last ``data:`` URL, after which the next name is searched.
+    # The ends of the last file and of the last ``data:`` URL.
     at = after = 0
     for found in _DATA_URL.finditer(text):
         bracket = text.rfind("[", after, found.start())

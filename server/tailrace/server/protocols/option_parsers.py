@@ -15,7 +15,7 @@ from tailrace.wrappers.request_options import OutputFormat, ToolChoice, ToolDefi
 
 M = TypeVar("M", bound=BaseModel)
 
-# Members of requests of the AI SDK and AG-UI, and the corresponding options in `CallerOptions`.
+# Options of the AI SDK and AG-UI, and the names in `CallerOptions`.
 _OPTIONS = {
     "maxOutputTokens": "max_output_tokens",
     "temperature": "temperature",
@@ -33,7 +33,7 @@ def parse_ui_options(options: Mapping[str, Any], tools: object, instructions: st
     """Return the options of an AI SDK or AG-UI request.
 
     Args:
-        options: Members of the request. Members that are not options are ignored.
+        options: Members of the request. Other members are ignored.
         tools: The client's tools: a list of definitions, or an object with definitions by name.
         instructions: Instructions for the model; may be empty.
 
@@ -70,7 +70,7 @@ def _tool(fields: Mapping[str, Any], param: str) -> ToolDefinition:
 
 
 def create_caller_options(**fields: object) -> CallerOptions:
-    """Return the options of a request. Options that are None or an empty tuple are omitted.
+    """Return the options of a request, without None and empty tuples.
 
     Raises:
         OpenAIError: A value is invalid.
@@ -112,8 +112,8 @@ def tool_choice(choice: object, name: object, param: str) -> ToolChoice | None:
 
     Args:
         choice: A string or an object.
-        name: The name of the tool that the object chooses.
-        param: The name of the member that contains the choice.
+        name: The name of the tool in the object.
+        param: The member that contains the choice.
 
     Raises:
         OpenAIError: The choice is unknown.

@@ -17,9 +17,9 @@ from tailrace.server.runtime.observer import OBSERVER
 
 logger = logging.getLogger("tailrace.server")
 
-_WITHOUT_BODY = frozenset({"GET", "HEAD"})  # the body of these requests has no meaning
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
-# Routes whose path contains one of these parts have errors in OpenAI's format.
+# Paths with one of these parts have errors in OpenAI's format.
 _OPENAI_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -29,18 +29,18 @@ _OPENAI_PATHS = (
     "/v1/responses",
 )
 
-# Routes whose path contains one of these parts have errors in the format of A2A 0.3.
+# Paths with one of these parts have errors in the format of A2A 0.3.
 _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def origin_checked_route(origin_guard: OriginGuard, upload_deadlines: UploadDeadlines) -> type[APIRoute]:
     """Return a route class that checks requests, also if the router is included in another application.
 
-    The response to a rejected request has the error format of the route: OpenAI's format, the format of A2A 0.3, or
-    ``google.rpc.Status``. Rejections and the responses of endpoints have the header ``X-Content-Type-Options: nosniff``.
+    A rejected request gets an error in the format of the route. All responses have the header
+    ``X-Content-Type-Options: nosniff``.
 
     Args:
-        origin_guard: Checks each request, except requests to endpoints that are exempt (`exempt_from_guard`).
+        origin_guard: Checks each request to an endpoint that is not exempt (`exempt_from_guard`).
         upload_deadlines: The deadlines of request bodies.
     """
 
@@ -55,7 +55,7 @@ def origin_checked_route(origin_guard: OriginGuard, upload_deadlines: UploadDead
                 request = Request(scope, receive, send)
                 if scope["method"] in _WITHOUT_BODY and has_body(request):
                     await upload_deadlines.discard(request)
-                # Call the endpoint directly, because the routes have no dependencies that FastAPI would have to resolve.
+                # Without FastAPI's resolution of dependencies, because the routes have none.
                 response = await self.endpoint(request)
             response.headers["X-Content-Type-Options"] = "nosniff"
             await response(scope, receive, send)

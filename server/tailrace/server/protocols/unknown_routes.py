@@ -1,7 +1,6 @@
 """Errors for unknown paths (404) and unsupported methods (405), in the format of the protocol.
 
-Only `create_app` installs these handlers. An application that includes the router of `create_router` handles unknown paths
-itself.
+Only `create_app` installs these handlers, not `create_router`.
 """
 
 import re
@@ -21,17 +20,15 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.wrappers.messages import clipped
 
 _AGENT = re.compile(r"^/agents/[^/]+(?=/|$)")
-"""Matches the path prefix of an agent on a server with several agents."""
+"""The path prefix of an agent on a server with several agents."""
 
 _OPENAI_PREFIX = "/v1/"
-# Path prefixes of the HTTP+JSON binding of A2A 0.3.
+# HTTP+JSON of A2A 0.3.
 _OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
-    """Install error handlers for 404 and 405.
-
-    The path determines the protocol and its version, and thereby the format of the error.
+    """Install error handlers for 404 and 405. The path determines the format of the error.
 
     Args:
         app: The application.
@@ -46,7 +43,7 @@ def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
         if failure.status_code == 404:
             problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is no resource at {shown}")
         elif failure.status_code == 405:
-            # `matches` needs the scope as the application received it, without the path prefix of the mounted agent.
+            # `matches` needs the scope without the path prefix of the mounted agent.
             scope = {**request.scope, "root_path": _AGENT.sub("", request.scope["root_path"])}
             allowed = ", ".join(sorted(_methods_at(scope, app.routes)))
             message = f"{shown} does not support {request.method}; supported: {allowed}"
@@ -68,10 +65,10 @@ def add_unknown_route_handlers(app: FastAPI, *, has_openai_api: bool) -> None:
 
 
 def _methods_at(scope: Scope, routes: Sequence[BaseRoute]) -> set[str]:
-    """Return all methods that a path supports. Each method has a separate route, and the framework's error names only one method.
+    """Return all methods that a path supports. Each method has a separate route.
 
     A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). Therefore, only routes
-    with the same path template as the first matching route are used.
+    with the path template of the first matching route are used.
     """
     found: set[str] = set()
     path = None

@@ -8,10 +8,9 @@ class AuthError(TailraceError):
 
     Args:
         message: The text for the caller. It must not contain secrets.
-        challenge: The value of the ``WWW-Authenticate`` header, which describes how to authenticate; empty to send no such
-            header.
-        forbidden: True if the caller is authenticated but lacks a permission; False if the caller is not authenticated.
-        presented: True if the request had credentials; False if it had none.
+        challenge: The value of the ``WWW-Authenticate`` header; empty for no header.
+        forbidden: True if the caller is authenticated but lacks a permission.
+        presented: True if the request had credentials.
     """
 
     def __init__(

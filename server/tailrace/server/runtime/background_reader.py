@@ -15,14 +15,14 @@ from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDe
 class BackgroundReader:
     """Reads batches in an asyncio task, and runs each filter stream in another asyncio task.
 
-    The next batch is read only after the previous batch was filtered. All batches are read in the same asyncio task, because a
-    handler must enter and exit a cancel scope in the same asyncio task.
+    A batch is read only after the previous batch was filtered. A handler must enter and exit a cancel scope in the same asyncio
+    task, so one asyncio task reads all batches.
 
     Args:
         batches: The updates of the handler.
 
     Attributes:
-        failure: The error that ended a filter stream; None if there is none.
+        failure: The error that ended a filter stream, or None.
     """
 
     def __init__(self, batches: AsyncGenerator[Sequence[Item]]) -> None:
@@ -37,7 +37,7 @@ class BackgroundReader:
 
     @asynccontextmanager
     async def running(self, group: TaskGroup) -> AsyncGenerator[None]:
-        """Run the asyncio tasks in a task group until the block ends. Then cancel them, and wait until they have ended."""
+        """Run the asyncio tasks in a task group until the block ends. Then cancel them, and wait for their end."""
         ended = anyio.Event()
         await group.start(self._run, ended)
         try:
@@ -56,8 +56,7 @@ class BackgroundReader:
     async def batches(self) -> AsyncGenerator[Sequence[Item]]:
         """Yield the batches, and an empty batch whenever a filter stream has text to publish.
 
-        Before the end of a text, and before an item that may repeat published texts, the filter streams are flushed: they process
-        the text that they hold back.
+        The filter streams are flushed before the end of a text, and before an item that may repeat published texts.
         """
         self._requested.set()
         while True:
@@ -132,7 +131,7 @@ class BackgroundReader:
 
 
 def _first_end(items: Sequence[Item]) -> int | None:
-    """Return the position of the first item that ends a text or is not text; None if there is none."""
+    """Return the position of the first item that ends a text or is not text, or None."""
     for position, item in enumerate(items):
         if isinstance(item, TextDelta | ArtifactUpdate):
             if item.last:

@@ -15,17 +15,15 @@ class Caller:
 
     Attributes:
         user: The authenticated name; empty without authentication.
-        tenant: The tenant of the request; empty if the request names no tenant.
-        version_of_chosen_ids: The protocol version of the request, if callers choose task ids in this version; empty if the server
-            chooses the ids.
+        tenant: The tenant of the request; may be empty.
+        version_of_chosen_ids: The protocol version, if callers choose task ids in this version; empty if the server chooses them.
         protocol_version: The protocol version of the request.
         extensions: The activated extensions (see `Capabilities.activated`).
-        send_key: The idempotency key of the message (header ``Idempotency-Key``); empty if there is none. A message with a key is
-            accepted only once. The metadata of the message may also have the key.
-        fingerprint: The hash that identifies a repeated request. Empty to compute the hash from the message. Chat protocols
-            compute it from the body of the request, because their message may depend on the earlier messages that the server has
-            stored.
-        cost: The cost of processing the request (`JsonBody.cost`). Expensive requests are processed in a thread.
+        send_key: The idempotency key of the message (header ``Idempotency-Key``); empty if there is none. The key may also be in
+            the metadata of the message.
+        fingerprint: The hash that identifies a repeated request; empty to compute the hash from the message. Chat protocols hash
+            the body of the request, because their message may depend on stored messages.
+        cost: The cost of processing the request (`JsonBody.cost`).
         record: As for `CallContext`.
         completion: As for `CallContext`.
         operator_form: As for `CallContext`.
@@ -71,11 +69,11 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """The owner of the caller's tasks: the user name, combined with the tenant and the namespace if there are any."""
+        """The owner of the caller's tasks: the user name, with the tenant and the namespace if there are any."""
         if self.namespace:
             return json.dumps([self.namespace, self.tenant, self.user])
         if self.tenant or self.user.startswith(
             "["
-        ):  # a user name must never equal a combination of user and tenant
+        ):  # a user name must not equal a combination of user and tenant
             return json.dumps([self.tenant, self.user])
         return self.user

@@ -1,8 +1,8 @@
 """Checks callers' messages for references that a provider would resolve with the credentials of the server.
 
-A provider executes each request with the permissions of this server. A caller could therefore read an object of the server's
-account with a file URL such as ``s3://BUCKET/KEY``, or with a provider-specific field. Callers may only use file URLs with the
-schemes of the setting ``file_schemes``, and provider-specific metadata of their messages is removed.
+A provider executes requests with the permissions of this server. A caller could therefore read an object of the server's account
+with a file URL such as ``s3://BUCKET/KEY``, or with a provider-specific field. The setting ``file_schemes`` limits file URLs, and
+provider-specific metadata of callers' messages is removed.
 """
 
 import re
@@ -13,14 +13,10 @@ from tailrace.streaming.a2a.errors import FieldViolation, InvalidParamsError
 from tailrace.streaming.a2a.models import Message, Part
 
 PROVIDER_METADATA = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama")
-"""Namespaces of metadata from responses of providers (`tailrace.wrappers.providers.WireFormat.name`).
-
-Metadata in these namespaces is removed from callers' messages.
-"""
+"""Namespaces of providers' metadata (`WireFormat.name`) that are removed from callers' messages."""
 
 OPENAI_METADATA = ("openai", "openai-responses")
-"""Namespaces of metadata of the OpenAI-compatible API. Members of this metadata are forwarded, except for file ids.
-"""
+"""Namespaces of metadata of the OpenAI-compatible API. File ids are removed from callers' messages."""
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _FILE_IDS = frozenset({"file_id", "file_ids"})
@@ -32,7 +28,7 @@ def check_file_urls(message: Message, schemes: Sequence[str]) -> None:
 
     Args:
         message: A message from a caller.
-        schemes: The allowed schemes in lower case; ``*`` allows all schemes.
+        schemes: The allowed schemes in lower case; ``*`` for all.
 
     Raises:
         InvalidParamsError: The scheme of a URL is not allowed.
@@ -91,7 +87,7 @@ def _without_entry_metadata(entry: object) -> object:
 
 
 def _allowed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Remove provider-specific members from metadata. Return the same object if there are none."""
+    """Remove provider-specific members from metadata. If there are none, return the same object."""
     if not any(name in metadata for name in (*PROVIDER_METADATA, *OPENAI_METADATA)):
         return metadata
     return {

@@ -1,7 +1,7 @@
 """Task ids for clients that choose the ids themselves, like clients of A2A 0.1.
 
-Two callers may choose the same name for a task, but an id must be unique in the store. The id is therefore the name and a suffix.
-The suffix is derived from the owner and the secret of the installation, so that no other caller can compute the id.
+Two callers may choose the same name for a task, so the id is the name and a suffix. The suffix is derived from the owner and the
+secret of the installation, so that no other caller can compute the id.
 """
 
 from collections.abc import Iterator
@@ -17,17 +17,16 @@ def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
 
     Args:
         keys: The keys of the installation.
-        name: The owner's name for the task. If empty, the id is empty.
-        owner: The owner of the task. If empty (no authentication), the name is the id.
+        name: The owner's name for the task; empty for no id.
+        owner: The owner of the task. Without authentication, it is empty, and the name is the id.
     """
     return f"{name}~{keys.external_id(owner, 'task', name)}" if name and owner else name
 
 
 def possible_ids(keys: SecretKeys, task_id: str, owner: str) -> Iterator[str]:
-    """Yield the ids that the stored task may have, the most probable id first.
+    """Yield the possible ids of a stored task, the most probable one first.
 
-    The ids include those that were derived from earlier secrets, and those of former versions, whose suffix is a hash of the
-    owner.
+    They include ids that were derived from earlier secrets, and ids of former versions, whose suffix is a hash of the owner.
 
     Args:
         keys: The keys of the installation.

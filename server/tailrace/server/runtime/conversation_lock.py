@@ -10,24 +10,24 @@ from tailrace.server.runtime.active_task import ActiveTask
 
 
 class ConversationLocks:
-    """The locks of the conversations of this process. The turns of a conversation run in the order in which they wait."""
+    """The locks of conversations in this process. The turns of a conversation run in the order in which they wait."""
 
     def __init__(self) -> None:
-        # The waiting turns by owner and id of the conversation. A conversation without a running turn has no entry.
+        # By owner and id of the conversation. A conversation without a running turn has no entry.
         self._waiting: dict[tuple[str, str], list[anyio.Event]] = {}
 
     def of(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return the lock of the conversation of a task."""
         key = active.owner, active.record.context_id
         if active.holds_conversation_lock and key in self._waiting:
-            # The task was taken over from another node. The turn that has the lock in this process waits until this task ends.
-            # Waiting for the lock here would therefore be a deadlock.
+            # The task was taken over from another node, and the turn with the lock waits for its end. To wait for the lock would
+            # be a deadlock.
             return nullcontext()
         return _ConversationLock(self._waiting, key)
 
 
 class _ConversationLock:
-    """The lock of a conversation. An `asyncio.Lock` for each conversation would need one kilobyte of memory."""
+    """The lock of a conversation. An `asyncio.Lock` would need one kilobyte of memory."""
 
     __slots__ = ("_key", "_waiting")
 
@@ -38,7 +38,7 @@ class _ConversationLock:
     async def __aenter__(self) -> None:
         following = self._waiting.get(self._key)
         if following is None:
-            # Do not await anything here: otherwise, the writer would run before the turn sends its request to the provider.
+            # Without an await, so that the turn sends its request to the provider before the writer runs.
             self._waiting[self._key] = []
             return
         begins = anyio.Event()
@@ -64,7 +64,7 @@ class _ConversationLock:
 
 
 class LazyContext:
-    """Exits a context manager at the end of the block if `enter` was called within the block."""
+    """Exits a context manager at the end of the block if `enter` was called."""
 
     __slots__ = ("_context", "_is_entered")
 

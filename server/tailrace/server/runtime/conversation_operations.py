@@ -17,10 +17,10 @@ from tailrace.streaming.a2a.requests import (
 async def list_conversations(
     engine: Engine, request: ListConversationsRequest, caller: Caller
 ) -> ListConversationsResponse:
-    """Return a page of the conversations of the caller.
+    """Return a page of the caller's conversations.
 
     Raises:
-        InvalidParamsError: The page token is not valid.
+        InvalidParamsError: The page token is invalid.
         StoreError: The store cannot be read.
     """
     wanted = ConversationFilter(request.query, request.related_to)
@@ -38,10 +38,10 @@ async def list_conversations(
 async def rename_conversation(
     engine: Engine, request: RenameConversationRequest, caller: Caller
 ) -> ListedConversation:
-    """Set or remove the title that the caller chose for a conversation (see `ConversationEdits.rename`).
+    """Set or remove the caller's title of a conversation (see `ConversationEdits.rename`).
 
     Raises:
-        A2AError: The list of the caller does not contain the conversation, or an input filter blocks the title.
+        A2AError: The caller has no such conversation, or an input filter blocks the title.
         StoreError: The store is not available.
     """
     renamed = await engine.edits.rename(request.context_id, request.title, caller.owner, caller.receiver)

@@ -7,10 +7,9 @@ class Health(msgspec.Struct, frozen=True):
     """The result of a health check.
 
     Attributes:
-        problems: A short description of each failure, by the name of the failed part (``engine``, ``store``). Empty if all
-            parts work.
-        parts: The names of all parts that were checked.
-        warnings: Failures that do not affect whether the server accepts requests, by the name of the part (``agents``).
+        problems: A description of each failure, by the failed part (``engine``, ``store``).
+        parts: All checked parts.
+        warnings: Failures that do not affect whether the server accepts requests, by part (``agents``).
     """
 
     problems: dict[str, str]

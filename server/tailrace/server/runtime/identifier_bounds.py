@@ -1,7 +1,4 @@
-"""The maximum length of identifiers that callers choose.
-
-A long identifier would enlarge the indexes of the store, and each event that contains it.
-"""
+"""Maximum lengths of identifiers. A long identifier would enlarge the indexes of the store, and each event that contains it."""
 
 from tailrace.streaming.a2a.errors import InvalidParamsError
 
@@ -16,7 +13,7 @@ def check_id(name: str, value: str) -> None:
     """Check the length of an identifier.
 
     Args:
-        name: The name of the identifier in the request, for the error message.
+        name: The name of the identifier in the request, for errors.
         value: The identifier, which may be empty.
 
     Raises:

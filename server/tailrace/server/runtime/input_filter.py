@@ -1,4 +1,4 @@
-"""Checks the messages of callers with filters, before they are stored or sent to a model."""
+"""Checks the messages of callers with filters before they are stored."""
 
 import logging
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ logger = logging.getLogger("tailrace.server")
 
 
 class BlockedMessageError(InvalidParamsError):
-    """A filter of the server would change or block a part of a message."""
+    """A filter would change or block a part of a message."""
 
     reason = "CONTENT_FILTERED"
     message = "The message was blocked"
 
 
 class InputFilter:
-    """Checks the messages of callers with filters.
+    """Checks the messages of callers.
 
     Args:
-        filters: The filters. A message is rejected if a filter would change or block a part of the message.
+        filters: The filters. A message is rejected if a filter would change or block a part of it.
     """
 
     def __init__(self, filters: tuple[StreamFilter, ...]) -> None:
@@ -37,7 +37,7 @@ class InputFilter:
         Args:
             messages: The messages.
             metadata: The metadata of the request.
-            record: Data about the request that a protocol stores (see `CallContext.record`), as JSON; empty if there is none.
+            record: Data about the request as JSON (see `CallContext.record`); may be empty.
 
         Raises:
             BlockedMessageError: A filter would change or block a part of the request.

@@ -15,9 +15,7 @@ from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 def interrupted_response(
     record: TaskRecord, turn: int, after_round: int
 ) -> tuple[InterruptedResponse, Sequence[PublishedArtifact]]:
-    """Return the response that a crash interrupted, and its artifacts.
-
-    If the agent is a remote agent, the result has all artifacts of the task.
+    """Return the response that a crash interrupted, and its artifacts; for a remote agent, all artifacts of the task.
 
     Args:
         record: The task.
@@ -65,13 +63,13 @@ def interrupted_response(
 
 
 def attempts_of_turn(record: TaskRecord, turn: int) -> list[dict[str, Any]]:
-    """Return the attempts of the last continued response of a turn as JSON values; empty if no response was continued."""
+    """Return the attempts of the last continued response of a turn as JSON values; may be empty."""
     fact = as_mapping(record.extension_metadata.get("continuation")) or {}
     return attempts_to_json(_attempts(record, (turn, fact.get("round", 1))))
 
 
 def _attempts(record: TaskRecord, place: tuple[int, int]) -> list[Attempt]:
-    """Return the attempts of a response that was continued, the interrupted attempt last; an empty list for other responses."""
+    """Return the attempts of a continued response, the interrupted one last; an empty list for other responses."""
     fact = as_mapping(record.extension_metadata.get("continuation"))
     if fact is None or (fact.get("turn", 1), fact.get("round", 1)) != place:
         return []
@@ -85,7 +83,7 @@ def _published(record: TaskRecord, artifacts: Sequence[Artifact]) -> Sequence[Pu
 
 
 def _text(record: TaskRecord, artifacts: Sequence[Artifact]) -> str:
-    """Return the text of a response that consists only of text; empty for any other response."""
+    """Return the text of a response that consists only of text; empty for other responses."""
     if len(artifacts) != 1 or len(artifacts[0].parts) != 1 or not record.is_open(artifacts[0].artifact_id):
         return ""
     fields = extension_metadata(artifacts[0].metadata)

@@ -1,7 +1,4 @@
-"""Checks and encodes large updates of handlers in a thread, so that this work does not block the event loop.
-
-Long texts are split into several events.
-"""
+"""Checks and encodes large updates of handlers in a thread, and splits long texts into several events."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar, cast
@@ -21,10 +18,10 @@ from tailrace.wrappers.concurrency.worker_thread import (
 )
 
 MAX_DELTA_CHARACTERS = MAX_INLINE_COST * CHARACTERS_OF_VALUE
-"""Maximum number of characters of a text delta in one event. A longer delta is split into several events."""
+"""Maximum number of characters of a text delta in one event."""
 
 MAX_VALUES = 100_000
-"""Maximum number of JSON values in a large update. Encoding more values would delay other requests, even in a thread."""
+"""Maximum number of JSON values in a large update. More values would delay other requests, even in a thread."""
 
 Update = ArtifactUpdate | StatusUpdate
 
@@ -36,7 +33,7 @@ def check_size(update: Update, max_bytes: int) -> None:
 
     Args:
         update: The update.
-        max_bytes: The maximum size in bytes; 0 for no limit.
+        max_bytes: Maximum size in bytes; 0 for no limit.
 
     Raises:
         InvalidAgentResponseError: The update is larger than ``max_bytes``.
@@ -58,15 +55,13 @@ def check_bytes(size: int, max_bytes: int) -> None:
 
 
 async def encoded_if_large(item: T, task_id: str, context_id: str, max_bytes: int) -> T | Update:
-    """Encode a large update, and return it with the JSON. Return a small update, and any other item, unchanged.
-
-    The JSON is encoded in a thread.
+    """Encode a large update in a thread, and return it with the JSON. Return any other item unchanged.
 
     Args:
         item: The item of a handler.
         task_id: The id of the task.
         context_id: The id of the conversation.
-        max_bytes: The maximum size of an update in bytes; 0 for no limit.
+        max_bytes: Maximum size of an update in bytes; 0 for no limit.
 
     Raises:
         InvalidAgentResponseError: The update has more than ``max_bytes`` bytes or more than `MAX_VALUES` JSON values.
@@ -102,7 +97,7 @@ def _encoded(update: Update, task_id: str, context_id: str, max_bytes: int) -> U
 
 
 def _has_too_many_values(update: Update) -> bool:
-    """Return whether the data and metadata of an update have more than `MAX_VALUES` JSON values."""
+    """Return whether data and metadata of an update have more than `MAX_VALUES` JSON values."""
     metadata: object = update.artifact.metadata if isinstance(update, ArtifactUpdate) else update.metadata
     waiting: list[object] = [metadata, *((part.data, part.metadata) for part in _parts_of(update))]
     count = 0

@@ -1,12 +1,12 @@
 """Tool calls that were running when the server stopped. Their results are lost, and their effects are unknown.
 
-When the turn that a crash interrupted runs again, it begins with these calls:
+A turn that runs again begins with these calls. A call of an idempotent tool (`Tool`) runs again. For other calls, the policy
+applies:
 
-- A call of a tool that is declared as idempotent (`tailrace.streaming.tools.tools.Tool`) runs again.
-- For any other call, the policy applies. ``error``: the model receives an error as the result. ``ask``: the call has no result,
-  and the caller is asked for an approval to run it again. ``fail``: the task fails.
-
-With ``ask``, the result is also an error if the call cannot be approved, for example because its tool no longer exists.
+- ``error``: the model receives an error as the result.
+- ``ask``: the caller is asked for an approval to run the call again. If the call cannot be approved, for example because its
+  tool no longer exists, the result is an error.
+- ``fail``: the task fails.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,14 +31,14 @@ def first_calls(
     agent: Agent[Any],
     policy: LostResultPolicy,
 ) -> tuple[DecidedCalls | None, Mapping[str, ApprovalRequest]]:
-    """Return the calls with which a turn begins (None if there are none), and the requests to run calls again, by call id.
+    """Return the calls with which a turn begins (None without calls), and the requests to run calls again, by call id.
 
     Args:
         turn: The turn.
-        calls: The calls of the conversation that have no result.
-        request_of: Returns the approval request of a call; None for a call that requires no approval.
+        calls: The calls of the conversation without a result.
+        request_of: Returns the approval request of a call; None if it requires no approval.
         agent: The agent.
-        policy: The policy for calls that are not idempotent (see the module).
+        policy: The policy for calls that are not idempotent.
 
     Raises:
         AgentError: The result of a call was lost, and the policy is ``fail``.
@@ -69,7 +69,7 @@ def first_calls(
 def _running_calls(
     turn: Turn, calls: Sequence[ContentPartToolCall], request_of: RequestOf
 ) -> Sequence[tuple[ContentPartToolCall, str]]:
-    """Return the calls that need no approval and were running when a crash interrupted the turn, each with an empty digest."""
+    """Return the calls without approval that were running at a crash, each with an empty digest."""
     if not turn.resumed:
         return ()
     return [

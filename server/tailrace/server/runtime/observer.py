@@ -1,7 +1,6 @@
 """The interface of observers, which record turns, commits, streams and errors in metrics and traces.
 
-By default, the methods do nothing. `tailrace.server.observability.telemetry.Telemetry` implements them. There is no method for
-individual events, because it would be called for each token.
+By default, the methods do nothing. There is no method for individual events, because it would be called for each token.
 """
 
 from contextvars import ContextVar
@@ -15,11 +14,11 @@ from tailrace.server.store.store import UsageRecord
 from tailrace.streaming.task.updates import StatusUpdate
 
 StreamKind = Literal["message", "subscription", "resume"]
-"""The kind of request that began a stream: a message, a subscription, or a subscription after a given event (resume)."""
+"""The kind of request that began a stream. A resume is a subscription after a given event."""
 
 
 class TurnWatch:
-    """Observes one turn. The engine enters this context manager in the asyncio task that runs the turn.
+    """Observes one turn, in the asyncio task that runs the turn.
 
     Attributes:
         ending: The last status of the turn; None if the turn was suspended or had a direct response.
@@ -45,15 +44,15 @@ class Observer:
     """Records the work of a server."""
 
     def origin(self) -> SpanContext | None:
-        """Return the trace of the current request; None if the request is not traced."""
+        """Return the trace of the current request, or None."""
         return None
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
-        """Record that the turn of the oldest waiting message of a task begins, and return an observer of the turn.
+        """Return an observer of the turn that begins for the oldest waiting message of a task.
 
         Args:
             active: The task.
-            external_context_id: The identifier of the conversation in other systems (see `Turn`).
+            external_context_id: The id of the conversation in other systems (see `Turn`).
         """
         return TurnWatch()
 
@@ -67,31 +66,19 @@ class Observer:
         """Record an error of a request."""
 
     def waited_for_call(self, seconds: float) -> None:
-        """Record that a call to the provider waited for a permit.
-
-        Args:
-            seconds: The duration of the wait.
-        """
+        """Record that a call to the provider waited for a permit."""
 
     def usage_recorded(self, record: UsageRecord) -> None:
         """Record the usage of an attempt."""
 
     def broker_entry_rejected(self, purpose: str) -> None:
-        """Record that an entry of the broker was skipped, because it is malformed or not authentic.
-
-        Args:
-            purpose: ``event`` or ``command``.
-        """
+        """Record that a malformed or forged entry of the broker was skipped. ``purpose`` is ``event`` or ``command``."""
 
     def webhook_attempt_failed(self) -> None:
         """Record that an attempt to deliver a notification failed."""
 
     def webhook_delivered(self, *, accepted: bool) -> None:
-        """Record the end of a delivery.
-
-        Args:
-            accepted: True if the webhook accepted the notification; False if all attempts failed.
-        """
+        """Record that a webhook accepted a notification, or that all attempts failed."""
 
 
 NO_OBSERVER = Observer()

@@ -11,11 +11,11 @@ from tailrace.server.store.store import ConversationFilter, ListPosition, TaskFi
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.wrappers.messages import join_surrogates
 
-_MAX_PAGE_TOKEN = 5_000  # characters; a token contains an id, which may consist of escaped characters
+_MAX_PAGE_TOKEN = 5_000  # characters; the id in a token may consist of escaped characters
 
 
 def page_token(position: ListPosition, list_filter: TaskFilter | ConversationFilter) -> str:
-    """Return a token for the page after a position. The token is valid only for the same filter."""
+    """Return a token for the page after a position. It is valid only for the same filter."""
     fields = [position.updated.isoformat(), position.id, _fingerprint(list_filter)]
     return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
 
@@ -24,14 +24,14 @@ def read_page_token(token: str, list_filter: TaskFilter | ConversationFilter) ->
     """Parse the token of a page.
 
     Raises:
-        InvalidParamsError: The token is not valid, or belongs to another filter.
+        InvalidParamsError: The token is invalid, or belongs to another filter.
     """
     position, fingerprint = None, ""
     if len(token) <= _MAX_PAGE_TOKEN:
         with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
             fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             updated, entry_id, fingerprint = fields
-            # The store compares times in UTC. The conversion to UTC fails for some times in the years 1 and 9999 (OverflowError).
+            # The store compares times in UTC. For some times in the years 1 and 9999, the conversion fails (OverflowError).
             when = datetime.fromisoformat(updated)
             if when.tzinfo is not None and isinstance(entry_id, str):
                 position = ListPosition(when.astimezone(UTC), join_surrogates(entry_id))

@@ -15,15 +15,15 @@ from tailrace.wrappers.usage_details import UsageDetails
 logger = logging.getLogger("tailrace.server")
 
 NANO = 10**9
-"""Costs are integers. This is the number of units in one US dollar."""
+"""Number of units of a cost in one US dollar."""
 
 MAX_COST = 1_000_000 * NANO
 """The maximum cost of an attempt. A higher cost results from a wrong count or price."""
 
-# Factor that converts US dollars per million tokens to 1e-9 US dollars per token.
+# From US dollars per million tokens to 1e-9 US dollars per token.
 _PER_TOKEN = Decimal(NANO) / 1_000_000
 
-# Maps tailrace's name of a provider to the name in the package, if the two differ.
+# The names of providers in the package.
 _PROVIDERS = {
     "openai-responses": "openai",
     "gemini": "google",
@@ -39,7 +39,7 @@ class PriceTable:
     """Calculates the cost of attempts.
 
     Args:
-        prices: Prices by ``PROVIDER:MODEL``. They override the prices of the package. None to use only those of the package.
+        prices: Prices by ``PROVIDER:MODEL``, which override those of the package; None to use only those of the package.
     """
 
     def __init__(self, prices: Mapping[str, ModelPrice] | None = None) -> None:
@@ -47,7 +47,7 @@ class PriceTable:
         self._calculate: _Calculate | None = None
 
     async def load(self) -> None:
-        """If the package is installed, load its prices in a thread. This takes some tenths of a second."""
+        """If the package is installed, load its prices in a thread (some tenths of a second)."""
         self._calculate = await anyio.to_thread.run_sync(_load_package)
 
     def output_price(self, provider: str, model: str) -> int:
@@ -81,7 +81,7 @@ class PriceTable:
 
 
 def _rounded(cost: Decimal) -> int | None:
-    """Return a cost as an integer; None if it exceeds `MAX_COST`, because sums of such costs could exceed 64 bits."""
+    """Return a cost as an integer; None above `MAX_COST`, because sums in the database could overflow."""
     return int(cost.to_integral_value()) if cost <= MAX_COST else None
 
 

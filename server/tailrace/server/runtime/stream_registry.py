@@ -1,4 +1,4 @@
-"""A registry of the open SSE streams of a server. It cancels the streams when the server stops."""
+"""The open SSE streams of a server."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -25,8 +25,8 @@ class OpenStreams:
         """Cancel the open streams if the server stops before the block ends.
 
         Args:
-            stopping: The event that is set when the server begins to stop.
-            after: Seconds after this event until the streams that are still open are cancelled.
+            stopping: Set when the server begins to stop.
+            after: Seconds after this event until the streams are cancelled.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self._cut_off, stopping, after)

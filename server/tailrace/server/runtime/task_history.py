@@ -1,7 +1,7 @@
 """Adds the agent's messages to the history of a task when a client reads the task.
 
 The record of a task contains only the caller's messages and earlier status messages. The agent's messages, tool calls and tool
-results are persisted only once, in the conversation, so that they do not enlarge events and snapshots.
+results are stored once, in the conversation, so that they do not enlarge events and snapshots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,22 +13,21 @@ from tailrace.streaming.a2a.stream_extension import is_response_text
 from tailrace.streaming.conversion.message_conversion import is_callers
 
 MAX_HISTORY = 1000
-"""Maximum number of messages of a history in a response. The newest messages are returned."""
+"""Maximum number of messages of a history in a response, newest first."""
 
 Turn = list[Message]
-"""A message of the caller, and the messages that follow it up to the next message of the caller."""
+"""A message of the caller, and the messages before the next message of the caller."""
 
 
 def with_agent_messages(task: Task, recorded: Sequence[Message], length: int | None = None) -> Task:
     """Return a task with a history that includes the agent's messages in order.
 
-    Reasoning is omitted, because a client without the stream extension would display it as the response. The artifacts contain
-    the reasoning.
+    Reasoning is omitted, because a client without the stream extension would display it as the response.
 
     Args:
         task: The task with the complete history of its record.
         recorded: The newest `MAX_HISTORY` messages of the task in the conversation, oldest first.
-        length: The maximum number of messages; None for `MAX_HISTORY`. The newest messages are returned.
+        length: Maximum number of messages, of which the newest are returned; None for `MAX_HISTORY`.
     """
     turns = _turns(message for message in recorded if message.task_id == task.id)
     if len(recorded) < MAX_HISTORY:  # otherwise, the turn of the first message is unknown
@@ -48,23 +47,20 @@ def _turns(messages: Iterable[Message]) -> list[Turn]:
 
 
 def _merged(turns: Sequence[Turn], recorded: Sequence[Turn]) -> list[Turn]:
-    """Add the messages of the conversation to the turns of a task.
-
-    For the last turns, the conversation may not have messages yet.
-    """
+    """Add the messages of the conversation to the turns of a task. The last turns may have no messages there yet."""
     merged: list[Turn] = []
     for number, (question, *statuses) in enumerate(turns):
         answers = recorded[number][1:] if number < len(recorded) else []
         known = _contents(answers)
         statuses = [status for status in statuses if not all(item in known for item in _contents([status]))]
-        # The last status message of an ended turn is a question to the caller. Earlier status messages report progress.
+        # The last status message of an ended turn is a question to the caller. Earlier ones report progress.
         at = len(statuses) if number == len(turns) - 1 else max(len(statuses) - 1, 0)
         merged.append([question, *statuses[:at], *answers, *statuses[at:]])
     return merged
 
 
 def _contents(messages: Iterable[Message]) -> list[object]:
-    """Return the parts of messages. A part with several tool calls becomes one item for each call."""
+    """Return the parts of messages. Each tool call is a separate item."""
     contents: list[object] = []
     for part in chain.from_iterable(message.parts for message in messages):
         data: object = part.data

@@ -46,14 +46,14 @@ def ending_after(error: BaseException, task_id: str) -> StatusUpdate:
         raise error
     if is_cancelled and anyio.current_effective_deadline() == -math.inf:
         raise error  # the engine is cancelled
-    # If the handler awaited an object that was cancelled, raising this error here would cancel all turns of the engine.
+    # The handler awaited a cancelled object. If this error were raised, it would cancel all turns.
     outcome = "raised a cancellation error" if is_cancelled else "failed"
     logger.error("the handler of task %s %s", task_id, outcome, exc_info=error)
     return failed_because(HANDLER_FAILED)
 
 
 def with_attempts(ending: StatusUpdate, record: TaskRecord, turn: int) -> StatusUpdate:
-    """Add the attempts of a continued response to the last status of its turn, unless the status already contains attempts."""
+    """Add the attempts of a continued response to the last status of its turn, unless it already has attempts."""
     attempts = attempts_of_turn(record, turn)
     if not attempts or "attempts" in extension_metadata(ending.metadata or {}):
         return ending

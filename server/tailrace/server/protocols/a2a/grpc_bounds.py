@@ -1,4 +1,4 @@
-"""Counts the values of a protobuf message before the message is parsed, because parsing creates an object for each value.
+"""Counts the values of a protobuf message before it is parsed, because parsing creates an object for each value.
 
 Source: https://protobuf.dev/programming-guides/encoding/.
 """
@@ -17,7 +17,7 @@ def scan_fields(body: bytes, descriptor: Any, scan: JsonScan) -> None:
 
     Args:
         body: The encoded message. Counting stops at an encoding error, which the parser reports later.
-        descriptor: The descriptor of the type of the message.
+        descriptor: The descriptor of the message's type.
         scan: Counts the values.
 
     Raises:
@@ -46,7 +46,7 @@ def scan_fields(body: bytes, descriptor: Any, scan: JsonScan) -> None:
 
 
 def _read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a variable-length integer and the position after it, or 0 and ``end`` if the integer is incomplete or too long."""
+    """Return a variable-length integer and the position after it; 0 and ``end`` if it is incomplete or too long."""
     value = shift = 0
     while at < end and shift < 70:
         byte = body[at]

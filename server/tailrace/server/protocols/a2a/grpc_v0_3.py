@@ -1,11 +1,10 @@
 """A2A 0.3 over gRPC: the service ``a2a.v1.A2AService``.
 
-Protobuf messages are converted to and from ProtoJSON, which is also the JSON of the HTTP+JSON binding of 0.3. Only requests are
-different: over gRPC, they identify tasks and webhooks by resource names (``tasks/ID/pushNotificationConfigs/ID``).
+Protobuf messages are converted to and from ProtoJSON, the JSON of HTTP+JSON in 0.3. Only requests differ: they identify tasks and
+webhooks by resource names (``tasks/ID/pushNotificationConfigs/ID``).
 
-Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. The specification defines errors only as gRPC statuses. In the message of the
-status, clients expect the name of the error, followed by a colon. Two errors have other status codes than in 1.0, because clients
-would misinterpret the codes of 1.0.
+Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. In the message of an error status, clients expect the name of the error,
+followed by a colon.
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ Fields = dict[str, Any]
 _TASKS = "tasks/"
 _CONFIGS = "/pushNotificationConfigs"
 
-# Clients of 0.3 would interpret FAILED_PRECONDITION, the status of these errors in 1.0, as "cannot be canceled".
+# Clients of 0.3 interpret FAILED_PRECONDITION, the status in 1.0, as "cannot be canceled".
 _UNIMPLEMENTED = (PushNotificationNotSupportedError, UnsupportedOperationError)
 
 
@@ -65,19 +64,18 @@ class Grpc03(GrpcVersion):
         self._dialect = dialect or Version03ProtoJson()
 
     def for_client(self, user_agent: str) -> "Grpc03":
-        """Return the instance for a client. It encodes the bytes of files in the way that the client expects."""
+        """Return the instance that encodes the bytes of files as a client expects."""
         return Grpc03(self._dialect.for_client(user_agent))
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """Convert a request to the form of HTTP+JSON, which contains ids instead of resource names, and decode this form."""
+        """Decode a request. Its resource names are converted to the ids of HTTP+JSON."""
         fields = to_json(message)
         if operation in (Operation.GET_TASK, Operation.CANCEL_TASK, Operation.SUBSCRIBE_TO_TASK):
             fields |= {"id": _task_id(fields.pop("name", ""), "name")}
         elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
             fields |= _config_ids(fields.pop("name", ""))
         elif operation in (Operation.CREATE_PUSH_CONFIG, Operation.LIST_PUSH_CONFIGS):
-            # In the proto's HTTP rule for creation, ``parent`` ends with the name of the collection, so clients may send this
-            # name.
+            # According to the proto's HTTP rule, ``parent`` may end with the name of the collection.
             fields |= {"taskId": _task_id(fields.pop("parent", "").removesuffix(_CONFIGS), "parent")}
         return self._dialect.read_request(operation, fields)
 
@@ -98,7 +96,7 @@ class Grpc03(GrpcVersion):
         return fill(a2a_v0_3_pb2.StreamResponse(), fields)
 
     def write_status(self, error: A2AError) -> status_pb2.Status:
-        """Return the status. Its message consists of the name of the error, a colon, and the message of the error."""
+        """Return the status. Its message is the name of the error, a colon, and the message of the error."""
         name = type(error).__name__
         if isinstance(error, ExtendedAgentCardNotConfiguredError):
             name = "AuthenticatedExtendedCardNotConfiguredError"
@@ -107,11 +105,7 @@ class Grpc03(GrpcVersion):
 
 
 def _task_id(name: str, field: str) -> str:
-    """Return the id in ``tasks/ID``.
-
-    Raises:
-        InvalidParamsError: The name is not a resource name of a task.
-    """
+    """Return the id in ``tasks/ID``."""
     task_id = name.removeprefix(_TASKS)
     if not name.startswith(_TASKS) or not task_id:
         raise _misnamed(field, "tasks/ID")
@@ -119,11 +113,7 @@ def _task_id(name: str, field: str) -> str:
 
 
 def _config_ids(name: str) -> Fields:
-    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID`` as the HTTP+JSON members ``taskId`` and ``configId``.
-
-    Raises:
-        InvalidParamsError: The name is not a resource name of a webhook.
-    """
+    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID`` as members of HTTP+JSON."""
     task, parted, config_id = name.rpartition(f"{_CONFIGS}/")
     if not parted or not config_id or not task.removeprefix(_TASKS):
         raise _misnamed("name", f"tasks/ID{_CONFIGS}/ID")

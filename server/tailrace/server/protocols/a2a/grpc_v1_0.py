@@ -17,7 +17,7 @@ from tailrace.streaming.a2a.version_codec import EXTENSION_OPERATIONS, Operation
 
 
 class Grpc10(GrpcVersion):
-    """A2A 1.0 with the protobuf messages of the SDK, which are generated from the proto of the specification."""
+    """A2A 1.0 with the protobuf messages of the SDK."""
 
     version = "1.0"
     accepts = frozenset({"1.0"})

@@ -14,7 +14,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel
 from tailrace.streaming.a2a.version_codec import Operation
 
-# Limits of the texts in the trailing metadata of a call, in bytes.
+# In bytes of trailing metadata.
 MAX_MESSAGE = 512
 _MAX_DETAIL = 256  # a value in a detail of an error
 _MAX_VIOLATIONS = 2_048  # all field violations together
@@ -25,7 +25,7 @@ class GrpcVersion(ABC):
 
     Attributes:
         version: Major and minor version, as in ``a2a-version``.
-        accepts: Accepted values of ``a2a-version``. Calls without a value are accepted, too.
+        accepts: Accepted values of ``a2a-version``, which may also be missing.
         descriptor: The descriptor of the service.
         operations: The operations by method name.
         subscribes_to_ended_tasks: See `Dialect`.
@@ -46,7 +46,7 @@ class GrpcVersion(ABC):
         """Decode and validate a request.
 
         Raises:
-            InvalidParamsError: The request is not valid.
+            InvalidParamsError: The request is invalid.
         """
 
     @abstractmethod
@@ -61,7 +61,7 @@ class GrpcVersion(ABC):
 
     @abstractmethod
     def write_event(self, event: Event, *, is_last: bool) -> ProtoMessage:
-        """Encode an event of a stream, including its number. ``is_last`` is True for the last event of the stream.
+        """Encode an event of a stream, including its number.
 
         Raises:
             InternalError: The event contains a value that protobuf cannot represent.
@@ -75,13 +75,13 @@ class GrpcVersion(ABC):
 def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_pb2.Status:
     """Convert an error to ``google.rpc.Status``, with an ErrorInfo and, if applicable, a BadRequest or a RetryInfo.
 
-    Long texts are shortened, and field violations beyond `_MAX_VIOLATIONS` bytes are omitted, because the size of metadata is
-    limited.
+    Because the size of metadata is limited, long texts are shortened, and field violations beyond `_MAX_VIOLATIONS` bytes are
+    omitted.
 
     Args:
         error: The error.
-        name: Name of the status code; empty to use the status of the error.
-        message: Message of the status; empty to use the message of the error.
+        name: Name of the status code; empty for the status of the error.
+        message: Message of the status; empty for the message of the error.
     """
     info, *rest = error.details()
     metadata = {
@@ -110,6 +110,6 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
 
 
 def shortened_to_bytes(text: str, size: int) -> str:
-    """Return a text unchanged if it has at most ``size`` bytes in UTF-8. Otherwise, return its beginning with an ellipsis."""
+    """Shorten a text to ``size`` bytes in UTF-8, with an ellipsis."""
     encoded = text.encode()
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"

@@ -1,7 +1,5 @@
 """The HTTP+JSON binding of A2A 0.3: routes under ``/v1``, and the format of errors.
 
-One route has the path of the extended card in version 0.2, for clients of this version.
-
 Source: A2A 0.3.0, section 3.5.6 (paths) and ``specification/grpc/a2a.proto``. The specification does not define the members of an
 error. Some clients read the name of the error from ``error`` or ``type``. The official JavaScript client reads the JSON-RPC error
 code from ``code``.
@@ -13,7 +11,7 @@ from tailrace.streaming.a2a.v0_3_proto_json import Version03ProtoJson
 from tailrace.streaming.a2a.version_codec import Operation
 
 CARD = Route("GET", "/v1/card", Operation.GET_EXTENDED_CARD)
-"""The route of the extended card. If the agent has no extended card, `CardEndpoint` serves the public card at this path."""
+"""The route of the extended card, or of the public card if there is no extended card (see `CardEndpoint`)."""
 
 ROUTES = (
     Route("POST", "/v1/message:send", Operation.SEND_MESSAGE),
@@ -21,7 +19,7 @@ ROUTES = (
     Route("GET", "/v1/tasks", Operation.LIST_TASKS),
     Route("POST", "/v1/tasks/{id}:cancel", Operation.CANCEL_TASK),
     Route("POST", "/v1/tasks/{id}:subscribe", Operation.SUBSCRIBE_TO_TASK),
-    # Without the event ``end``: the official clients use GET, and treat every event as an event of the task.
+    # No event ``end``, because the official clients use GET and treat every event as an event of the task.
     Route("GET", "/v1/tasks/{id}:subscribe", Operation.SUBSCRIBE_TO_TASK),
     Route("POST", "/v1/tasks/{taskId}/pushNotificationConfigs", Operation.CREATE_PUSH_CONFIG),
     Route("GET", "/v1/tasks/{taskId}/pushNotificationConfigs", Operation.LIST_PUSH_CONFIGS),
@@ -40,7 +38,7 @@ _NAMES = {
 
 
 def write_problem(problem: Problem) -> bytes:
-    """Encode an error. Its name and its code are in the members that clients of 0.3 read."""
+    """Encode an error with its name and code."""
     name = _NAMES.get(problem.name, problem.name)
     fields: dict[str, object] = {"error": name, "type": name, "message": problem.message}
     if problem.rpc_code is not None:

@@ -1,8 +1,8 @@
 """The JSON-RPC binding of A2A: all versions have the same URL (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
 
-A request is checked in this order: authentication, media type, JSON, envelope, method, version, parameters. An error is a
-JSON-RPC error object, usually in a response with HTTP status 200. The exceptions are 415 for another media type, 413 for a body
-that is too large, 408 for a body that arrives too slowly, and errors of authentication.
+A request is checked in this order: authentication, media type, JSON, envelope, method, version, parameters. Errors have HTTP
+status 200, except for 415 for another media type, 413 for a body that is too large, 408 for a body that arrives too slowly, and
+errors of authentication.
 """
 
 import math
@@ -46,9 +46,9 @@ from tailrace.wrappers.messages import join_surrogates, shortened
 JsonRpcId = str | int | float | None
 
 MAX_ID_BYTES = 256
-"""Maximum bytes of the id of a request, as ASCII JSON without quotation marks. Every event of a stream contains the id.
+"""Maximum bytes of the id of a request, as ASCII JSON without quotation marks.
 
-One write joins events of at most 512 KiB (`tailrace.streaming.task.event_log.TaskLog`). The ids add at most 1 MB to this write.
+Every event of a stream contains the id. In one write of up to 512 KiB of events (`TaskLog`), the ids add at most 1 MB.
 """
 
 
@@ -75,7 +75,7 @@ class JsonRpcBinding:
         self._dialects = dialects
 
     async def handle(self, request: Request) -> Response:
-        """Return the response to one HTTP request: a JSON-RPC response, or an SSE stream of JSON-RPC responses."""
+        """Return the response to one HTTP request: a JSON-RPC response, or an SSE stream of them."""
         try:
             identity = await self._authenticator.authenticate(credentials_of(request))
         except AuthError as error:
@@ -89,11 +89,11 @@ class JsonRpcBinding:
         try:
             body = await read_json(request, self._settings)
         except ClientDisconnect:
-            return Response(status_code=400)  # the client has disconnected
+            return Response(status_code=400)  # the client does not receive it
         except A2AError as error:
             a2a_error = as_a2a_error(error)
             answer = _encode({"id": None, "error": a2a_error.to_jsonrpc()})
-            # `ParseError`: the body was read completely, but is not JSON. JSON-RPC reports this with status 200.
+            # For a complete body that is not JSON (`ParseError`), JSON-RPC has status 200.
             status = 200 if isinstance(a2a_error, ParseError) else a2a_error.http_status
             return Response(answer, status, headers=error_headers(a2a_error), media_type="application/json")
         request_id: JsonRpcId = None
@@ -156,7 +156,7 @@ class JsonRpcBinding:
         return Response(answer, media_type="application/json", headers=headers)
 
     def _find_dialects(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
-        """Return the dialects that have the requested method and match the requested version, and the name of the method."""
+        """Return the dialects that match the requested method and version, and the name of the method."""
         name = envelope.get("method")
         if envelope.get("jsonrpc") != "2.0":
             raise InvalidRequestError('"jsonrpc" must be "2.0"')
@@ -179,7 +179,7 @@ class JsonRpcBinding:
     async def _dialect_of_task(
         self, dialects: Sequence[Dialect], task_id: object, identity: Identity
     ) -> Dialect:
-        """Return the dialect of the request that created a task. If this dialect is not in the list, return the first dialect."""
+        """Return the dialect in which a task was created, or the first dialect if that one is not in the list."""
         if not isinstance(task_id, str):
             return dialects[0]
         version = await self._operations.dialect_of(
@@ -209,7 +209,7 @@ def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
 
 
 def _head(request_id: JsonRpcId) -> bytes:
-    """Return a JSON-RPC response up to the result. A closing brace after the result completes the response."""
+    """Return a JSON-RPC response up to the result."""
     return b'{"jsonrpc":"2.0","id":' + encode_ascii(request_id) + b',"result":'
 
 

@@ -1,7 +1,7 @@
 """Conversion between tailrace's errors and the errors of the official SDK.
 
-All classes except one have the same names in the SDK. The routes of the SDK encode the member ``data`` of an error: its entry
-``errors`` becomes the violations of a BadRequest, and its other entries become the metadata of an ErrorInfo.
+The routes of the SDK encode the member ``data`` of an error: its entry ``errors`` becomes the violations of a BadRequest, and its
+other entries become the metadata of an ErrorInfo.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _TAILRACE_CLASSES = {theirs: ours for ours, theirs in _CLASSES.items()}
 
 
 def to_sdk_error(error: A2AError) -> sdk_errors.A2AError:
-    """Convert an error of tailrace to an error of the SDK with the same message, metadata and violations."""
+    """Convert an error of tailrace to an error of the SDK."""
     data: dict[str, Any] = dict(error.metadata)
     if error.violations:
         data["errors"] = [
@@ -47,7 +47,7 @@ def to_sdk_error(error: A2AError) -> sdk_errors.A2AError:
 
 
 def from_sdk_error(error: sdk_errors.A2AError) -> A2AError:
-    """Convert an error of the SDK to an error of tailrace. An error of an unknown class becomes an InternalError."""
+    """Convert an error of the SDK. An error of an unknown class becomes an InternalError."""
     kind = next(
         (_TAILRACE_CLASSES[each] for each in type(error).__mro__ if each in _TAILRACE_CLASSES),
         errors.InternalError,
@@ -65,7 +65,7 @@ def from_sdk_error(error: sdk_errors.A2AError) -> A2AError:
 def as_sdk_error(error: Exception) -> sdk_errors.A2AError:
     """Convert an exception to an error of the SDK. Log errors that the server caused.
 
-    The SDK has no error for failed authentication. An `AuthError` therefore becomes an InvalidRequestError.
+    The SDK has no error for failed authentication, so an `AuthError` becomes an InvalidRequestError.
     """
     if isinstance(error, sdk_errors.A2AError):
         return error
@@ -75,7 +75,7 @@ def as_sdk_error(error: Exception) -> sdk_errors.A2AError:
 
 
 def _detail(error: sdk_errors.A2AError, kind: type[A2AError]) -> str:
-    """Return an error's message without the standard text of tailrace's class or the SDK's class at its beginning."""
+    """Return an error's message without the standard text of its class."""
     for standard in (kind.message, type(error).message):
         if error.message.startswith(standard):
             return error.message.removeprefix(standard).removeprefix(": ")

@@ -14,10 +14,9 @@ _UPDATES = ("artifactUpdate", "statusUpdate")
 
 
 def to_stream_response(event: Event, *, numbered: bool = True) -> a2a_pb2.StreamResponse:
-    """Convert an event to the SDK's ``StreamResponse``. The metadata of the stream extension contains the number of an update.
+    """Convert an event to the SDK's ``StreamResponse``.
 
-    gRPC has no ``id`` field like SSE, so clients read the number from this metadata. A snapshot of a task already contains the
-    number, and a direct message has no number.
+    gRPC has no ``id`` field like SSE, so the metadata of the stream extension contains the number of an update.
 
     Args:
         event: An event of a task's log.

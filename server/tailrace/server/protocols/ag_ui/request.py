@@ -33,7 +33,7 @@ from tailrace.wrappers import (
 from tailrace.wrappers.assembly.tool_calls import parse_arguments
 from tailrace.wrappers.conversion.text_joining import join_texts
 
-# A tuple instead of a set, because ``type`` in a request may be any JSON value, also an unhashable value.
+# Not a set, because ``type`` in a request may be unhashable.
 _MEDIA = ("image", "audio", "video", "document", "binary")
 
 
@@ -84,10 +84,8 @@ class RunRequest:
     Attributes:
         thread_id: The id of the thread. AG-UI calls a conversation a thread.
         run_id: The id of the run.
-        has_outcome: Whether the client supports the outcomes of AG-UI 1.0. Clients of 1.0 send their version; clients of
-            earlier versions do not.
-        request: The parsed request. None if it has neither messages nor decisions: the client then joins the thread without a new
-            message.
+        has_outcome: Whether the client supports the outcomes of AG-UI 1.0.
+        request: The parsed request. None if it has neither messages nor decisions, because the client joins the thread.
     """
 
     thread_id: str
@@ -125,11 +123,7 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
 
 
 def _decision(entry: _ResumeEntry, param: str) -> ApprovalDecision:
-    """Return the decision in the client's response to an interrupt. A cancelled interrupt rejects the call.
-
-    Raises:
-        OpenAIError: The response does not conform to `RESPONSE_SCHEMA`.
-    """
+    """Return the decision in the response to an interrupt (see `RESPONSE_SCHEMA`). A cancelled interrupt rejects the call."""
     payload: Mapping[str, Any] = entry.payload if is_mapping(entry.payload) else {}
     reason, arguments = payload.get("reason"), payload.get("editedArgs")
     text = reason if isinstance(reason, str) else ""
@@ -156,10 +150,7 @@ def _instructions(message: _Message) -> str:
 
 
 def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
-    """Yield the messages of the conversation, without instructions.
-
-    Reasoning and activities are omitted, because they are only for display.
-    """
+    """Yield the messages of the conversation, without instructions, reasoning and activities."""
     results: list[ContentPartToolResult] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):
@@ -198,7 +189,7 @@ def _content(
 
 
 def _file(part: Mapping[str, Any], param: str) -> ContentPart:
-    """Convert a file. In versions before 1.0, the members of the file are in ``part`` instead of in ``source``."""
+    """Convert a file. Before 1.0, its members are in ``part`` instead of in ``source``."""
     source: object = part.get("source")
     fields: Mapping[str, Any] = source if is_mapping(source) else part
     value, media_type = fields.get("value"), fields.get("mimeType")

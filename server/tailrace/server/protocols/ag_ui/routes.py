@@ -45,7 +45,7 @@ class AgUiEndpoint:
         return await self._endpoint.stream(stream, _encoder(turn, run))
 
     async def _join(self, run: RunRequest, caller: Caller) -> Response:
-        """Send the messages of a thread to the client. If a response is running in the thread, also stream this response."""
+        """Send the messages of a thread to the client, and stream the running response, if there is one."""
         task, stored = await self._endpoint.conversation(run.thread_id, caller)
         if task is not None and is_running(task):
             stream, turn = await self._endpoint.subscribe(task.id, caller)

@@ -25,11 +25,7 @@ from tailrace.wrappers.openai.converter import arguments_text
 
 
 def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
-    """Return a conversation in the format of AG-UI.
-
-    Args:
-        stored: The messages of the conversation, oldest first.
-    """
+    """Return a conversation (oldest message first) in the format of AG-UI."""
     messages: list[Fields] = []
     turns: dict[str, int] = {}
     rounds: dict[str, int] = {}
@@ -59,11 +55,11 @@ def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
 
 
 def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
-    """Return the payloads of a run that has no response, because no task is running.
+    """Return the payloads of a run without a response.
 
     Args:
-        encoder: An encoder that was created with the snapshot of the conversation.
-        task: The newest task of the thread; None if the thread has no tasks.
+        encoder: An encoder with the snapshot of the conversation.
+        task: The newest task of the thread, or None.
     """
     message = task.status.message if task is not None else None
     waits = task is not None and task.status.state is TaskState.INPUT_REQUIRED and message is not None
@@ -80,7 +76,6 @@ def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
 
 
 def _replace_arguments(messages: Iterable[Fields], call_id: str, arguments: object) -> None:
-    """Replace the arguments of a call in AG-UI messages."""
     for message in messages:
         for call in message.get("toolCalls", ()):
             if call["id"] == call_id:

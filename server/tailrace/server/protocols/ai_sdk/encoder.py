@@ -1,8 +1,8 @@
-"""Encodes a response as a UI message stream, version 1, of Vercel's AI SDK. The code does no IO.
+"""Encodes a response as a UI message stream, version 1, of Vercel's AI SDK.
 
-The protocol is described at https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol. Tools that the client declared become static tools
-(``tool-NAME``). Tools that the agent runs become dynamic tools. Their calls are marked as executed by the provider, so that the
-client does not run them. The id of an approval is the digest of the call. In the AI SDK, a chunk is one JSON payload of a stream.
+See https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol, where a chunk is one JSON payload. Tools that the client declared become
+static tools (``tool-NAME``). Tools that the agent runs become dynamic tools. Their calls are marked as executed by the provider,
+so that the client does not run them. The id of an approval is the digest of the call.
 """
 
 import json
@@ -29,8 +29,7 @@ class UiMessageEncoder(UiEncoder):
 
     Args:
         translator: Translates the events of the task.
-        message_id: The id of a message in the client's conversation that the response extends. If empty, the response is a new
-            message with an id that is derived from the id of the task.
+        message_id: The id of a message in the client's conversation that the response extends; empty for a new message.
     """
 
     def __init__(self, translator: EventTranslator, message_id: str = "") -> None:
@@ -126,7 +125,6 @@ class UiMessageEncoder(UiEncoder):
 
 
 def _input(ended: ui_events.CallEnded) -> Fields:
-    """Return the chunk for a call's complete input."""
     call = ended.call
     fields: Fields = {"toolCallId": call.id, "toolName": call.name, "input": ended.input}
     if not ended.declared:
@@ -137,7 +135,6 @@ def _input(ended: ui_events.CallEnded) -> Fields:
 
 
 def _output(result: ui_events.CallResult) -> Fields:
-    """Return the chunk for the result of a call."""
     if result.is_rejected:
         return {"type": "tool-output-denied", "toolCallId": result.id}
     fields: Fields = {"toolCallId": result.id, **({} if result.by_caller else _BY_AGENT)}
@@ -162,7 +159,7 @@ def _sources(ended: ui_events.TurnEnded) -> Iterator[Fields]:
 
 
 def _objects_in(annotation: object) -> Iterator[Mapping[str, Any]]:
-    """Yield an annotation and the objects in it. The URL can be in any of them, depending on the provider."""
+    """Yield an annotation and the objects in it. Depending on the provider, the URL is in one of them."""
     if is_mapping(annotation):
         yield annotation
         yield from filter(is_mapping, annotation.values())

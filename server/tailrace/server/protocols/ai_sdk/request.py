@@ -61,8 +61,8 @@ def read_chat_id(chat_id: str) -> str:
 def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     """Validate and convert a request.
 
-    The request contains a new message, results of tools or decisions about calls, or asks for another response to the last
-    message. ``messages`` is the complete conversation. ``message`` is an alternative that contains only the new message.
+    ``messages`` is the complete conversation. ``message`` is an alternative that contains only the new message. If the last
+    message is a response, the request contains results of tools or decisions about calls, or asks for another response.
 
     Args:
         body: The JSON of the request.
@@ -107,12 +107,12 @@ def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def _read_message(message: _UIMessage, param: str, *, has_decisions: bool) -> Iterator[Message]:
-    """Convert a client's message to messages of the conversation. Each step of an assistant's message becomes a message.
+    """Convert a client's message. Each step of an assistant's message becomes a message.
 
     Args:
         message: The message.
         param: The path of the message in the request, for errors.
-        has_decisions: True for the last message. Decisions in earlier messages were already sent.
+        has_decisions: True for the last message. Earlier decisions were already sent.
     """
     if message.role == "user":
         yield Message(role=Role.USER, content=tuple(_content(message.parts, param)))
@@ -149,7 +149,6 @@ def _content(parts: list[dict[str, Any]], param: str) -> Iterator[ContentPart]:
 
 
 def _is_complete_call(part: Mapping[str, Any]) -> bool:
-    """Return whether a part is a tool call with complete input."""
     kind = str(part.get("type"))
     return (kind.startswith("tool-") or kind == "dynamic-tool") and part.get("state") != "input-streaming"
 
@@ -162,10 +161,10 @@ def _names_of(part: Mapping[str, Any]) -> dict[str, Any]:
 def _call_of(part: Mapping[str, Any]) -> ContentPartToolCall:
     input_value: object = part.get("input")
     if input_value is None:
-        input_value = part.get("rawInput")  # older clients: input that is not valid JSON
+        input_value = part.get("rawInput")  # older clients: invalid JSON
     if isinstance(input_value, str):
         read = parse_arguments(input_value)
-        if "arguments_text" not in read:  # the input is text, not JSON
+        if "arguments_text" not in read:  # not JSON
             read = {"arguments_text": input_value}
     else:
         read = {"arguments": dict(input_value)} if is_mapping(input_value) else {}
@@ -178,7 +177,7 @@ def _approval_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _decision_of(part: Mapping[str, Any]) -> ApprovalDecision | None:
-    """Return the decision about a call of an agent's tool. Return None if there is no decision, or if the call has a result."""
+    """Return the decision about a call of an agent's tool; None without a decision or with a result."""
     if part.get("state") != "approval-responded" or part.get("providerExecuted") is not True:
         return None
     approval = _approval_of(part)
@@ -190,7 +189,6 @@ def _decision_of(part: Mapping[str, Any]) -> ApprovalDecision | None:
 
 
 def _result_of(part: Mapping[str, Any]) -> ContentPartToolResult | None:
-    """Return the result of a call; None if the part has no result."""
     if not _is_complete_call(part):
         return None
     state = part.get("state")

@@ -1,7 +1,7 @@
 """The routes for Vercel's AI SDK. ``useChat`` needs only the URL ``/ai-sdk``.
 
-The id of a chat is the key of the conversation. The AI SDK defines no request that stops a response; for this purpose, tailrace
-has the route ``DELETE /ai-sdk/{chat_id}/stream``.
+The id of a chat is the key of the conversation. The AI SDK defines no request that stops a response, so tailrace adds
+``DELETE /ai-sdk/{chat_id}/stream``.
 """
 
 from fastapi import APIRouter, Request, Response
@@ -58,7 +58,7 @@ class AiSdkEndpoint:
         return await self._endpoint.stream(stream, UiMessageEncoder(turn, chat.message_id), _HEADERS)
 
     async def _resume(self, request: Request) -> Response:
-        """Stream the running response of a chat from its beginning. Without a running response, return 204."""
+        """Stream the running response of a chat from its beginning, or return 204."""
         task, caller = await self._running_task(request)
         if task is None:
             return Response(status_code=204)
@@ -72,11 +72,11 @@ class AiSdkEndpoint:
             try:
                 await self._operations.execute(Operation.CANCEL_TASK, CancelTaskRequest(id=task.id), caller)
             except TaskNotCancelableError:
-                pass  # the task has ended since `newest_task` returned it
+                pass  # the task has ended meanwhile
         return Response(status_code=204)
 
     async def _messages(self, request: Request) -> Response:
-        """Return the messages of a chat. Messages of a running response are omitted."""
+        """Return the messages of a chat, without a running response."""
         caller = await self._endpoint.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
         task, stored = await self._endpoint.conversation(key, caller)
@@ -90,5 +90,5 @@ class AiSdkEndpoint:
 
 
 def _text_response(error: OpenAIError) -> Response:
-    """Return an error as plain text, because the client displays the body."""
+    """Return an error as plain text, which the client displays."""
     return Response(str(error), error.status, headers=error.headers, media_type="text/plain")

@@ -1,6 +1,6 @@
 """Converts a stored conversation to messages of the AI SDK, for a page that was reloaded.
 
-The agent's messages between two messages of the user become one message, with the id that it had in the stream of the response.
+The agent's messages between two messages of the user become one message, with its id from the stream of the response.
 """
 
 import json
@@ -58,7 +58,7 @@ class _Snapshot:
         self._ran_here = ran_here
         self._turns: dict[str, int] = {}
         self._calls: dict[str, Fields] = {}
-        self._parts: list[Fields] | None = None  # parts of the agent's message; None after a user's message
+        self._parts: list[Fields] | None = None  # of the agent's message; None after a user's message
 
     def add(self, stored: A2AMessage) -> None:
         """Add the next message."""
@@ -151,7 +151,7 @@ class _Snapshot:
 
 
 def _content_part(part: object, state: Fields | None = None) -> Fields | None:
-    """Convert a part with text, reasoning, a file or data. Return None for other parts."""
+    """Convert text, reasoning, a file or data. Return None for other parts."""
     match part:
         case ContentPartText(text=text):
             return {"type": "text", "text": text, **(state or {})}

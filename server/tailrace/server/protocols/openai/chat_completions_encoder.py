@@ -1,7 +1,7 @@
 """Encoder of the Chat Completions API: chunks of a stream, or a complete ``chat.completion``.
 
-The format is described at https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. The member
-``reasoning_content`` contains reasoning, as in the responses of most OpenAI-compatible servers.
+See https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. The member ``reasoning_content`` contains
+reasoning, as in the responses of most OpenAI-compatible servers.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class ChatCompletionEncoder(ChoiceEncoder):
         self, translator: EventTranslator, request: ChatRequest, previous: ChoiceEncoder | None = None
     ) -> None:
         super().__init__(translator, request, previous)
-        self._indexes: dict[str, int] = {}  # indexes of calls, by call id
+        self._indexes: dict[str, int] = {}  # by call id
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
         """Encode a chat event as chunks."""

@@ -17,9 +17,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def chat_usage(usage: Mapping[str, Any]) -> Fields:
-    """Return the usage in the format of Chat Completions.
-
-    If the provider reported usage in this format, the result includes the provider's other members.
+    """Return the usage in the format of Chat Completions, with the provider's further members in this format.
 
     Args:
         usage: The extension metadata ``usage`` of a task.
@@ -40,7 +38,7 @@ class ChoiceEncoder(Encoder):
     Args:
         translator: Translates the events of the task.
         request: The request for this choice.
-        previous: The encoder of the previous choice, which ends before this choice begins; None for the first choice.
+        previous: The encoder of the previous choice, which must have ended; None for the first choice.
 
     Attributes:
         id_prefix: The prefix of the ids of completions.
@@ -60,7 +58,7 @@ class ChoiceEncoder(Encoder):
         self._request = request
         self._previous = previous
         self._fields: Fields = {}
-        self._usage: Fields | None = None  # usage of this choice and all previous choices
+        self._usage: Fields | None = None  # of this and all previous choices
         self._choices: list[Fields] = []
         usage = b',"usage":null' if request.include_usage else b""
         self._head = self.choice_prefix = b""
@@ -73,7 +71,7 @@ class ChoiceEncoder(Encoder):
 
     @abstractmethod
     def _choice(self, events: Iterable[ui_events.UiEvent]) -> Fields:
-        """Return the choice for all events of a successful turn, without ``index`` and ``finish_reason``."""
+        """Return the choice of a successful turn, without ``index`` and ``finish_reason``."""
 
     def feed(self, event: Event) -> bytes:
         """Encode an event of the task as frames."""
@@ -85,7 +83,7 @@ class ChoiceEncoder(Encoder):
         return b"data: " + error.body() + b"\n\n"
 
     def complete(self, events: Iterable[ui_events.UiEvent], ended: ui_events.TurnEnded) -> Fields:
-        """Return the completion with this choice and all previous choices. The turn must have ended successfully.
+        """Return the completion with this choice and all previous choices, after a successful turn.
 
         Args:
             events: All events of the turn.
@@ -124,12 +122,7 @@ class ChoiceEncoder(Encoder):
         return self.choice_prefix + content + self._suffix
 
     def _end(self, ended: ui_events.TurnEnded, content: bytes) -> bytes:
-        """Return the last frames of the choice.
-
-        Args:
-            ended: The end of the turn.
-            content: The content of a chunk without text.
-        """
+        """Return the last frames of the choice. ``content`` is the content of a chunk without text."""
         if ended.error is not None:
             return self.fail(ended.error)
         self._add_usage(ended)

@@ -1,7 +1,6 @@
 """Encoder of the legacy Completions API: chunks of a stream, or a complete ``text_completion``.
 
-The format is described at https://platform.openai.com/docs/api-reference/completions/object. Reasoning is omitted, because the
-format has no member for it.
+See https://platform.openai.com/docs/api-reference/completions/object. The format has no member for reasoning.
 """
 
 from collections.abc import Iterable

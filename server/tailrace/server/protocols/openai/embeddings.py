@@ -1,7 +1,6 @@
-"""Requests and responses of OpenAI's Embeddings API. The requests are forwarded to a provider.
+"""OpenAI's Embeddings API (https://platform.openai.com/docs/api-reference/embeddings).
 
-The API is described at https://platform.openai.com/docs/api-reference/embeddings. A request creates no task. Only its usage is
-stored.
+Requests are forwarded to a provider. They create no task, but their usage is stored.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ class EmbeddingRequest(LenientModel):
     """A request for embeddings.
 
     Attributes:
-        model: The requested model; empty if the request names none.
+        model: The requested model; may be empty.
         input: A text, a list of tokens, a list of texts, or a list of lists of tokens.
         encoding_format: The encoding of the vectors; None for the provider's default.
         dimensions: The length of the vectors; None for the model's default.
@@ -38,7 +37,7 @@ class EmbeddingRequest(LenientModel):
     dimensions: Annotated[PositiveInt, Strict()] | None = None
 
     def members(self) -> dict[str, Any]:
-        """Return the members of the request that are sent to the provider."""
+        """Return the members for the provider."""
         return self.model_dump(exclude={"model"}, exclude_none=True)
 
 
@@ -52,7 +51,7 @@ def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
     """Validate a request for embeddings.
 
     Raises:
-        OpenAIError: The request is not valid.
+        OpenAIError: The request is invalid.
     """
     try:
         request = EmbeddingRequest.model_validate(body)
@@ -80,10 +79,7 @@ def _invalid(reason: str) -> OpenAIError:
 
 
 def encode_embeddings(body: bytes, model: str, provider: str) -> tuple[bytes, Usage | None, str]:
-    """Encode the response for the client.
-
-    Return the JSON, the usage that the provider reported (None if it reported none), and the model that the provider reported
-    (empty if it reported none).
+    """Encode the response for the client. Also return the reported usage (or None) and the reported model (may be empty).
 
     Args:
         body: The provider's response.

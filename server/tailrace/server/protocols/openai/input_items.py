@@ -27,12 +27,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
-    """Return the input items of a stored response in chronological order.
-
-    Args:
-        stored: The response.
-        messages: The messages of the conversation.
-    """
+    """Return the input items of a stored response in chronological order."""
     received = received_messages(stored, messages)
     items = items_of(received, f"{stored.task.id}_{stored.turn}")
     decisions: dict[str, list[Fields]] = {}
@@ -47,10 +42,7 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def decisions_of(messages: Iterable[Message]) -> Iterator[list[tuple[str, list[Fields]]]]:
-    """Yield a list for each message. For each decision in the message, the list has the id of the call, and two items.
-
-    The items are the approval request and the decision.
-    """
+    """Yield, for each message, a list with the items of each decision (see `decision_items`)."""
     calls: dict[str, ContentPartToolCall] = {}
     for message in messages:
         yield list(decision_items(message, calls))
@@ -59,23 +51,15 @@ def decisions_of(messages: Iterable[Message]) -> Iterator[list[tuple[str, list[F
 
 
 def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages of a conversation up to the message that requested a response.
-
-    Args:
-        stored: The response.
-        messages: The messages of the conversation.
-    """
+    """Return the messages of a conversation up to the message that requested a response."""
     ids = [message.message_id for message in messages]
-    # While a request waits for its turn, its message is not in the conversation.
+    # The conversation does not contain a message that waits for its turn.
     end = ids.index(stored.message.message_id) if stored.message.message_id in ids else len(ids)
     return [*messages[:end], stored.message]
 
 
 def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the messages without the options of their requests and without approval decisions.
-
-    A message that contains only decisions is omitted.
-    """
+    """Yield the messages without options of requests and without decisions. Messages of only decisions are omitted."""
     for message in messages:
         rest = without_decisions(message)
         if rest is not None:
@@ -83,11 +67,11 @@ def shown_messages(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
-    """Convert messages to items of the Responses API. For a call without a stored result, no result is added.
+    """Convert messages to items of the Responses API. Missing results of calls are not added.
 
     Args:
         messages: The messages.
-        suffix: A part of each item's id, which makes the ids unique.
+        suffix: A part of the ids of the items, which makes them unique.
     """
     common = map(to_common_message, shown_messages(messages))
     items = input_items(History(conversation=tuple(common)), add_missing_results=False)
@@ -110,7 +94,7 @@ def _parts(item: Fields) -> Sequence[Any]:
 
 
 def _part(part: Fields) -> Fields:
-    """Add the members that the API always includes in a part."""
+    """Add the members that a part always has in the API."""
     if part.get("type") == "output_text":
         return {"annotations": [], "logprobs": [], **part}
     if part.get("type") == "input_image":

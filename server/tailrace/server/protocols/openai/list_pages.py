@@ -1,4 +1,4 @@
-"""Pagination of lists as in OpenAI's APIs, with the query parameters ``limit``, ``order`` and ``after``."""
+"""Pagination of lists as in OpenAI's APIs."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -34,7 +34,7 @@ def read_page_query(query: Mapping[str, str], *, order: str = "desc") -> PageQue
         order: The default for ``order``.
 
     Raises:
-        OpenAIError: A value is not valid.
+        OpenAIError: A value is invalid.
     """
     limit, order = query.get("limit", str(_DEFAULT_PAGE)), query.get("order", order)
     if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 0 < int(limit) <= MAX_PAGE):
@@ -50,7 +50,7 @@ def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
     """Return a page of a list.
 
     Args:
-        objects: All objects of the list in chronological order. Each object has an ``id``.
+        objects: All objects in chronological order. Each has an ``id``.
         query: The query parameters.
 
     Raises:
@@ -67,19 +67,14 @@ def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
 
 
 def unknown_after(after: str) -> OpenAIError:
-    """Return the error for a value of ``after`` that is not the id of an object of the list."""
+    """Return the error for an unknown value of ``after``."""
     return OpenAIError(
         400, f"No object of this list has the id '{after}'", param="after", code="invalid_value"
     )
 
 
 def list_of(page: Sequence[Fields], *, has_more: bool) -> Fields:
-    """Return the JSON object of a page.
-
-    Args:
-        page: The objects of the page. Each object has an ``id``.
-        has_more: True if there are further objects after the page.
-    """
+    """Return the JSON object of a page, whose objects have an ``id``."""
     return {
         "object": "list",
         "data": page,

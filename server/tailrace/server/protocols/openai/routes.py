@@ -1,7 +1,6 @@
 """Routes of OpenAI's APIs: Chat Completions, Responses, Completions, Embeddings and Models.
 
-The message of a request is sent to a task, and the events of the task become the response. If a request has several choices, each
-choice is a separate task.
+Each choice of a response is a separate task.
 """
 
 import logging
@@ -75,8 +74,7 @@ class OpenAIFacade:
     Args:
         operations: Executes the operations of A2A.
         settings: Limits and intervals.
-        authenticator: Identifies callers. The header ``Authorization`` may also contain an API key, because OpenAI's clients send
-            API keys in this header.
+        authenticator: Identifies callers. Bearer tokens are also used as API keys.
         models: The models that clients may request.
         gate: Limits the number of concurrent calls to providers.
         user_is_key: True to use the member ``user`` as the key of the conversation if a request has no other key.
@@ -173,7 +171,7 @@ class OpenAIFacade:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
     def _with_cost_of_choices(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
-        """Return the caller with the cost of all choices: the cost of the request, times the choices for each prompt.
+        """Return the caller with the cost of all choices.
 
         Raises:
             OpenAIError: The messages are too large for so many choices.
@@ -205,7 +203,7 @@ class OpenAIFacade:
         caller = self._with_cost_of_choices(caller, choices)
         model, caller = self._models.select(choices[0].model, caller)
         created = int(time.time())
-        # If the request is repeated, the key must be the same, because some of its choices may already exist.
+        # A repeated request must have the same key, because some of its choices may already exist.
         key = hash_of(caller.send_key) if caller.send_key else uuid4().hex
         turns: list[tuple[EventStream | RepeatedTurn, _Encoder]] = []
         try:
@@ -243,7 +241,7 @@ class OpenAIFacade:
 async def _complete_response(
     turns: Sequence[tuple[EventStream | RepeatedTurn, _Encoder]], *, is_stored: bool, has_key: bool
 ) -> Response:
-    """Wait until the turns of all choices have ended. Return a response with the complete object.
+    """Wait until all choices have ended, and return the complete object.
 
     Args:
         turns: The turns with their encoders.
@@ -283,7 +281,7 @@ async def _complete_response(
 async def _events_of(
     stream: EventStream | RepeatedTurn, translator: EventTranslator
 ) -> tuple[list[ui_events.UiEvent], int]:
-    """Return all chat events of a turn, and the maximum cost of encoding them, for `run_bounded`."""
+    """Return all chat events of a turn, and the maximum cost of encoding them."""
     events: list[ui_events.UiEvent] = []
     total = 0
     async with aclosing(stream.batches()) as batches:
@@ -298,10 +296,7 @@ async def _events_of(
 
 
 def _credentials(request: Request) -> Credentials:
-    """Return the credentials of a request.
-
-    Bearer tokens are also read as API keys, because OpenAI's clients send API keys as bearer tokens.
-    """
+    """Return the credentials of a request. OpenAI's clients send API keys as bearer tokens."""
     credentials = credentials_of(request)
     if credentials.bearer and not credentials.headers.get(_KEY_HEADER):
         headers = {**credentials.headers, _KEY_HEADER: credentials.bearer}

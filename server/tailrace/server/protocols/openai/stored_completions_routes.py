@@ -44,10 +44,7 @@ from tailrace.wrappers.openai.converter import OpenAIConverter
 _KIND: Final = "chat.completion"
 
 MAX_PAGE_COST = 4096
-"""Maximum cost (see `turn_cost`) of the completions on one page; corresponds to about 4 MiB.
-
-If the first completion exceeds this cost, the page contains only this completion.
-"""
+"""Maximum cost (see `turn_cost`) of the completions on one page, except for the first; corresponds to about 4 MiB."""
 
 
 class _Update(LenientModel):
@@ -77,15 +74,14 @@ class StoredCompletions:
         }
 
     async def _list(self, request: Request) -> Response:
-        """Return a page of the caller's successful chat completions in the order of their requests."""
+        """Return a page of the caller's successful completions in the order of their requests."""
         caller = await self._endpoint.authenticate(request)
         query = read_page_query(request.query_params, order="asc")
         list_filter = _read_filter(request.query_params)
         after = read_turn_id(query.after, _KIND) if query.after else None
         page: list[Fields] = []
         has_more = True
-        # Failed completions are skipped here, because the query cannot exclude them: the store has only the state of the task. If
-        # no completion of a page remains, the next page is read.
+        # The query cannot exclude failed completions. If no completion of a page remains, the next page is read.
         while has_more and not page:
             completions = await self._operations.completions.list(
                 caller.owner,
@@ -130,10 +126,10 @@ class StoredCompletions:
         return await json_response(await self._completion(stored, caller))
 
     async def _completion(self, stored: StoredTurn, caller: Caller) -> Fields:
-        """Return a complete chat completion.
+        """Return a completion.
 
         Raises:
-            OpenAIError: The completion failed, is not complete, or was deleted.
+            OpenAIError: The completion failed, is incomplete, or was deleted.
         """
         found = await self._operations.completions.load(stored.task.id, stored.turn, caller.owner)
         events = await self._events(stored, caller)
@@ -145,7 +141,7 @@ class StoredCompletions:
         return {**completion, "metadata": found.metadata}
 
     async def _events(self, stored: StoredTurn, caller: Caller) -> list[ui_events.UiEvent]:
-        """Return the chat events of a turn that has ended. If its events are no longer stored, use a snapshot of the task."""
+        """Return the chat events of an ended turn. If its events are no longer stored, use a snapshot of the task."""
         translator = _create_translator(stored)
         found: list[ui_events.UiEvent] = []
         if not stored.turn_has_ended:
@@ -165,7 +161,7 @@ class StoredCompletions:
         )
 
     async def _delete(self, request: Request) -> Response:
-        """Delete the task of a completion. If the request had several choices, also delete the conversations of other choices."""
+        """Delete the task of a completion, and the conversations of its other choices."""
         stored, caller = await self._find(request)
         for context_id in await run_bounded(turn_cost(stored), choice_context_ids, stored.task.history):
             await self._operations.delete_conversation(context_id, caller)
@@ -200,10 +196,10 @@ def _read_metadata(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_filter(query: Mapping[str, str]) -> CompletionFilter:
-    """Return the filter of a list: the parameter ``model``, and one parameter ``metadata[NAME]`` for each pair of metadata.
+    """Return the filter of a list: ``model``, and one parameter ``metadata[NAME]`` for each pair of metadata.
 
     Raises:
-        OpenAIError: The metadata exceeds a limit of the API.
+        OpenAIError: The metadata exceeds a limit.
     """
     metadata = {
         name.removeprefix("metadata[").removesuffix("]"): value
@@ -241,10 +237,7 @@ def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def _listed_message(message: Fields, message_id: str) -> Fields:
-    """Return a message with text as its ``content``.
-
-    If the message has several parts, or a part that is not text, the member ``content_parts`` contains the parts.
-    """
+    """Return a message with text as its ``content``. Other or several parts are in ``content_parts``."""
     content: object = message.get("content")
     if not isinstance(content, list):
         return {"id": message_id, **message, "content_parts": None}

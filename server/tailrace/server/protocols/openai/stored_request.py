@@ -1,7 +1,7 @@
-"""Records of requests to the Responses API, and of requests whose chat completions are stored.
+"""Records of requests whose results are stored.
 
-A record is a JSON text in the metadata ``apiRequest`` of the message. The first event of the response contains the message.
-Therefore, any node can encode the response from the events of the task, even after a restart.
+A record is a JSON text in the metadata ``apiRequest`` of the message, and therefore in the first event of the response. Any node
+can then encode the response from the events of the task, even after a restart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +16,11 @@ from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 Kind = Literal["response", "chat.completion"]
-"""The API of a request. The value is the member ``object`` of the API's results."""
+"""The API of a request, and the member ``object`` of its results."""
 
 
 class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of a request. It contains all data of the request that are needed to encode the result.
+    """The data of a request that are needed to encode the result.
 
     Attributes:
         kind: The API of the request.
@@ -29,7 +29,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         is_stored: True if clients can retrieve the result.
         background: See `ChatRequest`.
         tools: The names of the client's tools.
-        custom_tools: The names of the client's custom tools. The input of a custom tool is text.
+        custom_tools: The names of the client's custom tools, whose input is text.
         has_format: True if the request has an output format other than text.
         echo: See `ChatRequest`.
         warnings: See `ChatRequest`.
@@ -72,7 +72,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def to_json(self) -> str:
-        """Return the record as JSON text, because the names of members of JSON objects in A2A must be camelCase."""
+        """Return the record as JSON text. The members of a JSON object in A2A would have to be camelCase."""
         return msgspec.json.encode(self).decode()
 
 
@@ -82,11 +82,7 @@ def hash_of(send_key: str) -> str:
 
 
 def choice_context_ids(messages: Iterable[Message]) -> list[str]:
-    """Return the context ids of the choices of stored chat completions, except choice 0.
-
-    Args:
-        messages: Messages of a conversation. Messages that created no stored chat completion are ignored.
-    """
+    """Return the context ids of the choices of stored chat completions in these messages, except for choice 0."""
     own = (message for message in messages if message.task_id)  # copies in a branch have no task id
     requests = filter(None, (read_stored_request(message.metadata) for message in own))
     return [

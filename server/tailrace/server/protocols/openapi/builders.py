@@ -31,7 +31,7 @@ def schema_reference(name: str) -> Json:
 
 
 def content(schema: Json, *media_types: str) -> Json:
-    """Return the ``content`` of a body: the schema for each media type. The default media type is JSON."""
+    """Return the ``content`` of a body. The default media type is JSON."""
     return {media_type: {"schema": schema} for media_type in media_types or (JSON_TYPE,)}
 
 
@@ -83,7 +83,7 @@ def response(description: str, body: Json | None = None, links: Json | None = No
 
 
 def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Json:
-    """Return a Response Object for each error status. All of them have the same schema.
+    """Return a Response Object for each error status.
 
     Args:
         schema: The name of the component schema.

@@ -1,4 +1,4 @@
-"""The OpenAPI description of an application. It is for developers and tools. A2A clients need only the agent card."""
+"""The OpenAPI description of an application."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -34,15 +34,15 @@ def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[s
     """Return the OpenAPI 3.1 description.
 
     Args:
-        addresses: The operations to describe; None for all operations of a server on which all options are enabled.
+        addresses: The operations to describe; None for all operations.
         security: The names of the security schemes (``apiKey``, ``bearer``); empty if no authentication is required.
 
     Raises:
-        KeyError: No operation is known for one of the addresses.
+        KeyError: One of the addresses is unknown.
     """
     known = {
         **other_operations(),
-        **http_json_0_3(),  # overrides `other_operations` for the path that both describe
+        **http_json_0_3(),  # overrides one path of `other_operations`
         **json_rpc(),
         **openai_api(),
         **user_interfaces(),
@@ -70,7 +70,7 @@ def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[s
 
 
 def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
-    """Return the method and path of each route as OpenAPI path templates, in the order of the routes."""
+    """Return the methods and OpenAPI path templates of routes."""
     return [
         (method, str(getattr(route, "path", "")).replace(":path}", "}"))
         for route in routes
@@ -79,7 +79,7 @@ def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
 
 
 def add_description_to(router: APIRouter, *, security: Mapping[str, Any]) -> None:
-    """Add the route of the description to a router. Call this after all other routes have been added.
+    """Add the route of the description to a router, after all other routes.
 
     Args:
         router: The router.

@@ -1,4 +1,4 @@
-"""The operations of the HTTP+JSON binding: A2A 1.0, with and without a tenant in the path, and A2A 0.3."""
+"""The operations of the HTTP+JSON binding of A2A 1.0 and 0.3."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -106,7 +106,7 @@ def model_schemas() -> dict[str, Json]:
 
 
 def _accept_null(schema: Json) -> None:
-    """Change the schema of a model so that optional members accept null, which is equivalent to a missing member."""
+    """Let optional members of a schema accept null, which is equivalent to a missing member."""
     required = schema.get("required", ())
     properties: dict[str, Json] = schema.get("properties", {})
     for name, member in properties.items():
@@ -172,7 +172,7 @@ def _body_of(schema: Json, route: Route) -> Json:
 
 
 def _parameters(route: Route, schema: Json) -> list[Json]:
-    """Return the parameters of a request: its members in the path and, for a method without a body, in the query."""
+    """Return the parameters of a request: its members in the path and, without a body, in the query."""
     parameters: list[Json] = []
     for name, member in schema["properties"].items():
         if f"{{{name}}}" in route.path:
@@ -189,7 +189,7 @@ def _of_streams(route: Route) -> list[Json]:
 
 
 def _present_member(member: Json) -> Json:
-    """Return the schema of a parameter without null. A parameter without a value is omitted."""
+    """Return the schema of a parameter without null."""
     while "anyOf" in member:
         member = next(each for each in member["anyOf"] if each.get("type") != "null")
     return {name: value for name, value in member.items() if name not in ("default", "title")}

@@ -1,4 +1,4 @@
-"""Operations that belong to no protocol: agent cards, health, metrics, usage, the playground, the OpenAPI description."""
+"""The operations that belong to no protocol."""
 
 from tailrace.server.http.operator_endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 from tailrace.server.http.playground import COMPONENT_PATH, EMBED_PATH, MODULE_PATHS
@@ -66,7 +66,7 @@ _USAGE_PARAMETERS = (
 
 
 def other_operations() -> dict[Address, Json]:
-    """Return the operations that belong to no protocol, each for GET and HEAD."""
+    """Return the operations, each for GET and HEAD."""
     card = content({"anyOf": [schema_reference("AgentCard"), _OBJECT]})
     html, script = content(string_schema(), "text/html"), content(string_schema(), "text/javascript")
     health = content({"type": "object", "required": ["status"]})

@@ -78,7 +78,7 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
 
 
 def json_rpc() -> dict[Address, Json]:
-    """Return the operation of the JSON-RPC binding. It is the same for all versions."""
+    """Return the operation of the JSON-RPC binding."""
     body = content(schema_reference("JsonRpcResponse"))
     responses = {
         "200": response(
@@ -523,7 +523,7 @@ def user_interfaces() -> dict[Address, Json]:
 
 
 def _as_text(responses: Json) -> Json:
-    """Return the error responses of the AI SDK routes: text, or JSON for errors that occur before the endpoint runs."""
+    """Return the error responses of the AI SDK routes: text, or JSON for errors before the endpoint runs."""
     return {
         code: {**each, "content": {TEXT_TYPE: {"schema": string_schema()}, JSON_TYPE: {"schema": _OBJECT}}}
         for code, each in responses.items()
@@ -531,4 +531,4 @@ def _as_text(responses: Json) -> Json:
 
 
 SCHEMAS: Mapping[str, Json] = {**_RPC_SCHEMAS, **_OPENAI_SCHEMAS, **_UI_SCHEMAS}
-"""Schemas of these operations. The schemas of A2A 1.0 are not included."""
+"""The schemas of these operations, without those of A2A 1.0."""

@@ -1,4 +1,4 @@
-"""The interface for the formats of notifications to the operator's webhooks. Protocols implement this interface."""
+"""The interface for the formats of notifications to the operator's webhooks. Protocols implement it."""
 
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class OperatorForm(Protocol):
         """Return the id and the JSON of the notification for a turn; None if the turn has not ended.
 
         Args:
-            task: The task, with the history of `TaskAccess.snapshot`.
+            task: The task, as from `TaskAccess.snapshot`.
             message_id: The id of the message of the turn.
         """
         ...

@@ -1,6 +1,6 @@
 """The HTTP session for webhooks, which connects only to addresses that `WebhookGuard` has checked.
 
-This module is imported for the first notification, because it imports aiohttp, which needs 8 MB of memory.
+This module is only imported for the first notification, because aiohttp needs 8 MB of memory.
 """
 
 import socket
@@ -16,7 +16,7 @@ from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 
 
 class WebhookSession:
-    """Sends requests to webhooks, until `aclose` is called.
+    """Sends requests to webhooks.
 
     Args:
         guard: Resolves and checks host names.
@@ -25,7 +25,7 @@ class WebhookSession:
     def __init__(self, guard: WebhookGuard) -> None:
         connector = aiohttp.TCPConnector(
             resolver=_Resolver(guard),
-            use_dns_cache=False,  # the host name is resolved and checked for each connection
+            use_dns_cache=False,  # the address is checked for each connection
             limit=0,
             force_close=True,
         )
@@ -40,12 +40,12 @@ class WebhookSession:
         """Send a request, and return the status and the ``Retry-After`` header of the response. The body is not read.
 
         Raises:
-            ForbiddenAddress: The name of the host has no permitted address.
+            ForbiddenAddress: The host has no permitted address.
             ValueError: The URL or a header is invalid.
-            ConnectionError: There was no response. The message is only the class name of the original error, because the messages
-                of some errors contain the complete URL, which may contain secrets.
+            ConnectionError: There was no response. The message is only the class name of the original error, whose message may
+                contain secrets of the URL.
         """
-        # A file object, so that a large body is written in parts and does not block the event loop.
+        # A file object is sent in parts, so that a large body does not block the event loop.
         sending = self._http.post(url, data=BytesIO(body), headers=headers, allow_redirects=False)
         try:
             async with sending as response:
@@ -62,7 +62,7 @@ class WebhookSession:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clear the frames of an error. Otherwise, a reference cycle would keep the request in memory for some time."""
+    """Clear the frames of an error, which would otherwise keep the request in memory for some time."""
     cause: BaseException | None = error
     while cause is not None:
         traceback.clear_frames(cause.__traceback__)
@@ -70,8 +70,6 @@ def _clear_frames(error: BaseException) -> None:
 
 
 class _Resolver(AbstractResolver):
-    """Resolves host names with a `WebhookGuard`, so that aiohttp connects to the checked addresses."""
-
     def __init__(self, guard: WebhookGuard) -> None:
         self._guard = guard
 

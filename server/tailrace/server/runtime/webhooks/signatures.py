@@ -15,14 +15,14 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 — the prefix of secrets in the form of 
 _TOKEN_SECONDS = 300
 
 Signature = Callable[[TaskPushNotificationConfig, str, bytes], Mapping[str, str]]
-"""A function that returns headers with a signature. Its arguments are the webhook, and the id and body of the notification."""
+"""Returns headers with a signature, for the webhook, the id and the body of the notification."""
 
 
 class StandardSignature:
     """Signs notifications with a shared secret (HMAC-SHA256), in the format of Standard Webhooks.
 
     Args:
-        secrets: The secrets, each as ``whsec_`` and base64. A notification has a signature for each secret.
+        secrets: The secrets, each as ``whsec_`` and base64. A notification has a signature for each.
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:
@@ -38,11 +38,11 @@ class StandardSignature:
 
 
 class TokenSignature:
-    """Signs notifications with a JWT (RFC 7519), as described in section 13.2 of A2A 1.0.
+    """Signs notifications with a JWT (RFC 7519; A2A 1.0, section 13.2).
 
     Args:
-        sign: A function that returns a signed JWT with the given claims.
-        issuer: The claim ``iss``; empty to omit the claim.
+        sign: Returns a signed JWT with the given claims.
+        issuer: The claim ``iss``; empty to omit it.
     """
 
     def __init__(self, sign: Callable[[Mapping[str, object]], str], issuer: str = "") -> None:
